@@ -1,0 +1,50 @@
+# The two commands of the README (demo, test), the checks (lint), and clean; all share one .venv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Editable, so that a change in src/ needs no new install.
+INSTALL := $(PIP) install -c constraints.txt -e
+PYTEST_ARGS ?=
+
+# The first interpreter that is new enough and can make a virtual environment. Asking it to run
+# matters: a version manager's stand-in may exist on the PATH and still refuse to start.
+PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
+	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.base
+	$(BIN)/python -m gpcache demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Stamps: each install also serves the smaller ones, so it marks them as done.
+$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) ".[test]"
+	@touch $(VENV)/.base $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) ".[dev]"
+	@touch $(VENV)/.base $(VENV)/.test $@
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "gpcache needs Python 3.11 or newer with venv: none found."; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@

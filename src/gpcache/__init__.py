@@ -1,0 +1,68 @@
+"""Few-shot classifiers on CLIP-like features that know when they do not know.
+
+The public names are loaded on first use: importing gpcache imports neither torch nor numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from gpcache.errors import (
+    DataError,
+    EncoderError,
+    GPCacheError,
+    MissingExtraError,
+    ModelFileError,
+    NumericalError,
+    ProtocolError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataError",
+    "EncoderError",
+    "GPCacheClassifier",
+    "GPCacheError",
+    "GPCacheFClassifier",
+    "MissingExtraError",
+    "ModelFileError",
+    "NumericalError",
+    "ProtocolError",
+    "TextPrior",
+    "TipAdapterClassifier",
+    "TipAdapterFClassifier",
+    "ZeroShotClassifier",
+    "__version__",
+]
+
+# Public name → the module that defines it.
+_LAZY = {
+    "GPCacheClassifier": "gpcache.methods",
+    "GPCacheFClassifier": "gpcache.methods",
+    "TextPrior": "gpcache.methods",
+    "TipAdapterClassifier": "gpcache.methods",
+    "TipAdapterFClassifier": "gpcache.methods",
+    "ZeroShotClassifier": "gpcache.methods",
+}
+
+if TYPE_CHECKING:
+    from gpcache.methods import (
+        GPCacheClassifier,
+        GPCacheFClassifier,
+        TextPrior,
+        TipAdapterClassifier,
+        TipAdapterFClassifier,
+        ZeroShotClassifier,
+    )
+else:
+    # Hidden from type checkers, which would otherwise accept any misspelt name.
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value  # the next look-up finds it without coming here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,72 @@
+"""The Cholesky policy: no exception on the hot path, jitter only where it is needed, then one error."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import NumericalError
+
+TRIES = 4
+
+
+class JitterWarning(UserWarning):
+    """A covariance matrix was not positive definite and had to be lifted."""
+
+
+def jitter_of(dtype: torch.dtype) -> float:
+    """The smallest lift of a unit diagonal that is worth trying: the square root of epsilon."""
+    return float(torch.finfo(dtype).eps ** 0.5)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """Lower factor of symmetric (..., n, n); failing batch members are lifted by jitter, ×10 a try."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    # One transfer from the device; in the common case nothing else happens.
+    if not bool(info.any()):
+        return factor
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericalError(
+            "The covariance matrix holds NaN or Inf: check the features and hyper-parameters."
+        )
+    failed = info != 0
+    scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    jitter = jitter_of(matrix.dtype)
+    for _ in range(TRIES):
+        lifted = matrix + torch.diag_embed(
+            (failed * jitter * scale)[..., None].expand(matrix.shape[:-1])
+        )
+        factor, info = torch.linalg.cholesky_ex(lifted)
+        if not bool(info.any()):
+            warnings.warn(
+                f"A covariance matrix was not positive definite; {jitter:.0e} of its mean diagonal "
+                "was added. More noise makes this unnecessary.",
+                JitterWarning,
+                stacklevel=2,
+            )
+            return factor
+        # Those that have failed once stay lifted: the warning then holds for all of them.
+        failed = failed | (info != 0)
+        jitter *= 10
+    raise NumericalError(
+        f"The covariance matrix of {matrix.shape[-1]} keys is not positive definite even with "
+        f"{jitter / 10:.0e} of its mean diagonal added: raise `noise`, or use float64."
+    )
+
+
+def solve(factor: Tensor, right: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹ B for a lower factor (..., n, n) and B (..., n, k)."""
+    return torch.cholesky_solve(right, factor)
+
+
+def quadratic(factor: Tensor, rows: Tensor) -> Tensor:
+    """diag(B (L Lᵀ)⁻¹ Bᵀ) for rows B (..., m, n): (..., m). One triangular solve, no square."""
+    half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+    return half.square_().sum(-2)
+
+
+def log_determinant(factor: Tensor) -> Tensor:
+    """log |L Lᵀ| (...)."""
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,0 +1,155 @@
+"""Classes split into random groups, each with a Gaussian process of its own over its own shots.
+
+Groups are a batch dimension: unequal groups are padded with keys that touch nothing (a kernel row
+of zeros and a diagonal of one), so that one batched factorisation serves all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.cholesky import log_determinant
+from gpcache.gp.exact import ExactPrecision, lifted, need_memory
+from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.precision import OwnTerms
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Where rows and classes sit: (group, slot) for each, and the padded lists of each group."""
+
+    rows: Tensor  # (g, s) row numbers, padded
+    row_present: Tensor  # (g, s)
+    row_group: Tensor  # (n,)
+    row_slot: Tensor  # (n,)
+    classes: Tensor  # (g, t) class numbers, padded
+    class_present: Tensor  # (g, t)
+    class_group: Tensor  # (c,)
+    class_slot: Tensor  # (c,)
+
+
+class GroupedPrecision(ExactPrecision):
+    """P block by block: keys see the other keys of their group alone."""
+
+    _plan: Groups
+
+    @classmethod
+    def plan(  # type: ignore[override]
+        cls,
+        labels: Tensor,
+        n_classes: int,
+        *,
+        n_groups: int = 8,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        **_: Any,
+    ) -> Groups:
+        """A seeded random split of the classes into groups whose numbers of classes differ by one."""
+        n_groups = min(n_groups, n_classes)
+        device = labels.device
+        shuffled = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed))
+        class_group = torch.empty(n_classes, dtype=torch.long)
+        class_group[shuffled] = torch.arange(n_classes) % n_groups
+        class_group = class_group.to(device)
+        row_group = class_group[labels]
+        rows, row_present, row_slot = _padded(row_group, n_groups)
+        need_memory(rows.numel(), n_groups, labels, dtype)
+        classes, class_present, class_slot = _padded(class_group, n_groups)
+        return Groups(
+            rows, row_present, row_group, row_slot, classes, class_present, class_group, class_slot
+        )
+
+    @property
+    def class_column(self) -> Tensor:
+        return self._plan.class_group
+
+    def _column_of_rows(self) -> Tensor:
+        return self._plan.row_group
+
+    @cached_property
+    def _block_keys(self) -> Tensor:
+        return self.keys[self._plan.rows]
+
+    @cached_property
+    def _block_values(self) -> Tensor:
+        values = self.values[self._plan.rows[:, :, None], self._plan.classes[:, None, :]]
+        real = self._plan.row_present[:, :, None] & self._plan.class_present[:, None, :]
+        return torch.where(real, values, 0.0)
+
+    def _covariance(self) -> Tensor:
+        keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
+        present = self._plan.row_present
+        return masked_covariance(keys, present, self.beta, self.noise)
+
+    def _cross(self, queries: Tensor) -> Tensor:
+        cross = kernel(queries, self._block_keys, self.beta)
+        return torch.where(self._plan.row_present[:, None, :], cross, 0.0)
+
+    def _join_mean(self, mean: Tensor) -> Tensor:
+        return mean[self._plan.class_group, :, self._plan.class_slot].mT
+
+    def _join_variance(self, variance: Tensor) -> Tensor:
+        return variance.mT
+
+    @property
+    def weighted_values(self) -> Tensor:
+        return torch.where(self._same_group, self.values, 0.0)
+
+    @property
+    def solved_values(self) -> Tensor:
+        solved = self._solved[self._plan.row_group, self._plan.row_slot]  # (n, t)
+        return torch.where(self._same_group, solved[:, self._plan.class_slot], 0.0)
+
+    @property
+    def _same_group(self) -> Tensor:
+        return self._plan.row_group[:, None] == self._plan.class_group[None, :]
+
+    def weights(self, queries: Tensor) -> Tensor:
+        return super().weights(queries)[self._plan.row_group, :, self._plan.row_slot].mT
+
+    def log_marginal_likelihood(self) -> Tensor:
+        classes = self._plan.class_present.sum(-1).to(self.values.dtype)
+        rows = self._plan.row_present.sum(-1)
+        fit = (self._block_values * self._solved).sum()
+        # Padding adds a unit diagonal, and so nothing to the determinant.
+        determinant = (classes * log_determinant(self._factor)).sum()
+        return -0.5 * (fit + determinant + (rows * classes).sum() * math.log(2 * math.pi))
+
+    def _own_terms(self, rows: Tensor) -> OwnTerms:
+        flat = rows.flatten()
+        mean, variance = self.posterior(self.keys[flat])
+        weights = self.weights(self.keys[flat]).view(*rows.shape, -1)
+        weights = weights.gather(2, rows[:, None, :].expand(-1, rows.shape[1], -1))
+        group, slot = self._plan.row_group[rows], self._plan.row_slot[rows]
+        block = self._inverse[group[:, :, None], slot[:, :, None], slot[:, None, :]]
+        block = torch.where(group[:, :, None] == group[:, None, :], block, 0.0)
+        shape = rows.shape
+        return OwnTerms(mean.view(*shape, -1), variance.view(*shape, -1), weights, weights, block)
+
+
+def masked_covariance(keys: Tensor, present: Tensor, beta: float, noise: float) -> Tensor:
+    """K + noise·I of keys (..., s, d); absent keys (..., s) get zeros and a diagonal of one."""
+    real = present[..., :, None] & present[..., None, :]
+    diagonal = 1 + present.to(keys.dtype) * (noise - 1)
+    return lifted(torch.where(real, gram(keys, beta), 0.0), diagonal)
+
+
+def _padded(group: Tensor, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Members (g, s) of each group in order, which are real (g, s), and each member's slot (n,)."""
+    counts = torch.bincount(group, minlength=n_groups)
+    order = torch.argsort(group, stable=True)
+    starts = counts.cumsum(0) - counts
+    slot = torch.empty_like(group)
+    slot[order] = torch.arange(len(group), device=group.device) - starts[group[order]]
+    widest = max(1, int(counts.max()))
+    members = group.new_zeros(n_groups, widest)
+    present = torch.zeros(n_groups, widest, dtype=torch.bool, device=group.device)
+    members[group, slot] = torch.arange(len(group), device=group.device)
+    present[group, slot] = True
+    return members, present, slot

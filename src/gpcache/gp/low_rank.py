@@ -1,0 +1,152 @@
+"""What Nyström and random Fourier features share: K ≈ U S⁻¹ Uᵀ with a small core S.
+
+Everything goes through M = noise·S + UᵀU (L, L), by Woodbury: P = (I − U M⁻¹ Uᵀ) / noise.
+There are two readings of "approximate the precision" (both are offered, and they differ much):
+
+* ``cross="consistent"``: the query's kernel row is approximated as well, mean = b M⁻¹ Uᵀ Y with
+  b = u(query) — the posterior of the approximate kernel.
+* ``cross="exact"``: the query's kernel row k stays exact, mean = k P Y — usually the better mean.
+
+Both take the variance 1 − b S⁻¹ bᵀ + noise·b M⁻¹ bᵀ (deterministic training conditional): it lies
+in (0, 1], where 1 − k P kᵀ with an exact k may fall below zero.
+The core is computed in float64 whatever the keys are: it is small, and it is ill-conditioned.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
+from gpcache.gp.implicit import posterior_terms
+from gpcache.gp.kernels import kernel
+from gpcache.gp.precision import OwnTerms, Posterior, Precision, proper
+
+Cross = Literal["exact", "consistent"]
+
+
+class LowRankPrecision(Precision):
+    """P ≈ (U S⁻¹ Uᵀ + noise·I)⁻¹."""
+
+    @property
+    @abstractmethod
+    def _cross_is_exact(self) -> bool:
+        """Which of the two readings is asked for."""
+
+    @abstractmethod
+    def _features(self, points: Tensor, *, detached: bool) -> Tensor:
+        """u(points) (m, L) in float64; detached from the keys where *nograd* is asked for."""
+
+    @abstractmethod
+    def _core(self) -> Tensor:
+        """S (L, L) in float64."""
+
+    @cached_property
+    def _values64(self) -> Tensor:
+        return self.values.double()
+
+    @property
+    def _precision_keys(self) -> Tensor:
+        return self.keys if self.precision_gradient else self.keys.detach()
+
+    def _key_features(self) -> Tensor:
+        return self._features(self._precision_keys, detached=not self.precision_gradient)
+
+    def _exact_cross(self, queries: Tensor) -> Tensor:
+        return kernel(queries.double(), self.keys.double(), self.beta)
+
+    # The same quantities without a gradient, computed once.
+
+    @cached_property
+    def _u(self) -> Tensor:
+        return self._key_features().detach()
+
+    @cached_property
+    def _core_factor(self) -> Tensor:
+        return cholesky(self._core().detach())
+
+    @cached_property
+    def _m_factor(self) -> Tensor:
+        return cholesky(self.noise * self._core().detach() + self._u.mT @ self._u)
+
+    @cached_property
+    def _solved_core(self) -> Tensor:
+        return solve(self._m_factor, self._u.mT @ self._values64)
+
+    @property
+    def solved_values(self) -> Tensor:
+        return ((self._values64 - self._u @ self._solved_core) / self.noise).to(self.values)
+
+    def posterior(self, queries: Tensor) -> Posterior:
+        if self.keys.requires_grad or queries.requires_grad:
+            return self._differentiable(queries)
+        near = self._features(queries, detached=True)
+        unexplained = 1 - quadratic(self._core_factor, near)
+        variance = unexplained + self.noise * quadratic(self._m_factor, near)
+        return Posterior(self.mean(queries), proper(variance)[:, None].to(self.values))
+
+    def mean(self, queries: Tensor) -> Tensor:
+        if self._cross_is_exact:
+            cross = self._exact_cross(queries)
+            mean = (cross @ (self._values64 - self._u @ self._solved_core)) / self.noise
+        else:
+            mean = self._features(queries, detached=True) @ self._solved_core
+        return mean.to(self.values)
+
+    def _differentiable(self, queries: Tensor) -> Posterior:
+        u, core = self._key_features(), self._core()
+        matrix = self.noise * core + u.mT @ u
+        near = self._features(queries, detached=False)
+        if self._cross_is_exact:
+            cross = self._exact_cross(queries)
+            rows = torch.cat([cross @ u, near])
+            terms, forms = posterior_terms(matrix, rows, u.mT @ self._values64)
+            m = len(queries)
+            mean = (cross @ self._values64 - terms[:m]) / self.noise
+            form = forms[m:]
+        else:
+            mean, form = posterior_terms(matrix, near, u.mT @ self._values64)
+        _, prior_form = posterior_terms(core, near, near.new_zeros(core.shape[0], 1))
+        variance = proper(1 - prior_form + self.noise * form)[:, None]
+        return Posterior(mean.to(self.values), variance.to(self.values))
+
+    def _consistent_weights(self, queries: Tensor) -> Tensor:
+        return solve(self._m_factor, self._features(queries, detached=True).mT).mT @ self._u.mT
+
+    def weights(self, queries: Tensor) -> Tensor:
+        if not self._cross_is_exact:
+            return self._consistent_weights(queries).to(self.values)
+        cross = self._exact_cross(queries)
+        explained = solve(self._m_factor, (cross @ self._u).mT).mT @ self._u.mT
+        return ((cross - explained) / self.noise).to(self.values)
+
+    def log_marginal_likelihood(self) -> Tensor:
+        n, c = self.values.shape
+        rank = self._u.shape[1]
+        determinant = (
+            log_determinant(self._m_factor)
+            - log_determinant(self._core_factor)
+            + (n - rank) * math.log(self.noise)
+        )
+        fit = (self.values * self.solved_values).sum()
+        return -0.5 * (fit + c * determinant + n * c * math.log(2 * math.pi))
+
+    def _own_terms(self, rows: Tensor) -> OwnTerms:
+        flat, shape = rows.flatten(), rows.shape
+        mean, variance = self.posterior(self.keys[flat])
+        columns = rows[:, None, :].expand(-1, shape[1], -1)
+        mean_weights = self.weights(self.keys[flat]).view(*shape, -1).gather(2, columns)
+        consistent = self._consistent_weights(self.keys[flat]).to(self.values)
+        variance_weights = consistent.view(*shape, -1).gather(2, columns)
+        u = self._u[rows]
+        hat = u @ solve(self._m_factor, u.mT)
+        eye = torch.eye(shape[1], dtype=hat.dtype, device=hat.device)
+        block = ((eye - hat) / self.noise).to(self.values)
+        return OwnTerms(
+            mean.view(*shape, -1), variance.view(*shape, -1), mean_weights, variance_weights, block
+        )

@@ -1,0 +1,173 @@
+"""The interface that exact and approximate precisions share, and leaving rows out in closed form.
+
+A precision stands for P = (K + noise·I)⁻¹ over the cache keys. Leaving the rows T out of the
+posterior of a query needs no refit. With the query's weights w = kP and A = PY,
+
+    mean₋T = mean − w_T (P_TT)⁻¹ A_T,    variance₋T = variance + w_T (P_TT)⁻¹ w_Tᵀ,
+
+which holds for any query, and so for the left-out rows themselves: with one row it is the textbook
+leave-one-out, y_i − A_i/P_ii and 1/P_ii − noise (Rasmussen and Williams, 2006, eq. 5.12).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Elements of the largest temporary of a leave-out batch: 256 MB in float64.
+BATCH_ELEMENTS = 2**25
+
+
+class Posterior(NamedTuple):
+    """mean (m, c), and variance (m, g): one column for each group of classes, usually one."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class OwnTerms(NamedTuple):
+    """What leaving sets out needs of the cached rows themselves: b sets of s rows, padded.
+
+    mean (b, s, c), variance (b, s, g), weights (b, s, s) of each row on its set as they enter the
+    mean and as they enter the variance, and the block of P (b, s, s).
+    """
+
+    mean: Tensor
+    variance: Tensor
+    mean_weights: Tensor
+    variance_weights: Tensor
+    block: Tensor
+
+
+class Precision(ABC):
+    """P over keys (n, d) with values (n, c). Immutable; `plan` holds what no key can change."""
+
+    #: Whether P is defined at all, i.e. whether `noise` means anything.
+    uses_noise: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, labels: Tensor, n_classes: int, **options: Any) -> Any:
+        """What depends on labels (n,) and options alone: made once, used for every set of keys."""
+
+    def __init__(
+        self,
+        plan: Any,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        beta: float,
+        noise: float,
+        precision_gradient: bool = True,
+    ) -> None:
+        self._plan = plan
+        self.keys = keys
+        self.values = values
+        self.beta = beta
+        self.noise = noise
+        self.precision_gradient = precision_gradient
+
+    @property
+    def class_column(self) -> Tensor | None:
+        """Which variance column (c,) belongs to which class; None where there is only one."""
+        return None
+
+    def variance_of_classes(self, variance: Tensor) -> Tensor:
+        """(m, g) → (m, c), or (m, 1) where all classes share it."""
+        return variance if self.class_column is None else variance[:, self.class_column]
+
+    @abstractmethod
+    def posterior(self, queries: Tensor) -> Posterior:
+        """Mean and variance at queries (m, d); differentiable in keys and queries."""
+
+    @abstractmethod
+    def mean(self, queries: Tensor) -> Tensor:
+        """The mean (m, c) alone, where the variance is not asked for: O(mn) instead of O(mn²)."""
+
+    @abstractmethod
+    def weights(self, queries: Tensor) -> Tensor:
+        """Signed weight (m, n) of every key; `weights @ weighted_values` is the mean."""
+
+    @property
+    def weighted_values(self) -> Tensor:
+        """The values (n, c) that the weights multiply."""
+        return self.values
+
+    @property
+    @abstractmethod
+    def solved_values(self) -> Tensor:
+        """A = PY (n, c)."""
+
+    @abstractmethod
+    def log_marginal_likelihood(self) -> Tensor:
+        """log p(Y) of all columns of Y as independent processes with this covariance."""
+
+    @abstractmethod
+    def _own_terms(self, rows: Tensor) -> OwnTerms:
+        """The terms above for sets of row numbers (b, s)."""
+
+    def leave_one_out(self) -> Posterior:
+        """Posterior at every cached row as if that row had never been seen."""
+        return self.leave_out(torch.arange(len(self.keys), device=self.keys.device))
+
+    @torch.no_grad()
+    def leave_out(self, sets: Tensor) -> Posterior:
+        """Posterior at every cached row without its whole set: rows of equal number (n,) go together."""
+        n, c = self.values.shape
+        mean = self.values.new_empty(n, c)
+        variance: Tensor | None = None
+        solved = self.solved_values
+        column = self._column_of_rows()
+        for rows, present in padded_sets(sets, BATCH_ELEMENTS // max(1, n)):
+            own = self._own_terms(rows)
+            pair = present[:, :, None] & present[:, None, :]
+            block = torch.where(
+                pair, own.block, torch.eye(rows.shape[1], dtype=mean.dtype, device=mean.device)
+            )
+            mean_weights = torch.where(pair, own.mean_weights, 0.0)
+            variance_weights = torch.where(pair, own.variance_weights, 0.0)
+            lost = torch.linalg.solve(block, mean_weights, left=False)
+            regained = torch.linalg.solve(block, variance_weights, left=False) * variance_weights
+            if column is None:
+                regained = regained.sum(-1, keepdim=True)
+            else:
+                spread = torch.nn.functional.one_hot(column[rows], own.variance.shape[-1])
+                regained = regained @ spread.to(regained.dtype)
+            if variance is None:
+                variance = mean.new_empty(n, own.variance.shape[-1])
+            inside = rows[present]
+            mean[inside] = (own.mean - lost @ solved[rows])[present]
+            variance[inside] = (own.variance + regained)[present]
+        if variance is None:  # no rows at all
+            variance = mean.new_ones(n, 1)
+        return Posterior(mean, proper(variance))
+
+    def _column_of_rows(self) -> Tensor | None:
+        """Which variance column (n,) a row lives in; None where there is only one."""
+        return None
+
+
+def proper(variance: Tensor) -> Tensor:
+    """Hold a variance in (0, 1] against rounding."""
+    return variance.clamp(torch.finfo(variance.dtype).eps, 1.0)
+
+
+def padded_sets(sets: Tensor, rows_at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Row numbers (b, s) of whole sets and which of them are real (b, s), a bounded batch at a time."""
+    if len(sets) == 0:
+        return
+    _, inverse, counts = torch.unique(sets, return_inverse=True, return_counts=True)
+    order = torch.argsort(inverse, stable=True)
+    starts = counts.cumsum(0) - counts
+    widest = int(counts.max())
+    offsets = torch.arange(widest, device=sets.device)
+    batch = max(1, rows_at_once // widest)
+    for first in range(0, len(counts), batch):
+        count, start = counts[first : first + batch], starts[first : first + batch]
+        present = offsets[None, :] < count[:, None]
+        position = torch.where(present, start[:, None] + offsets[None, :], start[:, None])
+        yield order[position], present

@@ -1,0 +1,55 @@
+"""No precision at all: the plain kernel sum k Y of Tip-Adapter, the limit of infinite noise."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import ProtocolError
+from gpcache.gp.kernels import kernel
+from gpcache.gp.precision import OwnTerms, Posterior, Precision
+
+
+class Unweighted(Precision):
+    """Every key counts by its similarity alone; nothing is known of the variance, so it is one."""
+
+    uses_noise: ClassVar[bool] = False
+
+    @classmethod
+    def plan(cls, labels: Tensor, n_classes: int, **_: Any) -> None:
+        """Nothing is shared between keys."""
+
+    def posterior(self, queries: Tensor) -> Posterior:
+        mean = self.mean(queries)
+        return Posterior(mean, mean.new_ones(len(queries), 1))
+
+    def mean(self, queries: Tensor) -> Tensor:
+        return self.weights(queries) @ self.values
+
+    def weights(self, queries: Tensor) -> Tensor:
+        return kernel(queries, self.keys, self.beta)
+
+    @property
+    def solved_values(self) -> Tensor:
+        return self.values
+
+    def log_marginal_likelihood(self) -> Tensor:
+        raise ProtocolError(
+            "A plain kernel cache is no probability model and has no marginal likelihood: "
+            "choose its parameters by criterion='nll' or 'accuracy'."
+        )
+
+    def _own_terms(self, rows: Tensor) -> OwnTerms:
+        flat, shape = rows.flatten(), rows.shape
+        mean, variance = self.posterior(self.keys[flat])
+        weights = kernel(self.keys[rows], self.keys[rows], self.beta)
+        eye = torch.eye(shape[1], dtype=mean.dtype, device=mean.device)
+        return OwnTerms(
+            mean.view(*shape, -1),
+            variance.view(*shape, -1),
+            weights,
+            torch.zeros_like(weights),
+            eye.expand_as(weights),
+        )

@@ -1,0 +1,269 @@
+"""Metrics against hand-computed cases, loops written from the definitions, and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import log_loss
+
+from gpcache.errors import DataError
+from gpcache.metrics import (
+    accuracy,
+    bootstrap_interval,
+    brier,
+    ece,
+    nll,
+    reliability,
+    wilson_interval,
+)
+
+SCHEMES = ("width", "mass")
+
+
+@st.composite
+def predictions(draw):
+    """Probabilities (n, c) and labels (n,); coarse ones put ties and edges of bins in play."""
+    n, c = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    seed, coarse = draw(st.integers(0, 2**32 - 1)), draw(st.booleans())
+    generator = np.random.default_rng(seed)
+    if coarse:
+        probabilities = generator.multinomial(10, np.full(c, 1 / c), size=n) / 10
+    else:
+        probabilities = generator.dirichlet(np.full(c, 0.5), size=n)
+    return probabilities, generator.integers(c, size=n)
+
+
+def ece_by_loop(probabilities, labels, bins, scheme):
+    """The definition, row by row and bin by bin."""
+    n = len(labels)
+    rows = [(max(p), int(np.argmax(p) == y)) for p, y in zip(probabilities, labels, strict=True)]
+    ordered = sorted(confidence for confidence, _ in rows)
+    total, low = 0.0, -1.0
+    for i in range(1, bins + 1):
+        high = i / bins if scheme == "width" else ordered[math.ceil(n * i / bins) - 1]
+        inside = [row for row in rows if low < row[0] <= high or (i == bins and row[0] > high)]
+        if inside:
+            confidence = sum(row[0] for row in inside) / len(inside)
+            correct = sum(row[1] for row in inside) / len(inside)
+            total += len(inside) / n * abs(correct - confidence)
+        low = max(low, high)
+    return total
+
+
+def test_accuracy_by_hand():
+    scores = [[3.0, -1.0], [0.0, 5.0], [2.0, 1.0], [1.0, 1.0]]
+    assert accuracy(scores, [0, 1, 1, 0]) == 0.75  # the tie counts for the first class
+    assert accuracy(scores, [0, 1, 1, 1]) == 0.5
+
+
+def test_accuracy_takes_infinite_scores():
+    assert accuracy([[-np.inf, 0.0], [np.inf, 0.0]], [1, 1]) == 0.5
+
+
+def test_nll_by_hand():
+    assert nll([[0.5, 0.5], [0.25, 0.75]], [0, 0]) == pytest.approx(math.log(2) * 1.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nll_of_an_underflowed_probability_is_finite(dtype):
+    expected = -math.log(np.finfo(dtype).tiny)
+    assert nll(np.array([[1, 0]], dtype=dtype), [1]) == pytest.approx(expected)
+
+
+def test_nll_of_whole_numbers():
+    assert nll([[1, 0], [0, 1]], [0, 1]) == 0.0
+
+
+def test_brier_by_hand():
+    assert brier([[0.6, 0.3, 0.1]], [0]) == pytest.approx(0.16 + 0.09 + 0.01)
+    assert brier([[1.0, 0.0], [1.0, 0.0]], [0, 1]) == pytest.approx(1.0)  # 0 and 2
+
+
+def test_brier_leaves_its_input_alone():
+    probabilities = np.array([[0.6, 0.4]])
+    brier(probabilities, [0])
+    assert probabilities.tolist() == [[0.6, 0.4]]
+
+
+def test_reliability_by_hand():
+    probabilities = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]]
+    table = reliability(probabilities, [0, 1, 1, 1], bins=4)
+    assert table.count.tolist() == [0, 1, 1, 2]  # 0.5 lies on an edge and belongs below it
+    np.testing.assert_allclose(table.confidence, [np.nan, 0.5, 0.6, 0.85])
+    np.testing.assert_allclose(table.accuracy, [np.nan, 0.0, 1.0, 0.5])
+    expected = 0.25 * 0.5 + 0.25 * 0.4 + 0.5 * 0.35
+    assert ece(probabilities, [0, 1, 1, 1], bins=4) == pytest.approx(expected)
+
+
+def test_bins_of_equal_mass():
+    top = np.linspace(0.55, 0.95, 9)
+    table = reliability(np.stack([top, 1 - top], axis=1), np.zeros(9, int), bins=3, scheme="mass")
+    assert table.count.tolist() == [3, 3, 3]
+    np.testing.assert_allclose(table.confidence, [0.6, 0.75, 0.9])
+
+
+def test_equal_confidences_share_a_bin_of_equal_mass():
+    table = reliability([[0.7, 0.3]] * 6, [0, 0, 0, 1, 1, 1], bins=3, scheme="mass")
+    assert sorted(table.count.tolist()) == [0, 0, 6]
+
+
+def test_ece_extremes():
+    certain = [[1.0, 0.0], [1.0, 0.0]]
+    assert [ece(certain, y) for y in ([0, 0], [0, 1], [1, 1])] == [0.0, 0.5, 1.0]
+
+
+@given(predictions(), st.integers(1, 20), st.sampled_from(SCHEMES))
+def test_ece_is_its_definition(case, bins, scheme):
+    probabilities, labels = case
+    expected = ece_by_loop(probabilities, labels, bins, scheme)
+    assert ece(probabilities, labels, bins=bins, scheme=scheme) == pytest.approx(expected, abs=1e-9)
+
+
+@given(predictions(), st.integers(1, 20), st.sampled_from(SCHEMES))
+def test_reliability_accounts_for_every_row(case, bins, scheme):
+    probabilities, labels = case
+    table = reliability(probabilities, labels, bins=bins, scheme=scheme)
+    assert len(table.count) == bins
+    assert table.count.sum() == len(labels)
+    right = np.nansum(table.accuracy * table.count)
+    assert right == pytest.approx(accuracy(probabilities, labels) * len(labels))
+    filled = table.confidence[table.count > 0]
+    assert (np.diff(filled) > 0).all()
+
+
+@given(predictions())
+def test_one_bin_is_the_gap_of_the_means(case):
+    probabilities, labels = case
+    gap = abs(accuracy(probabilities, labels) - probabilities.max(axis=1).mean())
+    assert ece(probabilities, labels, bins=1) == pytest.approx(gap, abs=1e-9)
+    # Finer bins can only uncover more: |sum| is at most the sum of the parts.
+    assert ece(probabilities, labels, bins=7) >= gap - 1e-9
+
+
+@given(predictions(), st.randoms(use_true_random=False))
+def test_the_order_of_rows_means_nothing(case, random):
+    probabilities, labels = case
+    order = list(range(len(labels)))
+    random.shuffle(order)
+    for metric in (accuracy, nll, brier, ece, lambda p, y: ece(p, y, bins=4, scheme="mass")):
+        before, after = metric(probabilities, labels), metric(probabilities[order], labels[order])
+        assert after == pytest.approx(before, abs=1e-9)
+
+
+def test_nll_equals_scikit_learn():
+    generator = np.random.default_rng(0)
+    probabilities, labels = generator.dirichlet(np.ones(5), size=50), generator.integers(5, size=50)
+    expected = log_loss(labels, probabilities, labels=range(5))
+    assert nll(probabilities, labels) == pytest.approx(expected)
+
+
+def test_half_precision_probabilities_are_accepted():
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(300), size=20).astype(np.float16)
+    labels = np.arange(20)
+    wide = probabilities.astype(np.float64)
+    assert ece(probabilities, labels) == pytest.approx(ece(wide, labels), abs=1e-12)
+
+
+def test_bootstrap_agrees_with_the_normal_interval():
+    values = np.random.default_rng(1).normal(3.0, 2.0, size=500)
+    low, high = bootstrap_interval(values, repeats=20_000)
+    half = 1.96 * values.std() / math.sqrt(values.size)
+    assert low == pytest.approx(values.mean() - half, abs=0.04 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.04 * half)
+
+
+def test_bootstrap_is_drawn_from_its_seed_alone():
+    values = np.arange(10) % 3 == 0
+    first = bootstrap_interval(values, seed=1)
+    assert bootstrap_interval(values, seed=1) == first
+    assert bootstrap_interval(np.arange(10.0), seed=1) != bootstrap_interval(
+        np.arange(10.0), seed=2
+    )
+
+
+def test_bootstrap_widens_with_its_level_and_of_a_constant_is_a_point():
+    values = np.random.default_rng(2).random(50)
+    narrow, wide = (bootstrap_interval(values, level=level) for level in (0.5, 0.99))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert bootstrap_interval([0.25] * 5) == (0.25, 0.25)
+
+
+def test_bootstrap_in_blocks_fills_every_repeat(monkeypatch):
+    monkeypatch.setattr("gpcache.metrics._BOOTSTRAP_BLOCK", 30)
+    low, high = bootstrap_interval([1.0] * 9 + [2.0], repeats=101)
+    assert 1.0 <= low < high <= 2.0
+
+
+def test_wilson_by_hand():
+    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(10, 10)[1] == 1.0
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_bounds_are_where_the_score_test_turns(case):
+    successes, n = case
+    for bound in wilson_interval(successes, n, level=0.95):
+        distance = (successes / n - bound) ** 2
+        assert distance == pytest.approx(1.959963985**2 * bound * (1 - bound) / n, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", [nll, brier, ece, reliability])
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [
+        ([0.5, 0.5], r"must be \(n, c\)"),
+        (np.empty((0, 2)), r"got shape \(0, 2\)"),
+        ([[0.5, 0.5], [np.nan, 1.0]], "row 1 has NaN"),
+        ([[0.5, 0.5], [0.5, 0.7]], r"row 1 sums to 1\.2 "),
+        ([[np.inf, 0.0], [0.5, 0.5]], "row 0 sums to inf"),
+        ([[1.5, -0.5], [0.5, 0.5]], "must not be negative, but row 0"),
+        ([["a", "b"], ["c", "d"]], "must be real numbers"),
+        ([[0.5, 0.5], [1.0]], "rows differ in length"),
+    ],
+)
+def test_bad_probabilities_are_one_sentence(metric, probabilities, message):
+    with pytest.raises(DataError, match=f"^probabilities .*{message}"):
+        metric(probabilities, [0, 1])
+
+
+@pytest.mark.parametrize("metric", [accuracy, nll, brier, ece, reliability])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0], r"must be 2 integers.* shape \(1,\)"),
+        ([[0], [1]], r"shape \(2, 1\)"),
+        ([0.0, 1.0], "got float64"),
+        ([True, False], "got bool"),
+        (["cat", "dog"], "must be real numbers"),
+        ([0, 2], r"in 0…1, but row 1 has 2"),
+        ([-1, 0], r"in 0…1, but row 0 has -1"),
+    ],
+)
+def test_bad_labels_are_one_sentence(metric, labels, message):
+    with pytest.raises(DataError, match=f"^labels .*{message}"):
+        metric([[0.5, 0.5], [0.2, 0.8]], labels)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: accuracy([[np.nan, 1.0]], [0]), "^scores .*row 0 has NaN"),
+        (lambda: ece([[1.0]], [0], bins=0), "^bins .*got 0"),
+        (lambda: ece([[1.0]], [0], bins=2.5), "^bins .*got 2.5"),
+        (lambda: ece([[1.0]], [0], scheme="size"), "^scheme .*got 'size'"),
+        (lambda: bootstrap_interval([]), r"^values .*\(0,\)"),
+        (lambda: bootstrap_interval([[1.0]]), r"^values .*\(1, 1\)"),
+        (lambda: bootstrap_interval([1.0, np.nan]), "^values must be a row of finite"),
+        (lambda: bootstrap_interval([1.0], repeats=0), "^repeats .*got 0"),
+        (lambda: bootstrap_interval([1.0], level=95), "^level .*got 95"),
+        (lambda: wilson_interval(1, 2, level=0.0), "^level .*got 0.0"),
+        (lambda: wilson_interval(3, 2), "^successes .*3 of 2"),
+        (lambda: wilson_interval(0, 0), "^successes .*0 of 0"),
+    ],
+)
+def test_bad_parameters_are_one_sentence(call, message):
+    with pytest.raises(DataError, match=message):
+        call()

@@ -1,0 +1,81 @@
+"""The package as a whole: its version, its public names, and what importing it costs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gpcache
+from gpcache import errors
+
+HEAVY = ("torch", "numpy", "sklearn", "scipy", "PIL")
+ROOT = Path(__file__).parent.parent
+
+
+def loaded_after(code: str) -> list[str]:
+    """The heavy packages that a fresh interpreter has loaded after running `code`."""
+    report = f"import sys; print(*(name for name in {HEAVY} if name in sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return result.stdout.splitlines()[-1].split()
+
+
+def test_importing_gpcache_imports_nothing_heavy():
+    assert loaded_after("import gpcache; dir(gpcache); gpcache.DataError") == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["demo", "--help"], []])
+def test_help_and_version_import_nothing_heavy(arguments):
+    code = f"""
+import sys
+from gpcache.cli.app import main
+sys.argv = ["gpcache", *{arguments}]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    assert loaded_after(code) == []
+
+
+def test_dir_lists_every_public_name():
+    methods = {
+        "GPCacheClassifier",
+        "GPCacheFClassifier",
+        "TextPrior",
+        "TipAdapterClassifier",
+        "TipAdapterFClassifier",
+        "ZeroShotClassifier",
+    }
+    assert methods | set(gpcache.__all__) <= set(dir(gpcache))
+    assert methods <= set(gpcache.__all__)
+
+
+def test_every_error_is_public_and_ours():
+    defined = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+    assert set(defined) <= set(gpcache.__all__)
+    assert all(issubclass(error, gpcache.GPCacheError) for error in defined.values())
+
+
+def test_bad_data_is_a_value_error_and_a_missing_extra_an_import_error():
+    assert issubclass(gpcache.DataError, ValueError)
+    assert issubclass(gpcache.MissingExtraError, ImportError)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'gpcache' has no attribute 'GPCash'"):
+        _ = gpcache.GPCash
+
+
+def test_the_version_is_written_once():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", gpcache.__version__)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dynamic"] == ["version"]
+
+
+def test_the_types_are_shipped():
+    assert (Path(gpcache.__file__).parent / "py.typed").exists()
