@@ -164,6 +164,13 @@ class ExactPrecision(Precision):
         solved = self.solved_values + self._inverse[:, rows] @ (values - self.values[rows])
         return self._updated(self.keys, changed, self.covariance, self._inverse, solved)
 
+    def with_columns(self, source: Tensor) -> ExactPrecision:
+        """The posterior with other classes: column `source[j]` (c',) of the old ones, or zeros (−1)."""
+        present = source >= 0
+        values = torch.where(present, self.values[:, source.clamp(min=0)], 0.0)
+        solved = torch.where(present, self.solved_values[:, source.clamp(min=0)], 0.0)
+        return self._updated(self.keys, values, self.covariance, self._inverse, solved)
+
     @cached_property
     def covariance(self) -> Tensor:
         """G = K + noise·I (n, n), kept for the drift check."""

@@ -1,0 +1,102 @@
+"""The space the kernel works in: raw, centred or whitened features, behind an optional projection.
+
+A `KernelSpace` is the recipe, a `FeatureMap` what it became on given rows. Leaving rows out means
+fitting the recipe again without them: `KernelSpace.sees_labels` says where that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import unit_rows
+
+Projection = Callable[[Tensor], Tensor]
+SpaceName = Literal["raw", "centred", "whitened"]
+
+
+@dataclass(frozen=True)
+class ResidualProjection:
+    """The paper's φ(f) = normalise(P f + f) for a matrix P (d, d), applied to rows."""
+
+    matrix: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return unit_rows(features + features @ self.matrix.to(features).mT)
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Features (m, d) → unit rows in the kernel's space. Differentiable."""
+
+    projection: Projection | None = None
+    mean: Tensor | None = None
+    matrix: Tensor | None = None
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if self.projection is not None:
+            features = self.projection(features)
+        if self.mean is not None:
+            features = features - self.mean
+        if self.matrix is not None:
+            features = features @ self.matrix
+        return unit_rows(features)
+
+
+@dataclass(frozen=True)
+class KernelSpace:
+    """How to make a feature map from labelled rows.
+
+    *centred*: the mean of the rows is subtracted. *whitened*: then multiplied by the inverse square
+    root (a Cholesky factor serves: only inner products matter) of the shrunk scatter within
+    classes, S + λ·tr(S)/(n − 1)·I, with S = Σ (x − class mean)(x − class mean)ᵀ and λ `shrinkage`.
+    """
+
+    name: SpaceName = "raw"
+    shrinkage: float = 4.0
+    projection: Projection | None = None
+
+    @property
+    def sees_labels(self) -> bool:
+        """Whether leave-one-out in a fixed map would leak: the map has seen the left-out label."""
+        return self.name == "whitened"
+
+    def fit(self, features: Tensor, labels: Tensor) -> FeatureMap:
+        """The map made from rows (n, d) with class numbers (n,)."""
+        if self.name == "raw":
+            return FeatureMap(self.projection)
+        rows = features if self.projection is None else self.projection(features)
+        mean = rows.mean(0)
+        if not bool(((rows - mean).norm(dim=1) > _tiny(rows)).any()):
+            # One distinct row: it is its own mean, and nothing would be left of it.
+            return FeatureMap(self.projection)
+        if self.name == "centred":
+            return FeatureMap(self.projection, mean)
+        return FeatureMap(self.projection, mean, self._whitening(rows, labels))
+
+    def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
+        scatter = within_class_scatter(rows, labels)
+        spread = scatter.trace() / max(1, len(rows) - 1)
+        if float(spread) <= _tiny(rows) ** 2:
+            # One shot a class (or copies of it): nothing is known of the scatter within classes.
+            return None
+        eye = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        factor = torch.linalg.cholesky(scatter + self.shrinkage * spread * eye)
+        whitening: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return whitening.mT
+
+
+def within_class_scatter(rows: Tensor, labels: Tensor) -> Tensor:
+    """Σ (x − class mean)(x − class mean)ᵀ (d, d) over rows (n, d)."""
+    _, member, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, rows)
+    centred = rows - (sums / counts[:, None])[member]
+    return centred.mT @ centred
+
+
+def _tiny(rows: Tensor) -> float:
+    return 100 * float(torch.finfo(rows.dtype).eps)

@@ -1,0 +1,100 @@
+"""Exact posteriors of one set of keys at many (β, noise): similarities are computed once.
+
+Up to a few noises per β a Cholesky factor each is cheapest; beyond that one symmetric
+eigendecomposition K = U Λ Uᵀ (the price of about six factors) serves every noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
+from gpcache.gp.kernels import kernel_of
+from gpcache.gp.precision import proper
+
+EIGEN_FROM = 7
+
+
+class SweepPoint(NamedTuple):
+    """mean (m, c), variance (m, 1) or None where it was not asked for, log marginal likelihood."""
+
+    mean: Tensor
+    variance: Tensor | None
+    log_marginal_likelihood: float
+
+
+class Sweep:
+    """Keys' similarities (n, n), their values (n, c), and queries' similarities (m, n).
+
+    Without queries, the points are the keys themselves, each left out in turn.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, queries: Tensor | None = None) -> None:
+        self._similarity = keys @ keys.mT
+        self._cross = None if queries is None else queries @ keys.mT
+        self._values = values
+
+    @torch.no_grad()
+    def at(
+        self, beta: float, noises: Sequence[float], *, with_variance: bool = True
+    ) -> list[SweepPoint]:
+        """One point for each noise."""
+        matrix = kernel_of(self._similarity, beta)
+        cross = None if self._cross is None else kernel_of(self._cross, beta)
+        if len(noises) >= EIGEN_FROM:
+            return self._by_eigenvalues(matrix, cross, noises, with_variance)
+        return [self._by_factor(matrix, cross, noise, with_variance) for noise in noises]
+
+    def _by_factor(
+        self, matrix: Tensor, cross: Tensor | None, noise: float, with_variance: bool
+    ) -> SweepPoint:
+        lifted = matrix.clone()
+        lifted.diagonal().add_(noise)
+        factor = cholesky(lifted)
+        evidence = log_determinant(factor)
+        if cross is None:
+            inverse = torch.cholesky_inverse(factor)
+            solved = inverse @ self._values
+            return self._left_out(solved, inverse.diagonal(), noise, evidence)
+        solved = solve(factor, self._values)
+        variance = proper(1 - quadratic(factor, cross))[:, None] if with_variance else None
+        return SweepPoint(cross @ solved, variance, self._likelihood(solved, evidence))
+
+    def _by_eigenvalues(
+        self, matrix: Tensor, cross: Tensor | None, noises: Sequence[float], with_variance: bool
+    ) -> list[SweepPoint]:
+        values, vectors = torch.linalg.eigh(matrix)
+        # The kernel is positive semi-definite; what is below zero is rounding.
+        values = values.clamp(min=0)
+        projected = vectors.mT @ self._values
+        reach = None if cross is None else cross @ vectors
+        points = []
+        for noise in noises:
+            inverse = 1 / (values + noise)
+            evidence = -inverse.log().sum()
+            scaled = inverse[:, None] * projected
+            solved = vectors @ scaled
+            if reach is None:
+                diagonal = vectors.square() @ inverse
+                points.append(self._left_out(solved, diagonal, noise, evidence))
+                continue
+            variance = proper(1 - reach.square() @ inverse)[:, None] if with_variance else None
+            points.append(SweepPoint(reach @ scaled, variance, self._likelihood(solved, evidence)))
+        return points
+
+    def _left_out(
+        self, solved: Tensor, diagonal: Tensor, noise: float, evidence: Tensor
+    ) -> SweepPoint:
+        mean = self._values - solved / diagonal[:, None]
+        variance = proper(1 / diagonal - noise)[:, None]
+        return SweepPoint(mean, variance, self._likelihood(solved, evidence))
+
+    def _likelihood(self, solved: Tensor, log_determinant: Tensor) -> float:
+        n, c = self._values.shape
+        fit = (self._values * solved).sum()
+        return float(-0.5 * (fit + c * log_determinant + n * c * math.log(2 * math.pi)))

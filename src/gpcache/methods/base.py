@@ -1,0 +1,186 @@
+"""What every method shares: input checks, labels and text by name, logits → predictions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from gpcache.devices import resolve_device, resolve_dtype
+from gpcache.errors import DataError
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.text_prior import TextPrior
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def extends_options(*parents: type) -> Callable[[F], F]:
+    """Give an ``__init__(self, *, own…, **inherited)`` the signature that lists all options.
+
+    scikit-learn reads an estimator's parameters from its constructor; this way a variant names only
+    what it adds or changes, and still shows, clones and searches everything.
+    """
+
+    def decorate(init: F) -> F:
+        own = inspect.signature(init)
+        options: dict[str, inspect.Parameter] = {}
+        for parent in parents:
+            options.update(inspect.signature(parent.__init__).parameters)  # type: ignore[misc]
+        options.update(own.parameters)
+        kept = [p for p in options.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+
+        @functools.wraps(init)
+        def wrapper(self: Any, **values: Any) -> None:
+            init(self, **values)
+
+        wrapper.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+class FeatureClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier on image features (n, d), with or without text."""
+
+    text_prior: TextPrior | None
+    device: str | torch.device
+    dtype: str | torch.dtype
+    classes_: NDArray[Any]
+    n_features_in_: int
+    temperature_: float
+
+    @abstractmethod
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from rows X (n, d) with labels y (n,)."""
+
+    @abstractmethod
+    def _logits(self, features: Tensor) -> Tensor:
+        """Logits (m, c) of unit rows (m, d)."""
+
+    # Reading input.
+
+    def _read_training(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
+        """Unit rows and labels; sets device, width and classes."""
+        self._device = resolve_device(self.device)
+        self._dtype = resolve_dtype(self.dtype, self._device)
+        if y is None:
+            raise DataError(f"{type(self).__name__} requires y to be passed, but y is None.")
+        y = _to_numpy(y)
+        array, labels = validate_data(
+            self, _to_numpy(X), y, ensure_all_finite=False, dtype=[np.float64, np.float32]
+        )
+        labels = column_or_1d(labels, warn=True)
+        check_classification_targets(labels)
+        seen = np.unique(labels)
+        if self.text_prior is None:
+            self.classes_ = seen
+        else:
+            self.text_prior.aligned(seen)
+            self.classes_ = self.text_prior.classes
+            width = self.text_prior.vectors.shape[1]
+            if width != array.shape[1]:
+                raise DataError(
+                    f"X has {array.shape[1]} features but the text vectors have {width}: "
+                    "both must come from the same encoder."
+                )
+        return self._unit(array, "X"), labels
+
+    def _read_queries(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        array = validate_data(
+            self, _to_numpy(X), reset=False, ensure_all_finite=False, dtype=[np.float64, np.float32]
+        )
+        return self._unit(array, "X")
+
+    def _unit(self, array: NDArray[Any], name: str) -> Tensor:
+        finite = np.isfinite(array).all(1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
+        zero = ~array.any(1)
+        if zero.any():
+            row = int(np.flatnonzero(zero)[0])
+            raise DataError(
+                f"Row {row} of {name} is all zeros and has no direction: remove it, "
+                "or check how its feature was computed."
+            )
+        return unit_rows(torch.as_tensor(array, device=self._device).to(self._dtype))
+
+    def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
+        """Labels → class numbers; each must be known."""
+        position = np.searchsorted(self.classes_, labels)
+        position = np.clip(position, 0, len(self.classes_) - 1)
+        unknown = np.flatnonzero(self.classes_[position] != labels)
+        if len(unknown):
+            raise DataError(
+                f"Label {labels[unknown[0]]!r} is not one of the {len(self.classes_)} known classes."
+            )
+        return torch.as_tensor(position, device=self._device)
+
+    def _text_vectors(self) -> Tensor | None:
+        """logit_scale · W (c, d) in the order of classes_, so that zero-shot logits are f Wᵀ."""
+        if self.text_prior is None:
+            return None
+        vectors = torch.as_tensor(self.text_prior.aligned(self.classes_))
+        return (self.text_prior.logit_scale * vectors).to(self._device, self._dtype)
+
+    # Answering.
+
+    def logits(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logits (m, c), one column for each of classes_, before the temperature."""
+        features = self._read_queries(X)
+        return self._logits(features).double().cpu().numpy()
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logits (m, c); with two classes their difference (m,), as scikit-learn has it."""
+        logits = self.logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each row."""
+        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
+        return labels
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities (m, c): softmax of the logits at the fitted temperature."""
+        logits = torch.as_tensor(self.logits(X)) / self.temperature_
+        return logits.softmax(1).numpy()
+
+
+def _to_numpy(values: Any) -> Any:
+    """A torch tensor of any device as an array; anything else as it is."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return values
+
+
+def positive(name: str, value: Any, *, owner: object, allow_zero: bool = False) -> float:
+    """A finite number above zero (or not below), or one sentence that says what was wrong."""
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    good = is_number and not isinstance(value, bool) and np.isfinite(value)
+    if not good or value < 0 or (value == 0 and not allow_zero):
+        bound = "zero or more" if allow_zero else "above zero"
+        raise DataError(
+            f"{name} of {type(owner).__name__} must be 'auto' or a number {bound}, got {value!r}."
+        )
+    return float(value)
+
+
+def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object) -> None:
+    """Refuse an option that does not exist, naming those that do."""
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise DataError(
+            f"{name} of {type(owner).__name__} must be one of {choices}, got {value!r}."
+        )

@@ -1,0 +1,374 @@
+"""Cache models: text logits plus a posterior over labelled keys. Everything but the two formulas.
+
+    logits = gain · zero_shot + α · mean / variance^η
+
+A subclass says which precision gives mean and variance, and whether keys are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from gpcache import metrics
+from gpcache.errors import DataError, ProtocolError
+from gpcache.gp import GroupedPrecision, Precision
+from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, ResidualProjection
+from gpcache.methods.base import FeatureClassifier, one_of, positive
+from gpcache.methods.model import CacheModel, Explanation, HeldOutReport
+from gpcache.methods.shots import Evidence, Part, Recipe, Shots, make_values
+from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.updates import UpdatesMixin
+from gpcache.probability import fit_temperature
+from gpcache.progress import progress_bar
+from gpcache.search import Auto, Choice, Criterion, Defaults, HeldOut, Settings, search, shipped
+
+Selection = Literal["auto", "loo", "folds", "validation"]
+
+
+class CacheClassifier(UpdatesMixin, FeatureClassifier):
+    """Base of the cache methods; see `GPCacheClassifier` for the options."""
+
+    _defaults = Defaults()
+
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        gain: float | Auto = "auto",
+        kernel_space: Literal["raw", "centred", "whitened"] = "raw",
+        shrinkage: float = 4.0,
+        projection: Projection | ArrayLike | None = None,
+        criterion: Criterion = "nll",
+        selection: Selection = "auto",
+        strategy: Literal["adaptive", "grid"] = "adaptive",
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.text_prior = text_prior
+        self.alpha = alpha
+        self.beta = beta
+        self.gain = gain
+        self.kernel_space = kernel_space
+        self.shrinkage = shrinkage
+        self.projection = projection
+        self.criterion = criterion
+        self.selection = selection
+        self.strategy = strategy
+        self.n_folds = n_folds
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    # What a subclass may change.
+
+    def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
+        """The precision and the options of its plan."""
+        raise AssertionError("a cache method names its precision")
+
+    def _numbers(self) -> dict[str, float | Auto]:
+        """The hyper-parameters that this method has, as they were given."""
+        return {"alpha": self.alpha, "beta": self.beta, "gain": self.gain}
+
+    def _residual(self) -> bool:
+        """Whether the cache regresses on what the text leaves unsaid."""
+        return False
+
+    def _keys(self, shots: Shots, feature_map: FeatureMap, choice: Choice) -> Tensor:
+        """The keys in the kernel's space. Trained methods override this."""
+        return feature_map(shots.features)
+
+    _trains_keys = False
+
+    # Fitting.
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Learn from shots X (n, d) with labels y (n,).
+
+        Hyper-parameters given as "auto" are chosen on shots that are held out, or on `validation`
+        rows (X, y) if given. The test set has no place here.
+        """
+        settings = self._settings()
+        features, labels = self._read_training(X, y)
+        if self.selection == "validation" and validation is None:
+            raise ProtocolError(
+                f"{type(self).__name__} with selection='validation' chooses on a validation set: "
+                "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
+            )
+        self._recipe = Recipe(self._kernel_space(), *self._precision())
+        self._text = self._text_vectors()
+        self._shots = self._make_shots(features, self._label_numbers(labels))
+        held_out = None if validation is None else self._read_validation(*validation)
+        self._report: HeldOutReport | None = None
+        self._select(settings, held_out)
+        self._model = self._build(self._shots)
+        if self._trains_keys and held_out is not None:
+            self._select(settings, held_out, keys=self._model.precision.keys)
+            self._rechoose()
+        self._calibrate(held_out)
+        return self
+
+    def _settings(self) -> Settings:
+        """The options, checked."""
+        numbers: dict[str, float | Auto] = {"noise": "auto", "eta": 0.0} | self._numbers()
+        for name, value in numbers.items():
+            if value != "auto":
+                zero = name in ("eta", "alpha", "gain")
+                numbers[name] = positive(name, value, owner=self, allow_zero=zero)
+        one_of("criterion", self.criterion, ("nll", "accuracy", "marginal_likelihood"), owner=self)
+        one_of("selection", self.selection, ("auto", "loo", "folds", "validation"), owner=self)
+        one_of("strategy", self.strategy, ("adaptive", "grid"), owner=self)
+        positive("shrinkage", self.shrinkage, owner=self)
+        if not isinstance(self.n_folds, int | np.integer) or self.n_folds < 2:
+            raise DataError(f"n_folds must be a whole number of 2 or more, got {self.n_folds!r}.")
+        return Settings(
+            **numbers,  # type: ignore[arg-type]
+            criterion=self.criterion,
+            strategy=self.strategy,
+            defaults=self._defaults,
+        )
+
+    def _kernel_space(self) -> KernelSpace:
+        one_of("kernel_space", self.kernel_space, ("raw", "centred", "whitened"), owner=self)
+        projection = self.projection
+        if projection is not None and not callable(projection):
+            matrix = torch.as_tensor(np.asarray(projection), device=self._device)
+            width = self.n_features_in_
+            if matrix.shape != (width, width):
+                raise DataError(
+                    f"projection must be a callable or a matrix of shape ({width}, {width}), "
+                    f"got shape {tuple(matrix.shape)}."
+                )
+            projection = ResidualProjection(matrix.to(self._dtype))
+        space = KernelSpace(self.kernel_space, self.shrinkage, projection)
+        if self.selection == "loo" and (space.sees_labels or self._trains_keys):
+            learned = "trained keys" if self._trains_keys else "a whitening"
+            raise ProtocolError(
+                f"Leave-one-out would leak: {learned} has seen the label that is left out. "
+                "Use selection='folds', which learns it again without the held-out shots."
+            )
+        return space
+
+    def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
+        zero_shot = None if self._text is None else features @ self._text.mT
+        prior = zero_shot if self._residual() else None
+        values = make_values(labels, prior, features, len(self.classes_))
+        return Shots(features, labels, values, zero_shot)
+
+    def _read_validation(self, X: ArrayLike, y: ArrayLike) -> Shots:
+        labels = np.asarray(y)
+        features = self._read_queries(X)
+        if len(labels) != len(features):
+            raise DataError(
+                f"The validation set has {len(features)} rows and {len(labels)} labels."
+            )
+        return self._make_shots(features, self._label_numbers(labels))
+
+    def _select(
+        self, settings: Settings, validation: Shots | None, keys: Tensor | None = None
+    ) -> None:
+        precision = self._recipe.precision
+        with_text = self._text is not None
+        asked = shipped(settings, with_text=with_text)
+        fixed = "auto" not in (settings.alpha, settings.beta, settings.eta)
+        fixed = fixed and (settings.noise != "auto" or not precision.uses_noise)
+        fixed = fixed and (settings.gain != "auto" or not with_text)
+        evidence = None if fixed else self._evidence(validation, settings.eta != 0.0, keys)
+        if evidence is None:
+            self._accept(asked, [asked])
+            return
+        with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
+
+            def evaluate(beta: float, noises: Sequence[float]) -> list[HeldOut]:
+                found = evidence(beta, noises)
+                bar.update(len(noises))
+                return found
+
+            seen = search(
+                evaluate,
+                settings,
+                shots=self._shots.per_class if validation is None else float("inf"),
+                uses_noise=precision.uses_noise,
+            )
+        self._accept(seen[0], seen)
+
+    def _accept(self, choice: Choice, seen: list[Choice]) -> None:
+        self._choice = choice
+        self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
+        self.noise_, self.gain_ = choice.noise, choice.gain
+        rows = [asdict(one) for one in seen]
+        self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def _uses_loo(self) -> bool:
+        learns = self._recipe.space.sees_labels or self._trains_keys
+        return self.selection == "loo" or (self.selection != "folds" and not learns)
+
+    def _evidence(
+        self, validation: Shots | None, with_variance: bool, keys: Tensor | None
+    ) -> Evidence | None:
+        """Unseen rows to choose on; None where no shot has company in its class."""
+        shots, recipe = self._shots, self._recipe
+        if validation is not None:
+            parts = [Part(recipe, shots, validation.features, keys)]
+            return Evidence(parts, validation, with_variance=with_variance)
+        company = shots.with_company()
+        if not bool(company.any()):
+            return None
+        if self._uses_loo():
+            parts = [Part(recipe, shots, None)]
+            return Evidence(parts, shots, with_variance=with_variance, counted=company)
+        folds = self._fold_rows()
+        parts = [Part(recipe, shots[train], shots.features[held]) for train, held in folds]
+        rows = shots[torch.cat([held for _, held in folds])]
+        return Evidence(parts, rows, with_variance=with_variance)
+
+    def _fold_rows(self) -> list[tuple[Tensor, Tensor]]:
+        """(rows to learn from, rows held out) of each fold."""
+        fold = self._shots.folds(self.n_folds, self.random_state)
+        numbers = torch.unique(fold[fold >= 0]).tolist()
+        return [
+            (torch.nonzero(fold != k).flatten(), torch.nonzero(fold == k).flatten())
+            for k in numbers
+        ]
+
+    def _build(self, shots: Shots) -> CacheModel:
+        """The model of these shots at the chosen numbers."""
+        feature_map = self._recipe.space.fit(shots.features, shots.labels)
+        precision = self._recipe.precision(
+            self._recipe.plan(shots),
+            self._keys(shots, feature_map, self._choice),
+            shots.values,
+            beta=self._choice.beta,
+            noise=self._choice.noise,
+        )
+        return CacheModel(feature_map, precision, self._text, self._choice)
+
+    def _rechoose(self) -> None:
+        """The model with its keys as they are, at numbers that were chosen anew."""
+        old = self._model.precision
+        precision = self._recipe.precision(
+            self._recipe.plan(self._shots),
+            old.keys,
+            old.values,
+            beta=self._choice.beta,
+            noise=self._choice.noise,
+        )
+        self._model = replace(self._model, precision=precision, choice=self._choice)
+
+    # Held-out figures.
+
+    def _held_out_logits(self) -> tuple[Tensor, Tensor, str]:
+        """Logits (n, c), which rows (n,) count, and in words how they were held out."""
+        shots = self._shots
+        counted = shots.with_company()
+        logits = torch.full_like(shots.values, torch.nan)
+        if not bool(counted.any()):
+            return logits, counted, "none: no class has two shots"
+        if self._uses_loo():
+            fused = self._model.fused(shots.zero_shot, *self._model.precision.leave_one_out())
+            logits[counted] = fused[counted]
+            return logits, counted, "leave-one-out"
+        folds = self._fold_rows()
+        for train, held in folds:
+            logits[held] = self._build(shots[train]).logits(shots.features[held])
+        return logits, counted, f"{len(folds)} folds of the shots, all learned anew in each"
+
+    def _calibrate(self, validation: Shots | None) -> None:
+        """A temperature from rows that the model has not seen; none where there are none."""
+        self.temperature_ = 1.0
+        if validation is not None:
+            logits = self._model.logits(validation.features)
+            self.temperature_ = fit_temperature(logits, validation.labels)
+            return
+        logits, counted, protocol = self._held_out_logits()
+        if bool(counted.any()):
+            self.temperature_ = fit_temperature(logits[counted], self._shots.labels[counted])
+        self._report = self._make_report(logits, counted, protocol)
+
+    def _make_report(self, logits: Tensor, counted: Tensor, protocol: str) -> HeldOutReport:
+        report = HeldOutReport(
+            logits.double().cpu().numpy(), counted.cpu().numpy(), np.nan, np.nan, np.nan, protocol
+        )
+        if not report.counted.any():
+            return report
+        labels = self._shots.labels[counted].cpu().numpy()
+        probabilities = (logits[counted].double() / self.temperature_).softmax(1).cpu().numpy()
+        return replace(
+            report,
+            accuracy=metrics.accuracy(probabilities, labels),
+            nll=metrics.nll(probabilities, labels),
+            ece=metrics.ece(probabilities, labels),
+        )
+
+    @property
+    def loo_(self) -> HeldOutReport:
+        """Accuracy, NLL and ECE on the shots themselves, each held out: no validation set needed.
+
+        Whatever was learned from labels (a whitening, trained keys) is learned anew without the
+        held-out rows. Computed when first asked for, and again after `add` or `remove`.
+        """
+        check_is_fitted(self)
+        if self._report is None:
+            self._report = self._make_report(*self._held_out_logits())
+        return self._report
+
+    # Answers.
+
+    def _logits(self, features: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._model.logits(features)
+
+    def posterior(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean (m, c) and variance of the cache: (m,), or (m, g) when classes are grouped."""
+        features = self._read_queries(X)
+        with torch.no_grad():
+            mean, variance = self._model.precision.posterior(self._model.feature_map(features))
+        if not isinstance(self._model.precision, GroupedPrecision):
+            variance = variance[:, 0]
+        return mean.double().cpu().numpy(), variance.double().cpu().numpy()
+
+    def explain(
+        self, X: ArrayLike, *, top: int | None = 5, labels: ArrayLike | None = None
+    ) -> Explanation:
+        """The shots that speak for and against each row's label (the predicted one by default)."""
+        features = self._read_queries(X)
+        model = self._model
+        with torch.no_grad():
+            mapped = model.feature_map(features)
+            mean, variance = model.precision.posterior(mapped)
+            cache = model.cache_factor(variance).expand_as(mean)
+            text = torch.zeros_like(mean)
+            if self._text is not None:
+                text = self._choice.gain * (features @ self._text.mT)
+            if labels is None:
+                column = (cache * mean + text).argmax(1)
+            else:
+                column = self._label_numbers(np.asarray(labels))
+            rows = torch.arange(len(features), device=mean.device)
+            shares = model.precision.weights(mapped) * model.precision.weighted_values.mT[column]
+            shares = shares * cache[rows, column, None]
+            order = shares.abs().argsort(1, descending=True)[:, :top]
+        return Explanation(
+            self.classes_[column.cpu().numpy()],
+            order.cpu().numpy(),
+            shares.gather(1, order).double().cpu().numpy(),
+            (cache * mean)[rows, column].double().cpu().numpy(),
+            text[rows, column].double().cpu().numpy(),
+        )

@@ -1,0 +1,169 @@
+"""GPCache and GPCache-F (Ding et al., 2024): a Gaussian-process posterior in place of the cache.
+
+    logits = gain · s f W + α · k(f) (K + noise·I)⁻¹ V / variance(f)^η
+
+with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, φ raw or a learned projection
+(`GPCacheClassifier.paper`). The defaults differ where held-out shots showed better (docs/defaults.md):
+V = Y − softmax(s f W), so that far from all shots the answer falls back to the text; φ whitened; the
+gain fitted; η = 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp import PRECISIONS, Precision, Unweighted
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods.base import extends_options, one_of
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.shots import Shots
+from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.trained import TrainedKeysMixin
+from gpcache.search import Auto
+
+PrecisionName = Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
+
+
+class GPCacheClassifier(CacheClassifier):
+    """A few labelled features per class in, calibrated predictions out; no validation set needed.
+
+    Parameters
+    ----------
+    text_prior : TextPrior or None
+        What the text encoder says of each class, matched by name. None: the cache alone.
+    alpha, beta, noise, eta, gain : number or "auto"
+        Weight of the cache, sharpness of the kernel, noise variance, exponent of the variance,
+        weight of the zero-shot logits. "auto" is chosen on held-out shots, or on a validation set
+        given to `fit`. `eta` acts only with `confidence_scaling`.
+    prior : "residual" or "zero_shot"
+        Regress on what the text leaves unsaid, or on the labels (the paper).
+    kernel_space : "whitened", "centred" or "raw"
+        The space of the kernel; `shrinkage` is that of the whitening.
+    projection : callable or matrix (d, d), optional
+        The similarity projection, applied first: a matrix P means normalise(P f + f).
+    precision : "exact", "grouped", "nystrom", "fourier" or "class_mean"
+        The posterior, or an approximation: `n_groups` of classes, `n_landmarks` in all, or
+        `n_features`; `cross` says whether a query's kernel row stays "exact" or is approximated
+        too ("consistent").
+    precision_weighting, confidence_scaling : bool
+        The paper's W and C: without the first this is Tip-Adapter's plain sum.
+    criterion : "nll", "accuracy" or "marginal_likelihood"
+        What the choice minimises or maximises.
+    selection : "auto", "loo", "folds" or "validation"
+        Rows to choose on. "auto": the validation set if one is given, else leave-one-out in closed
+        form, or `n_folds` folds of the shots where labels shaped the space. "validation" refuses to
+        fit without one.
+    strategy : "adaptive" or "grid"
+        Walk from the shipped defaults, pulled towards them when shots are few; or the whole grid.
+    device, dtype : "auto" or torch's
+        "auto": a GPU in float32 if there is one, else the CPU in float64.
+    random_state : int
+        Seed of folds, groups, landmarks and frequencies.
+
+    Attributes
+    ----------
+    alpha_, beta_, noise_, eta_, gain_, temperature_ : the numbers in use.
+    loo_ : held-out logits, accuracy, NLL and ECE of the shots, and how they were held out.
+    search_ : every setting that was looked at, best first, as columns.
+    classes_ : class names in sorted order.
+    """
+
+    @extends_options(CacheClassifier)
+    def __init__(
+        self,
+        *,
+        noise: float | Auto = "auto",
+        eta: float | Auto = "auto",
+        prior: Literal["residual", "zero_shot"] = "residual",
+        kernel_space: Literal["raw", "centred", "whitened"] = "whitened",
+        precision: PrecisionName = "exact",
+        n_groups: int = 8,
+        n_landmarks: int | None = None,
+        n_features: int = 1024,
+        cross: Literal["exact", "consistent"] = "exact",
+        precision_weighting: bool = True,
+        confidence_scaling: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(kernel_space=kernel_space, **options)
+        self.noise = noise
+        self.eta = eta
+        self.prior = prior
+        self.precision = precision
+        self.n_groups = n_groups
+        self.n_landmarks = n_landmarks
+        self.n_features = n_features
+        self.cross = cross
+        self.precision_weighting = precision_weighting
+        self.confidence_scaling = confidence_scaling
+
+    @classmethod
+    def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
+        """The paper to the letter: raw features, labels as targets, η on, accuracy on validation."""
+        settings: dict[str, Any] = {
+            "kernel_space": "raw",
+            "prior": "zero_shot",
+            "confidence_scaling": True,
+            "gain": 1.0,
+            "criterion": "accuracy",
+            "selection": "validation",
+            "strategy": "grid",
+        }
+        return cls(text_prior=text_prior, **(settings | options))
+
+    def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
+        one_of("precision", self.precision, tuple(PRECISIONS), owner=self)
+        one_of("cross", self.cross, ("exact", "consistent"), owner=self)
+        one_of("prior", self.prior, ("residual", "zero_shot"), owner=self)
+        for name in ("n_groups", "n_features", "n_landmarks"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise DataError(f"{name} must be a whole number above zero, got {value!r}.")
+        if not self.precision_weighting:
+            if self.confidence_scaling:
+                raise DataError(
+                    "confidence_scaling needs precision_weighting: a plain kernel sum has no "
+                    "variance to divide by."
+                )
+            return Unweighted, {}
+        options = {
+            "n_groups": self.n_groups,
+            "n_landmarks": self.n_landmarks,
+            "n_features": self.n_features,
+            "cross": self.cross,
+            "seed": self.random_state,
+        }
+        return PRECISIONS[self.precision], options
+
+    def _numbers(self) -> dict[str, float | Auto]:
+        eta = self.eta if self.confidence_scaling else 0.0
+        return super()._numbers() | {"noise": self.noise, "eta": eta}
+
+    def _residual(self) -> bool:
+        return self.prior == "residual"
+
+
+class GPCacheFClassifier(TrainedKeysMixin, GPCacheClassifier):
+    """GPCache with trained keys: φ keeps them on the sphere while F moves.
+
+    Parameters
+    ----------
+    precision_gradient : bool
+        Whether (K + noise·I)⁻¹ is differentiated; False is the paper's *nograd*.
+    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule per step.
+    **options : everything that `GPCacheClassifier` takes.
+    """
+
+    @extends_options(GPCacheClassifier, TrainedKeysMixin)
+    def __init__(self, *, precision_gradient: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.precision_gradient = precision_gradient
+
+    def _start(self, shots: Shots, feature_map: FeatureMap) -> Tensor:
+        return shots.features
+
+    def _from_parameter(self, parameter: Tensor, feature_map: FeatureMap) -> Tensor:
+        return feature_map(parameter)

@@ -1,0 +1,79 @@
+"""A fitted cache model: feature map, posterior and fusion, and what it can say about a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.gp import Precision
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.fusion import fuse, scaled_mean
+from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.search import Choice
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutReport:
+    """What the model says of its own shots, each as if it had not been seen.
+
+    Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
+    leaves their class without a key. `protocol` says how rows were left out.
+    """
+
+    logits: NDArray[np.float64]
+    counted: NDArray[np.bool_]
+    accuracy: float
+    nll: float
+    ece: float
+    protocol: str
+
+
+class Explanation(NamedTuple):
+    """Why each row (m) got its label: shots (m, top) by size of their signed share of the logit.
+
+    All shares of a row sum to `cache_logit`; `cache_logit + text_logit` is the class's logit.
+    """
+
+    labels: NDArray[Any]
+    shots: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    cache_logit: NDArray[np.float64]
+    text_logit: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CacheModel:
+    """A fitted cache: feature map, posterior, text and the chosen numbers."""
+
+    feature_map: FeatureMap
+    precision: Precision
+    text: Tensor | None
+    choice: Choice
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(m, c), in batches that keep the kernel rows small."""
+        size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
+        return torch.cat([self._logits(batch) for batch in features.split(size)])
+
+    def _logits(self, features: Tensor) -> Tensor:
+        mapped = self.feature_map(features)
+        zero_shot = None if self.text is None else features @ self.text.mT
+        if self.choice.eta == 0:
+            return self.fused(zero_shot, self.precision.mean(mapped), None)
+        return self.fused(zero_shot, *self.precision.posterior(mapped))
+
+    def fused(self, zero_shot: Tensor | None, mean: Tensor, variance: Tensor | None) -> Tensor:
+        """Logits (m, c) from the posterior at the chosen numbers; variance has g columns."""
+        choice = self.choice
+        spread = None if variance is None else self.precision.variance_of_classes(variance)
+        return fuse(zero_shot, mean, spread, alpha=choice.alpha, eta=choice.eta, gain=choice.gain)
+
+    def cache_factor(self, variance: Tensor) -> Tensor:
+        """What the mean is multiplied by, α / variance^η: (m, c) or (m, 1)."""
+        spread = self.precision.variance_of_classes(variance)
+        return self.choice.alpha * scaled_mean(torch.ones_like(spread), spread, self.choice.eta)

@@ -1,0 +1,164 @@
+"""The labelled rows of a cache model, and which of them are held out when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.gp import ExactPrecision, Precision
+from gpcache.gp.feature_maps import KernelSpace
+from gpcache.gp.nystrom import rank_within
+from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.search import HeldOut
+
+
+@dataclass(frozen=True)
+class Shots:
+    """Unit rows (n, d), class numbers (n,), values to regress on (n, c), text logits (n, c).
+
+    `views` (n, v, d) are augmented views of the rows, for methods that train.
+    """
+
+    features: Tensor
+    labels: Tensor
+    values: Tensor
+    zero_shot: Tensor | None
+    views: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor) -> Shots:
+        zero_shot = None if self.zero_shot is None else self.zero_shot[rows]
+        views = None if self.views is None else self.views[rows]
+        return Shots(self.features[rows], self.labels[rows], self.values[rows], zero_shot, views)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def n_classes(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def per_class(self) -> float:
+        """Mean shots of the classes that have any."""
+        return len(self) / max(1, len(torch.unique(self.labels)))
+
+    def with_company(self) -> Tensor:
+        """Rows (n,) whose class has another shot: only their absence leaves the class its keys."""
+        return torch.bincount(self.labels, minlength=self.n_classes)[self.labels] > 1
+
+    def content_order(self, seed: int) -> Tensor:
+        """A random order of the rows that depends on what they are, not on where they stand."""
+        generator = torch.Generator().manual_seed(seed)
+        direction = torch.randn(self.features.shape[1], generator=generator, dtype=torch.float64)
+        return torch.argsort(self.features @ direction.to(self.features))
+
+    def folds(self, n_folds: int, seed: int) -> Tensor:
+        """Fold (n,) of each row, −1 for rows without company: those are never held out.
+
+        A class's shots go to different folds as far as they can, so a fold takes about the same
+        share of every class and leaves each of them keys.
+        """
+        rank = rank_within(self.labels, self.content_order(seed))
+        most = int(torch.bincount(self.labels).max())
+        return torch.where(self.with_company(), rank % max(2, min(n_folds, most)), -1)
+
+
+def make_values(labels: Tensor, zero_shot: Tensor | None, like: Tensor, n_classes: int) -> Tensor:
+    """One-hot labels (n, c), less what the text already says (the residual prior) if given."""
+    values = torch.nn.functional.one_hot(labels, n_classes).to(like)
+    return values if zero_shot is None else values - zero_shot.softmax(-1)
+
+
+class Recipe(NamedTuple):
+    """What turns shots into a posterior, hyper-parameters apart."""
+
+    space: KernelSpace
+    precision: type[Precision]
+    options: dict[str, Any]
+
+    def plan(self, shots: Shots) -> Any:
+        """The plan of the precision for these shots."""
+        return self.precision.plan(
+            shots.labels,
+            shots.n_classes,
+            width=shots.features.shape[1],
+            dtype=shots.features.dtype,
+            order=shots.content_order(self.options.get("seed", 0)),
+            **self.options,
+        )
+
+
+class Part:
+    """Keys, and queries that they have not seen; without queries, the keys left out one by one."""
+
+    def __init__(
+        self, recipe: Recipe, shots: Shots, queries: Tensor | None, keys: Tensor | None = None
+    ) -> None:
+        """`keys` (n, d') stand in for the mapped shots where they were trained."""
+        feature_map = recipe.space.fit(shots.features, shots.labels)
+        self._shots = shots
+        self._keys = feature_map(shots.features) if keys is None else keys
+        self._queries = None if queries is None else feature_map(queries)
+        self._precision = recipe.precision
+        self._plan = recipe.plan(shots)
+        # The exact posterior is what default fits sweep: similarities are computed once.
+        self._sweep = (
+            Sweep(self._keys, shots.values, self._queries)
+            if recipe.precision is ExactPrecision
+            else None
+        )
+
+    def at(self, beta: float, noises: Sequence[float], *, with_variance: bool) -> list[SweepPoint]:
+        """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
+        if self._sweep is not None:
+            return self._sweep.at(beta, noises, with_variance=with_variance)
+        return [self._one(beta, noise) for noise in noises]
+
+    def _one(self, beta: float, noise: float) -> SweepPoint:
+        precision = self._precision(
+            self._plan, self._keys, self._shots.values, beta=beta, noise=noise
+        )
+        if self._queries is None:
+            mean, variance = precision.leave_one_out()
+        else:
+            mean, variance = precision.posterior(self._queries)
+        likelihood = (
+            float(precision.log_marginal_likelihood()) if precision.uses_noise else float("nan")
+        )
+        return SweepPoint(mean, precision.variance_of_classes(variance), likelihood)
+
+
+class Evidence:
+    """What a cache model says about rows it has not seen, at any (β, noise)."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        rows: Shots,
+        *,
+        with_variance: bool,
+        counted: Tensor | None = None,
+    ) -> None:
+        """`rows` are what the parts answer about, in their order; `counted` (n,) is what to use."""
+        self._parts = parts
+        self._counted = (
+            torch.ones_like(rows.labels, dtype=torch.bool) if counted is None else counted
+        )
+        self._rows = rows[self._counted]
+        self._with_variance = with_variance
+
+    def __call__(self, beta: float, noises: Sequence[float]) -> list[HeldOut]:
+        by_part = [part.at(beta, noises, with_variance=self._with_variance) for part in self._parts]
+        found = []
+        for points in zip(*by_part, strict=True):
+            mean = torch.cat([point.mean for point in points])[self._counted]
+            variances = [point.variance for point in points if point.variance is not None]
+            variance = torch.cat(variances)[self._counted] if self._with_variance else None
+            likelihood = sum(point.log_marginal_likelihood for point in points)
+            rows = self._rows
+            found.append(HeldOut(mean, variance, rows.zero_shot, rows.labels, likelihood))
+        return found

@@ -1,0 +1,75 @@
+"""TextPrior: what the text encoder says about each class, before any image is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class TextPrior:
+    """Class names, one text vector each (c, d), and the scale that turns cosines into logits.
+
+    Classes are matched to labels by name, never by position. Vectors are scaled to length one.
+    """
+
+    class_names: Sequence[Hashable]
+    vectors: NDArray[Any]
+    logit_scale: float = 100.0
+
+    def __post_init__(self) -> None:
+        vectors = self.vectors
+        if hasattr(vectors, "detach"):  # a torch tensor, possibly on a GPU
+            vectors = vectors.detach().cpu().numpy()
+        vectors = np.asarray(vectors, dtype=np.float64)
+        names = list(self.class_names)
+        if vectors.ndim != 2 or len(vectors) != len(names):
+            raise DataError(
+                f"TextPrior needs one vector per class name: got {len(names)} names and vectors of "
+                f"shape {vectors.shape}."
+            )
+        if not names:
+            raise DataError("TextPrior needs at least one class name.")
+        repeated = [name for i, name in enumerate(names) if name in names[:i]]
+        if repeated:
+            raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")
+        if not np.isfinite(vectors).all():
+            row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
+            raise DataError(f"The text vector of class {names[row]!r} holds NaN or inf.")
+        lengths = np.linalg.norm(vectors, axis=1)
+        if (lengths == 0).any():
+            name = names[int(lengths.argmin())]
+            raise DataError(f"The text vector of class {name!r} is all zeros.")
+        if not (np.isfinite(self.logit_scale) and self.logit_scale > 0):
+            raise DataError(f"TextPrior.logit_scale must be positive, got {self.logit_scale!r}.")
+        object.__setattr__(self, "class_names", tuple(names))
+        object.__setattr__(self, "vectors", vectors / lengths[:, None])
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The class names in sorted order, as scikit-learn keeps them."""
+        try:
+            return np.unique(np.asarray(self.class_names))
+        except TypeError:
+            raise DataError(
+                "The class names of a TextPrior must be of one kind that can be sorted."
+            ) from None
+
+    def aligned(self, classes: NDArray[Any]) -> NDArray[np.float64]:
+        """The vectors (len(classes), d) in the order of `classes`; an unknown class is an error."""
+        row_of = {name: row for row, name in enumerate(self.class_names)}
+        missing = [name for name in classes.tolist() if name not in row_of]
+        if missing:
+            known = ", ".join(repr(name) for name in self.class_names[:3])
+            raise DataError(
+                f"The text prior has no class {missing[0]!r} (it has {known}, …): "
+                "labels and class names must match."
+            )
+        rows: NDArray[np.float64] = self.vectors[[row_of[name] for name in classes.tolist()]]
+        return rows

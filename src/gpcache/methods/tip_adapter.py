@@ -1,0 +1,51 @@
+"""Tip-Adapter and Tip-Adapter-F (Zhang et al., ECCV 2022): logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y.
+
+Tip-Adapter-F trains the keys F, which are not scaled back to length one. Its authors picked the
+epoch by test accuracy; here the last epoch counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpcache.gp import Precision, Unweighted
+from gpcache.methods.base import extends_options
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.trained import TrainedKeysMixin
+from gpcache.search import Auto, Defaults
+
+
+class TipAdapterClassifier(CacheClassifier):
+    """The plain kernel cache: every shot votes for its label by its similarity.
+
+    Parameters
+    ----------
+    text_prior : what the text says; None gives a cache alone.
+    alpha, beta : weight and sharpness of the cache, numbers or "auto".
+    gain : weight of the zero-shot logits; 1 in the paper, "auto" to fit it.
+    kernel_space, projection, criterion, selection, strategy, n_folds, device, dtype, random_state :
+        as in `GPCacheClassifier`.
+    """
+
+    _defaults = Defaults(beta=5.5, alpha_with_text=1.0, alpha_without_text=1.0)
+
+    @extends_options(CacheClassifier)
+    def __init__(self, *, gain: float | Auto = 1.0, **options: Any) -> None:
+        super().__init__(gain=gain, **options)
+
+    def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
+        return Unweighted, {}
+
+
+class TipAdapterFClassifier(TrainedKeysMixin, TipAdapterClassifier):
+    """Tip-Adapter with trained keys.
+
+    Parameters
+    ----------
+    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule per step.
+    **options : everything that `TipAdapterClassifier` takes.
+    """
+
+    @extends_options(TipAdapterClassifier, TrainedKeysMixin)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)

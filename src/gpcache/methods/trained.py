@@ -1,0 +1,133 @@
+"""Keys trained by cross-entropy on the shots: what Tip-Adapter-F and GPCache-F share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods.base import positive
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.model import CacheModel
+from gpcache.methods.shots import Shots
+from gpcache.methods.training import Training, train
+from gpcache.search import Choice, Settings
+
+
+class TrainedKeysMixin(CacheClassifier):
+    """Start from the training-free model, then move its keys; text, labels and map stay as they are.
+
+    Hyper-parameters are those of the training-free model. With a validation set they are searched
+    again once the keys are trained.
+    """
+
+    _trains_keys = True
+    #: Whether the precision's own dependence on the keys is differentiated (the paper's *nograd*
+    #: says no).
+    precision_gradient = True
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 20,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-2,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """As the parent's; `views` (n, v, d) are augmented views of the shots, used as queries too."""
+        self._views = views
+        return super().fit(X, y, validation=validation)
+
+    def _start(self, shots: Shots, feature_map: FeatureMap) -> Tensor:
+        """What is trained, at step 0."""
+        return feature_map(shots.features)
+
+    def _from_parameter(self, parameter: Tensor, feature_map: FeatureMap) -> Tensor:
+        """Keys in the kernel's space from what is trained."""
+        return parameter
+
+    def _keys(self, shots: Shots, feature_map: FeatureMap, choice: Choice) -> Tensor:
+        parameter = self._start(shots, feature_map).clone().requires_grad_()
+        queries, labels = shots.features, shots.labels
+        if shots.views is not None:
+            width = queries.shape[1]
+            queries = torch.cat([queries[:, None], shots.views], 1).reshape(-1, width)
+            labels = labels.repeat_interleave(1 + shots.views.shape[1])
+        zero_shot = None if self._text is None else queries @ self._text.mT
+        mapped = feature_map(queries)
+        plan = self._recipe.plan(shots)
+
+        def logits(rows: Tensor) -> Tensor:
+            precision = self._recipe.precision(
+                plan,
+                self._from_parameter(parameter, feature_map),
+                shots.values,
+                beta=choice.beta,
+                noise=choice.noise,
+                precision_gradient=self.precision_gradient,
+            )
+            model = CacheModel(feature_map, precision, self._text, choice)
+            text = None if zero_shot is None else zero_shot[rows]
+            return model.fused(text, *precision.posterior(mapped[rows]))
+
+        history = train(
+            [parameter], logits, labels, self._training(), description=type(self).__name__
+        )
+        if shots is self._shots:
+            self.training_loss_ = history
+        with torch.no_grad():
+            return self._from_parameter(parameter.detach(), feature_map)
+
+    def _training(self) -> Training:
+        return Training(
+            self.epochs,
+            self.batch_size,
+            self.learning_rate,
+            self.weight_decay,
+            seed=self.random_state,
+        )
+
+    def _settings(self) -> Settings:
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < (0 if name == "epochs" else 1):
+                raise DataError(f"{name} must be a whole number and not below zero, got {value!r}.")
+        positive("learning_rate", self.learning_rate, owner=self)
+        positive("weight_decay", self.weight_decay, owner=self, allow_zero=True)
+        return super()._settings()
+
+    def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
+        shots = super()._make_shots(features, labels)
+        # Only the shots themselves have views; validation rows come after them, without.
+        views, self._views = getattr(self, "_views", None), None
+        return shots if views is None else replace(shots, views=self._read_views(views, features))
+
+    def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
+        array = np.asarray(views)
+        n, width = features.shape
+        if array.ndim != 3 or array.shape[0] != n or array.shape[2] != width:
+            raise DataError(
+                f"views must have shape ({n}, number of views, {width}), got {array.shape}."
+            )
+        return self._unit(array.reshape(-1, width), "views").view(array.shape)

@@ -1,0 +1,150 @@
+"""Exact updates of a fitted cache: shots come, go, or change their label without a refit.
+
+Hyper-parameters, temperature and feature map stay as fitted; with those fixed the result equals a
+refit. The exact posterior is updated in O(n²); approximations are cheap and are built again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp import ExactPrecision, GroupedPrecision
+from gpcache.methods.model import CacheModel
+from gpcache.methods.shots import Recipe, Shots
+
+
+class UpdatesMixin:
+    """`add`, `remove` and `relabel` for cache classifiers."""
+
+    text_prior: Any
+    classes_: NDArray[Any]
+    _text: Tensor | None
+    _shots: Shots
+    _model: CacheModel
+    _recipe: Recipe
+    _report: Any
+
+    # What the estimator gives.
+    _read_queries: Any
+    _label_numbers: Any
+    _make_shots: Any
+
+    def add(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
+        features = self._read_queries(X)
+        labels = np.atleast_1d(np.asarray(y))
+        if len(labels) != len(features):
+            raise DataError(f"add got {len(features)} rows and {len(labels)} labels.")
+        self._warn_of_kept_whitening()
+        if self.text_prior is None:
+            self._reclass(np.unique(np.concatenate([self.classes_, labels])))
+        new = self._make_shots(features, self._label_numbers(labels))
+        old, precision = self._shots, self._model.precision
+        self._shots = Shots(
+            torch.cat([old.features, new.features]),
+            torch.cat([old.labels, new.labels]),
+            torch.cat([old.values, new.values]),
+            None if old.zero_shot is None else torch.cat([old.zero_shot, new.zero_shot]),
+        )
+        keys = self._model.feature_map(new.features)
+        if self._updates_exactly():
+            self._accept_precision(precision.add(keys, new.values))
+        else:
+            self._rebuild(torch.cat([precision.keys, keys]))
+        return self
+
+    def remove(self, rows: ArrayLike) -> Self:
+        """Forget the shots of these row numbers, as if they had never been seen."""
+        gone = self._row_numbers(rows)
+        kept = torch.ones(len(self._shots), dtype=torch.bool, device=gone.device)
+        kept[gone] = False
+        if not bool(kept.any()):
+            raise DataError("remove would leave no shot at all: keep at least one.")
+        self._warn_of_kept_whitening()
+        precision = self._model.precision
+        self._shots = self._shots[kept]
+        if self._updates_exactly():
+            self._accept_precision(precision.remove(gone))
+        else:
+            self._rebuild(precision.keys[kept])
+        if self.text_prior is None:
+            left = torch.unique(self._shots.labels).cpu().numpy()
+            self._reclass(self.classes_[left])
+        return self
+
+    def relabel(self, rows: ArrayLike, y: ArrayLike) -> Self:
+        """Give the shots of these row numbers other labels; each must be a known class."""
+        changed = self._row_numbers(rows)
+        labels = self._label_numbers(np.atleast_1d(np.asarray(y)))
+        if len(labels) != len(changed):
+            raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
+        numbers = self._shots.labels.clone()
+        numbers[changed] = labels
+        self._shots = self._make_shots(self._shots.features, numbers)
+        precision = self._model.precision
+        if self._updates_exactly():
+            self._accept_precision(precision.revalue(changed, self._shots.values[changed]))
+        else:
+            self._rebuild(precision.keys)
+        return self
+
+    def _updates_exactly(self) -> bool:
+        precision = self._model.precision
+        return isinstance(precision, ExactPrecision) and not isinstance(precision, GroupedPrecision)
+
+    def _rebuild(self, keys: Tensor) -> None:
+        old = self._model.precision
+        self._accept_precision(
+            self._recipe.precision(
+                self._recipe.plan(self._shots),
+                keys,
+                self._shots.values,
+                beta=old.beta,
+                noise=old.noise,
+            )
+        )
+
+    def _accept_precision(self, precision: Any) -> None:
+        self._model = replace(self._model, precision=precision)
+        self._report = None
+
+    def _reclass(self, classes: NDArray[Any]) -> None:
+        """Change the list of classes: columns of zeros come, columns without a shot go."""
+        if len(classes) == len(self.classes_) and (classes == self.classes_).all():
+            return
+        number = {name: i for i, name in enumerate(self.classes_.tolist())}
+        source = torch.tensor([number.get(name, -1) for name in classes.tolist()])
+        source = source.to(self._shots.labels.device)
+        target = torch.full((len(self.classes_),), -1, device=source.device)
+        known = source >= 0
+        target[source[known]] = torch.nonzero(known).flatten()
+        self.classes_ = classes
+        self._shots = self._make_shots(self._shots.features, target[self._shots.labels])
+        if self._updates_exactly():
+            self._accept_precision(self._model.precision.with_columns(source))
+        else:
+            self._rebuild(self._model.precision.keys)
+
+    def _row_numbers(self, rows: ArrayLike) -> Tensor:
+        numbers = np.atleast_1d(np.asarray(rows))
+        n = len(self._shots)
+        if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= n).any():
+            raise DataError(f"Row numbers must be whole numbers from 0 to {n - 1}.")
+        if len(np.unique(numbers)) != len(numbers):
+            raise DataError("A row number stands there more than once.")
+        return torch.as_tensor(numbers.astype(np.int64), device=self._shots.labels.device)
+
+    def _warn_of_kept_whitening(self) -> None:
+        if self._recipe.space.sees_labels:
+            warnings.warn(
+                "The whitening stays as it was fitted; call fit with all shots to learn it anew.",
+                stacklevel=3,
+            )

@@ -1,0 +1,79 @@
+"""From logits to probabilities: scales of logits by convex maximum likelihood, and temperature."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# A scale is pulled towards zero by this much of its square (in units where the logits it multiplies
+# have unit size): invisible on real data, and finite where the rows are separable.
+RIDGE = 1e-6
+ITERATIONS = 60
+HALVINGS = 20
+TOLERANCE = 1e-10
+
+
+def fit_scales(
+    directions: Tensor, labels: Tensor, *, offset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Scales s ≥ 0 that minimise the mean NLL of offset + Σ_k s_k · directions_k.
+
+    directions (k, e, n, c) hold e independent problems of k scales; labels (n,); offset (n, c).
+    Returns scales (e, k) and NLL (e,). The problem is convex: damped Newton with the bound as an
+    active set, all problems at once.
+    """
+    k, e, n, _ = directions.shape
+    size = directions.square().mean((-2, -1)).sqrt().clamp(min=torch.finfo(directions.dtype).tiny)
+    unit = directions / size[..., None, None]
+    at_label = unit[..., torch.arange(n, device=labels.device), labels]  # (k, e, n)
+    ridge = RIDGE * torch.eye(k, dtype=unit.dtype, device=unit.device)
+
+    def logits_at(scales: Tensor) -> Tensor:
+        fused = torch.einsum("kenc,ek->enc", unit, scales)
+        return fused if offset is None else fused + offset
+
+    def objective(scales: Tensor) -> Tensor:
+        loss = mean_nll(logits_at(scales), labels)
+        return loss + 0.5 * RIDGE * scales.square().sum(-1)
+
+    scales = unit.new_ones(e, k)
+    value = objective(scales)
+    for _ in range(ITERATIONS):
+        probability = logits_at(scales).softmax(-1)
+        weighted = unit * probability
+        expected = weighted.sum(-1)  # (k, e, n)
+        gradient = (expected - at_label).mean(-1).mT + RIDGE * scales  # (e, k)
+        hessian = torch.einsum("kenc,lenc->ekl", weighted, unit) / n
+        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + ridge
+        free = (scales > 0) | (gradient < 0)
+        pair = free[:, :, None] & free[:, None, :]
+        hessian = torch.where(pair, hessian, torch.eye(k, dtype=unit.dtype, device=unit.device))
+        step = torch.linalg.solve(hessian, (gradient * free)[..., None])[..., 0]
+        length = unit.new_ones(e, 1)
+        for _ in range(HALVINGS):
+            proposal = (scales - length * step).clamp(min=0)
+            proposed = objective(proposal)
+            worse = ~(proposed <= value)
+            if not bool(worse.any()):
+                break
+            length = torch.where(worse[:, None], length / 2, length)
+        better = proposed < value
+        gain = torch.where(better, value - proposed, torch.zeros_like(value))
+        scales = torch.where(better[:, None], proposal, scales)
+        value = torch.where(better, proposed, value)
+        if float(gain.max()) <= TOLERANCE:
+            break
+    return scales / size.mT, mean_nll(logits_at(scales), labels)
+
+
+def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean negative log-likelihood (...) of logits (..., n, c) at labels (n,)."""
+    rows = torch.arange(len(labels), device=labels.device)
+    return (logits.logsumexp(-1) - logits[..., rows, labels]).mean(-1)
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """T > 0 for which softmax(logits / T) has the least NLL on rows that the model did not see."""
+    scale, _ = fit_scales(logits[None, None], labels)
+    # A scale of nought says that the logits know nothing: near-uniform, but finite.
+    return 1.0 / max(float(scale), 1e-6)

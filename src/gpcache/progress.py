@@ -1,0 +1,12 @@
+"""Progress bars: on stderr, only in a terminal, and only for what takes longer than two seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tqdm import tqdm
+
+
+def progress_bar(description: str, *, total: int | None = None, unit: str = "it") -> Any:
+    """A bar to `update()`; use it as a context manager."""
+    return tqdm(total=total, desc=description, unit=unit, delay=2, disable=None, leave=False)
