@@ -37,12 +37,17 @@ PULL = 0.03
 
 @dataclass(frozen=True)
 class Defaults:
-    """What is shipped for data that cannot speak: one shot a class, or none."""
+    """Where the walk starts and is pulled to, and what is shipped for data that cannot speak.
+
+    Chosen on DTD and Caltech, ViT-B/32 (docs/defaults.md): with one shot a class nothing can be
+    left out, so these numbers are used as they are.
+    """
 
     beta: float = 1.0
     noise: float = 1.0
-    alpha_with_text: float = 24.0
-    alpha_without_text: float = 50.0
+    one_shot_noise: float = 0.3
+    one_shot_alpha_with_text: float = 16.0
+    one_shot_alpha_without_text: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,13 @@ class Settings:
     criterion: Criterion = "nll"
     strategy: Strategy = "adaptive"
     defaults: Defaults = Defaults()
+
+    def all_given(self, *, uses_noise: bool, with_text: bool) -> bool:
+        """Whether nothing is left to choose, for a method with or without noise and text."""
+        free = {self.alpha, self.beta, self.eta}
+        free |= {self.noise} if uses_noise else set()
+        free |= {self.gain} if with_text else set()
+        return "auto" not in free
 
 
 class HeldOut(NamedTuple):
@@ -89,10 +101,10 @@ Evaluate = Callable[[float, Sequence[float]], Sequence[HeldOut]]
 def shipped(settings: Settings, *, with_text: bool) -> Choice:
     """The choice where no held-out row can tell: what was asked for, else the defaults."""
     base = settings.defaults
-    alpha = base.alpha_with_text if with_text else base.alpha_without_text
+    alpha = base.one_shot_alpha_with_text if with_text else base.one_shot_alpha_without_text
     return Choice(
         beta=_or(settings.beta, base.beta),
-        noise=_or(settings.noise, base.noise),
+        noise=_or(settings.noise, base.one_shot_noise),
         alpha=_or(settings.alpha, alpha),
         eta=_or(settings.eta, 0.0),
         gain=_or(settings.gain, 1.0),
@@ -130,9 +142,10 @@ def search(
 def _walk(
     look: Callable[[float, Sequence[float]], list[Choice]], settings: Settings, *, uses_noise: bool
 ) -> list[Choice]:
-    """Descend on a lattice of (log β, log noise): step to the best neighbour, then halve the step."""
+    """Descend on a lattice of (log β, log noise): to the best neighbour, then in half steps."""
     seen: dict[tuple[int, int], Choice] = {}
-    start = shipped(settings, with_text=False)
+    start_beta = _or(settings.beta, settings.defaults.beta)
+    start_noise = _or(settings.noise, settings.defaults.noise)
     directions = []
     if settings.beta == "auto":
         directions += [(1, 0), (-1, 0)]
@@ -140,8 +153,8 @@ def _walk(
         directions += [(0, 1), (0, -1)]
 
     def at(place: tuple[int, int]) -> Choice | None:
-        beta = start.beta * math.exp(place[0] * STEP_BETA / 2)
-        noise = start.noise * math.exp(place[1] * STEP_NOISE / 2)
+        beta = start_beta * math.exp(place[0] * STEP_BETA / 2)
+        noise = start_noise * math.exp(place[1] * STEP_NOISE / 2)
         inside = (
             BETA_RANGE[0] <= beta <= BETA_RANGE[1] and NOISE_RANGE[0] <= noise <= NOISE_RANGE[1]
         )

@@ -38,7 +38,7 @@ def gradients(function, tensors, use):
 
 
 USES = {
-    "both": lambda mean, form: (mean.sin().sum() + (form * form).sum()),
+    "both": lambda mean, form: mean.sin().sum() + (form * form).sum(),
     "mean alone": lambda mean, _: mean.sin().sum(),
     "form alone": lambda _, form: (form * form).sum(),
 }

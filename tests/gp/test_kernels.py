@@ -25,9 +25,7 @@ def test_the_kernel_is_the_rbf_of_scikit_learn(problem, tools):
 
 def test_the_kernel_is_the_rbf_of_a_literal_loop(problem, tools):
     def loop(x, y):
-        return np.array(
-            [[np.exp(-problem.beta / 2 * np.sum((a - b) ** 2)) for b in y] for a in x]
-        )
+        return np.array([[np.exp(-problem.beta / 2 * np.sum((a - b) ** 2)) for b in y] for a in x])
 
     keys, queries = tools.numpy64(problem.keys), tools.numpy64(problem.queries)
     tools.close(kernel(problem.queries, problem.keys, problem.beta), loop(queries, keys))
@@ -92,7 +90,7 @@ def test_the_gradient_of_gram_is_that_of_kernel_with_itself(problem, tools):
 @given(seed=st.integers(0, 10**6), beta=st.floats(0.05, 50), n=st.integers(1, 12))
 def test_gram_is_a_covariance(seed, beta, n):
     matrix = gram(unit_rows(random(n, 3, seed=seed)), beta)
-    assert torch.equal(matrix, matrix.mT)
+    torch.testing.assert_close(matrix, matrix.mT, rtol=1e-13, atol=0.0)
     assert (matrix > 0).all()
     assert matrix.max() <= 1 + 1e-13 * beta
     assert torch.linalg.eigvalsh(matrix).min() > -1e-12

@@ -1,4 +1,6 @@
-"""What every implementation of `Precision` must do, against dense oracles with explicit inverses."""
+"""What every implementation of `Precision` must do, against oracles with explicit inverses."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,10 +24,9 @@ SETS = {
 }
 
 
-def test_every_published_precision_is_tested(name, problem64, tools):
-    kinds = {*PRECISIONS.values(), Unweighted}
-    assert type(tools.build(name, problem64)) in kinds
-    assert len(kinds) == 6
+def test_every_published_precision_is_tested(problem64, tools):
+    tested = {type(tools.build(name, problem64)) for name in tools.names}
+    assert tested == {*PRECISIONS.values(), Unweighted}
 
 
 def test_posterior_is_the_dense_one(name, problem, tools):
@@ -47,9 +48,8 @@ def test_weights_add_up_to_the_mean(name, problem, tools):
     tools.close(weights @ precision.weighted_values, precision.posterior(problem.queries).mean)
 
 
-def test_values_are_explained_in_their_own_direction(name, problem, tools):
-    """The mean is linear in the values: the weights know nothing of them."""
-    doubled = tools.build(name, type(problem)(**{**vars(problem), "values": 2 * problem.values}))
+def test_weights_know_nothing_of_the_values(name, problem, tools):
+    doubled = tools.build(name, replace(problem, values=2 * problem.values))
     plain = tools.build(name, problem)
     tools.close(doubled.weights(problem.queries), plain.weights(problem.queries))
     tools.close(doubled.mean(problem.queries), 2 * plain.mean(problem.queries))
@@ -72,19 +72,6 @@ def test_leave_one_out_leaves_one_out(name, problem, tools):
     alone = precision.leave_out(torch.arange(len(problem.keys), device=problem.keys.device))
     for actual, expected in zip(precision.leave_one_out(), alone, strict=True):
         assert torch.equal(actual, expected)
-
-
-def test_log_marginal_likelihood_is_that_of_the_dense_covariance(process, problem, tools):
-    """Twice the difference of two likelihoods with values Y and 0 is Yᵀ P Y, the fit."""
-    precision = tools.build(process, problem)
-    silent = tools.build(
-        process, type(problem)(**{**vars(problem), "values": torch.zeros_like(problem.values)})
-    )
-    difference = silent.log_marginal_likelihood() - precision.log_marginal_likelihood()
-    solved, values = precision.solved_values, precision.weighted_values
-    counts = torch.bincount(problem.labels)[problem.labels][:, None]
-    share = 1 / counts if process == "class_mean" else torch.ones_like(counts)
-    tools.close(2 * difference, (share * solved * values).sum())
 
 
 def test_every_class_finds_its_variance(name, problem, tools):

@@ -42,7 +42,9 @@ def assert_same(problem, tools):
 def extra(problem, tools):
     """Rows to add, of another draw."""
     keys = problem.keys
-    return tools.make_problem(shots=(2, 1, 0, 1, 0, 0, 2), seed=5, device=keys.device, dtype=keys.dtype)
+    return tools.make_problem(
+        shots=(2, 1, 0, 1, 0, 0, 2), seed=5, device=keys.device, dtype=keys.dtype
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 6])
@@ -74,6 +76,15 @@ def test_revalue_is_a_fresh_factorisation_with_other_values(problem, tools, asse
     assert torch.equal(changed.values[rows], values)
     assert torch.equal(problem.values, before)
     assert_same(changed, fresh(changed))
+
+
+def test_classes_can_be_reordered_dropped_and_added(problem, tools, assert_same):
+    source = torch.tensor([6, -1, 0, 2], device=problem.keys.device)
+    wider = tools.build("exact", problem).with_columns(source)
+    silent = torch.zeros_like(problem.values[:, 0])
+    expected = torch.stack([problem.values[:, 6], silent, *problem.values[:, [0, 2]].mT], 1)
+    assert torch.equal(wider.values, expected)
+    assert_same(wider, fresh(wider))
 
 
 def test_add_then_remove_is_unchanged(problem, extra, tools, assert_same):
@@ -157,9 +168,7 @@ def test_a_chain_of_200_updates_stays_within_1e_8(device, tools):
 
 
 @pytest.mark.parametrize("update", ["add", "remove", "revalue"])
-def test_a_corrupt_inverse_is_noticed_and_computed_anew(
-    update, problem, extra, tools, assert_same
-):
+def test_a_corrupt_inverse_is_noticed_and_computed_anew(update, problem, extra, tools, assert_same):
     precision = tools.build("exact", problem)
     tolerance = drift_tolerance(problem.keys.dtype)
     assert precision.drift() < tolerance / 5

@@ -1,4 +1,4 @@
-"""The Cholesky policy: no exception on the hot path, jitter only where it is needed, then one error."""
+"""The Cholesky policy: no exception on the hot path, jitter where needed, then one error."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ def jitter_of(dtype: torch.dtype) -> float:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """Lower factor of symmetric (..., n, n); failing batch members are lifted by jitter, ×10 a try."""
+    """Lower factor of symmetric (..., n, n); batch members that fail are lifted, ×10 a try."""
+    factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
-    # One transfer from the device; in the common case nothing else happens.
-    if not bool(info.any()):
+    # One transfer from the device; in the common case nothing else happens. Some libraries let an
+    # infinite diagonal through without a word.
+    infinite = ~torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all()
+    if not bool(info.any() | infinite):
         return factor
     if not bool(torch.isfinite(matrix).all()):
         raise NumericalError(
@@ -63,7 +66,7 @@ def solve(factor: Tensor, right: Tensor) -> Tensor:
 
 def quadratic(factor: Tensor, rows: Tensor) -> Tensor:
     """diag(B (L Lᵀ)⁻¹ Bᵀ) for rows B (..., m, n): (..., m). One triangular solve, no square."""
-    half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+    half: Tensor = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
     return half.square_().sum(-2)
 
 

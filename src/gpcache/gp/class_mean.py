@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, quadratic, solve
 from gpcache.gp.exact import ExactPrecision
+from gpcache.gp.factored import need_memory
 from gpcache.gp.grouped import masked_covariance
 from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.gp.precision import (
@@ -37,7 +38,11 @@ class ClassMeanPrecision(Precision):
     _plan: Membership
 
     @classmethod
-    def plan(cls, labels: Tensor, n_classes: int, **_: Any) -> Membership:  # noqa: ARG003
+    def plan(
+        cls, labels: Tensor, n_classes: int, *, dtype: torch.dtype = torch.float64, **_: Any
+    ) -> Membership:
+        """Which rows make which key; the classes must fit as the keys of an exact posterior do."""
+        need_memory(min(n_classes, len(labels)), 1, n_classes, labels, dtype)
         _, key_of_row, counts = torch.unique(labels, return_inverse=True, return_counts=True)
         return Membership(key_of_row, counts)
 

@@ -94,7 +94,7 @@ def within_class_scatter(rows: Tensor, labels: Tensor) -> Tensor:
     """Σ (x − class mean)(x − class mean)ᵀ (d, d) over rows (n, d)."""
     _, member, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, rows)
-    centred = rows - (sums / counts[:, None])[member]
+    centred: Tensor = rows - (sums / counts[:, None])[member]
     return centred.mT @ centred
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpcache.gp.low_rank import Cross, LowRankPrecision
+from gpcache.gp.low_rank import Cross, LowRankPrecision, need_low_rank_memory
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class FourierPrecision(LowRankPrecision):
     _plan: Frequencies
 
     @classmethod
-    def plan(
+    def plan(  # type: ignore[override]  # the width is not optional here
         cls,
         labels: Tensor,
-        n_classes: int,  # noqa: ARG003 — the interface's, unused here
+        n_classes: int,  # noqa: ARG003 — the interface's
         *,
         width: int,
         n_features: int = 1024,
@@ -42,6 +42,7 @@ class FourierPrecision(LowRankPrecision):
         **_: Any,
     ) -> Frequencies:
         """Frequencies for features of this width; `n_features` is rounded up to an even number."""
+        need_low_rank_memory(len(labels), n_features, labels.device, "Use fewer n_features.")
         generator = torch.Generator().manual_seed(seed)
         draws = torch.randn(width, (n_features + 1) // 2, generator=generator, dtype=torch.float64)
         return Frequencies(draws.to(labels.device), cross)
@@ -50,7 +51,7 @@ class FourierPrecision(LowRankPrecision):
     def _cross_is_exact(self) -> bool:
         return self._plan.cross == "exact"
 
-    def _features(self, points: Tensor, *, detached: bool) -> Tensor:
+    def _features(self, points: Tensor) -> Tensor:
         phase = points.double() @ (math.sqrt(self.beta) * self._plan.draws)
         return torch.cat([phase.cos(), phase.sin()], -1) / math.sqrt(self._plan.draws.shape[1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,11 +14,13 @@ MIN_VARIANCE = 1e-6
 def scaled_mean(mean: Tensor, variance: Tensor | None, eta: float | Tensor) -> Tensor:
     """mean (..., c) / variance^η, with the variance (..., c) or (..., 1) of each entry.
 
-    In log space: variance^η itself underflows in float32 for a small variance and a large η.
+    In log space, and held below overflow: 1e-6 to the power 8 is beyond float32 both ways, and a
+    class without shots, whose mean is exactly zero, must not become 0 · ∞.
     """
     if variance is None:
         return mean
-    return mean * torch.exp(-eta * variance.clamp(min=MIN_VARIANCE).log())
+    exponent = -eta * variance.clamp(min=MIN_VARIANCE).log()
+    return mean * exponent.clamp(max=0.5 * math.log(torch.finfo(mean.dtype).max)).exp()
 
 
 def fuse(

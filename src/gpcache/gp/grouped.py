@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import log_determinant
-from gpcache.gp.exact import ExactPrecision, lifted, need_memory
+from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
 from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.precision import OwnTerms
 
@@ -34,13 +34,13 @@ class Groups:
     class_slot: Tensor  # (c,)
 
 
-class GroupedPrecision(ExactPrecision):
+class GroupedPrecision(FactoredPrecision):
     """P block by block: keys see the other keys of their group alone."""
 
     _plan: Groups
 
     @classmethod
-    def plan(  # type: ignore[override]
+    def plan(
         cls,
         labels: Tensor,
         n_classes: int,
@@ -50,7 +50,7 @@ class GroupedPrecision(ExactPrecision):
         dtype: torch.dtype = torch.float64,
         **_: Any,
     ) -> Groups:
-        """A seeded random split of the classes into groups whose numbers of classes differ by one."""
+        """A seeded random split into groups whose numbers of classes differ by at most one."""
         n_groups = min(n_groups, n_classes)
         device = labels.device
         shuffled = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed))
@@ -59,7 +59,7 @@ class GroupedPrecision(ExactPrecision):
         class_group = class_group.to(device)
         row_group = class_group[labels]
         rows, row_present, row_slot = _padded(row_group, n_groups)
-        need_memory(rows.numel(), n_groups, labels, dtype)
+        need_memory(rows.numel(), n_groups, n_classes, labels, dtype)
         classes, class_present, class_slot = _padded(class_group, n_groups)
         return Groups(
             rows, row_present, row_group, row_slot, classes, class_present, class_group, class_slot

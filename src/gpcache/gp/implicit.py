@@ -47,6 +47,6 @@ class _Posterior(torch.autograd.Function):
 
 
 def posterior_terms(matrix: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (..., m, c) and quadratic form (..., m) of G (..., n, n), B (..., m, n), C (..., n, c)."""
+    """Mean (..., m, c) and form (..., m) of G (..., n, n), B (..., m, n) and C (..., n, c)."""
     mean, form = _Posterior.apply(matrix, rows, values)  # type: ignore[no-untyped-call]
     return mean, form

@@ -22,12 +22,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gpcache.devices import ensure_memory
 from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
 from gpcache.gp.implicit import posterior_terms
 from gpcache.gp.kernels import kernel
 from gpcache.gp.precision import OwnTerms, Posterior, Precision, proper
 
 Cross = Literal["exact", "consistent"]
+
+
+def need_low_rank_memory(n: int, rank: int, device: torch.device, remedy: str) -> None:
+    """Refuse before allocating U, its copy in the making, and the three matrices of the core."""
+    ensure_memory(
+        torch.float64.itemsize * (2 * n * rank + 3 * rank * rank),
+        device,
+        what=f"A posterior of rank {rank:,} over {n:,} keys",
+        remedy=remedy,
+    )
 
 
 class LowRankPrecision(Precision):
@@ -39,8 +50,8 @@ class LowRankPrecision(Precision):
         """Which of the two readings is asked for."""
 
     @abstractmethod
-    def _features(self, points: Tensor, *, detached: bool) -> Tensor:
-        """u(points) (m, L) in float64; detached from the keys where *nograd* is asked for."""
+    def _features(self, points: Tensor) -> Tensor:
+        """u(points) (m, L) in float64."""
 
     @abstractmethod
     def _core(self) -> Tensor:
@@ -50,13 +61,6 @@ class LowRankPrecision(Precision):
     def _values64(self) -> Tensor:
         return self.values.double()
 
-    @property
-    def _precision_keys(self) -> Tensor:
-        return self.keys if self.precision_gradient else self.keys.detach()
-
-    def _key_features(self) -> Tensor:
-        return self._features(self._precision_keys, detached=not self.precision_gradient)
-
     def _exact_cross(self, queries: Tensor) -> Tensor:
         return kernel(queries.double(), self.keys.double(), self.beta)
 
@@ -64,7 +68,7 @@ class LowRankPrecision(Precision):
 
     @cached_property
     def _u(self) -> Tensor:
-        return self._key_features().detach()
+        return self._features(self.keys).detach()
 
     @cached_property
     def _core_factor(self) -> Tensor:
@@ -85,23 +89,26 @@ class LowRankPrecision(Precision):
     def posterior(self, queries: Tensor) -> Posterior:
         if self.keys.requires_grad or queries.requires_grad:
             return self._differentiable(queries)
-        near = self._features(queries, detached=True)
+        near = self._features(queries)
         unexplained = 1 - quadratic(self._core_factor, near)
         variance = unexplained + self.noise * quadratic(self._m_factor, near)
         return Posterior(self.mean(queries), proper(variance)[:, None].to(self.values))
 
+    @torch.no_grad()
     def mean(self, queries: Tensor) -> Tensor:
         if self._cross_is_exact:
             cross = self._exact_cross(queries)
             mean = (cross @ (self._values64 - self._u @ self._solved_core)) / self.noise
         else:
-            mean = self._features(queries, detached=True) @ self._solved_core
+            mean = self._features(queries) @ self._solved_core
         return mean.to(self.values)
 
     def _differentiable(self, queries: Tensor) -> Posterior:
-        u, core = self._key_features(), self._core()
+        if not self.precision_gradient:
+            return self._with_fixed_precision(queries)
+        u, core = self._features(self.keys), self._core()
         matrix = self.noise * core + u.mT @ u
-        near = self._features(queries, detached=False)
+        near = self._features(queries)
         if self._cross_is_exact:
             cross = self._exact_cross(queries)
             rows = torch.cat([cross @ u, near])
@@ -115,8 +122,20 @@ class LowRankPrecision(Precision):
         variance = proper(1 - prior_form + self.noise * form)[:, None]
         return Posterior(mean.to(self.values), variance.to(self.values))
 
+    def _with_fixed_precision(self, queries: Tensor) -> Posterior:
+        """The paper's *nograd*: kernel rows b S⁻¹ Uᵀ move with the keys, P does not."""
+        consistent, _ = posterior_terms(
+            self._core(), self._features(queries), self._features(self.keys).mT
+        )
+        cross = self._exact_cross(queries) if self._cross_is_exact else consistent
+        explained = (consistent @ self._u) @ solve(self._m_factor, self._u.mT)
+        form = (consistent * (consistent - explained)).sum(-1) / self.noise
+        mean = cross @ ((self._values64 - self._u @ self._solved_core) / self.noise)
+        variance = proper(1 - form)[:, None]
+        return Posterior(mean.to(self.values), variance.to(self.values))
+
     def _consistent_weights(self, queries: Tensor) -> Tensor:
-        return solve(self._m_factor, self._features(queries, detached=True).mT).mT @ self._u.mT
+        return solve(self._m_factor, self._features(queries).mT).mT @ self._u.mT
 
     def weights(self, queries: Tensor) -> Tensor:
         if not self._cross_is_exact:
@@ -134,7 +153,8 @@ class LowRankPrecision(Precision):
             + (n - rank) * math.log(self.noise)
         )
         fit = (self.values * self.solved_values).sum()
-        return -0.5 * (fit + c * determinant + n * c * math.log(2 * math.pi))
+        likelihood = -0.5 * (fit + c * determinant + n * c * math.log(2 * math.pi))
+        return likelihood.to(self.values)
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
         flat, shape = rows.flatten(), rows.shape

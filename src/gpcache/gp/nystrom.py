@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import jitter_of
-from gpcache.gp.exact import lifted
+from gpcache.gp.factored import lifted
 from gpcache.gp.kernels import gram, kernel
-from gpcache.gp.low_rank import Cross, LowRankPrecision
+from gpcache.gp.low_rank import Cross, LowRankPrecision, need_low_rank_memory
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,19 @@ class NystromPrecision(LowRankPrecision):
         order = order.to(labels.device)
         per_class = max(1, (n_classes if n_landmarks is None else n_landmarks) // n_classes)
         rank = rank_within(labels, order)
-        return Landmarks(torch.nonzero(rank < per_class).flatten(), cross)
+        rows = torch.nonzero(rank < per_class).flatten()
+        need_low_rank_memory(len(labels), len(rows), labels.device, "Use fewer n_landmarks.")
+        return Landmarks(rows, cross)
 
     @property
     def _cross_is_exact(self) -> bool:
         return self._plan.cross == "exact"
 
-    def _features(self, points: Tensor, *, detached: bool) -> Tensor:
-        keys = self.keys.detach() if detached else self.keys
-        return kernel(points.double(), keys[self._plan.rows].double(), self.beta)
+    def _features(self, points: Tensor) -> Tensor:
+        return kernel(points.double(), self.keys[self._plan.rows].double(), self.beta)
 
     def _core(self) -> Tensor:
-        landmarks = self._precision_keys[self._plan.rows].double()
+        landmarks = self.keys[self._plan.rows].double()
         return lifted(gram(landmarks, self.beta), jitter_of(torch.float64))
 
 

@@ -116,7 +116,7 @@ class Precision(ABC):
 
     @torch.no_grad()
     def leave_out(self, sets: Tensor) -> Posterior:
-        """Posterior at every cached row without its whole set: rows of equal number (n,) go together."""
+        """Posterior at every cached row without its set: rows of equal number (n,) go together."""
         n, c = self.values.shape
         mean = self.values.new_empty(n, c)
         variance: Tensor | None = None
@@ -157,7 +157,7 @@ def proper(variance: Tensor) -> Tensor:
 
 
 def padded_sets(sets: Tensor, rows_at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Row numbers (b, s) of whole sets and which of them are real (b, s), a bounded batch at a time."""
+    """Row numbers (b, s) of whole sets and which are real (b, s), a bounded batch at a time."""
     if len(sets) == 0:
         return
     _, inverse, counts = torch.unique(sets, return_inverse=True, return_counts=True)

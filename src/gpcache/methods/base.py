@@ -74,10 +74,11 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         self._device = resolve_device(self.device)
         self._dtype = resolve_dtype(self.dtype, self._device)
         if y is None:
-            raise DataError(f"{type(self).__name__} requires y to be passed, but y is None.")
-        y = _to_numpy(y)
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
         array, labels = validate_data(
-            self, _to_numpy(X), y, ensure_all_finite=False, dtype=[np.float64, np.float32]
+            self, _to_numpy(X), _to_numpy(y), ensure_all_finite=False, dtype="numeric"
         )
         labels = column_or_1d(labels, warn=True)
         check_classification_targets(labels)
@@ -98,7 +99,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     def _read_queries(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
         array = validate_data(
-            self, _to_numpy(X), reset=False, ensure_all_finite=False, dtype=[np.float64, np.float32]
+            self, _to_numpy(X), reset=False, ensure_all_finite=False, dtype="numeric"
         )
         return self._unit(array, "X")
 
@@ -107,13 +108,17 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
             raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
+        # Whole numbers are counts or pixels, where nothing is a value like any other: such a row is
+        # equally unlike everything. Of an encoder's floats it means that something went wrong.
         zero = ~array.any(1)
-        if zero.any():
+        if zero.any() and array.dtype.kind == "f":
             row = int(np.flatnonzero(zero)[0])
             raise DataError(
                 f"Row {row} of {name} is all zeros and has no direction: remove it, "
                 "or check how its feature was computed."
             )
+        if array.dtype.kind not in "fiu":
+            array = array.astype(np.float64)
         return unit_rows(torch.as_tensor(array, device=self._device).to(self._dtype))
 
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
@@ -123,7 +128,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         unknown = np.flatnonzero(self.classes_[position] != labels)
         if len(unknown):
             raise DataError(
-                f"Label {labels[unknown[0]]!r} is not one of the {len(self.classes_)} known classes."
+                f"Label {labels[unknown[0]]!r} is none of the {len(self.classes_)} known classes."
             )
         return torch.as_tensor(position, device=self._device)
 
@@ -148,7 +153,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row."""
-        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
+        column = self.logits(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[column]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -7,33 +7,29 @@ A subclass says which precision gives mean and variance, and whether keys are tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from gpcache import metrics
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
 from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, ResidualProjection
 from gpcache.methods.base import FeatureClassifier, one_of, positive
-from gpcache.methods.model import CacheModel, Explanation, HeldOutReport
-from gpcache.methods.shots import Evidence, Part, Recipe, Shots, make_values
+from gpcache.methods.model import CacheModel, Explanation
+from gpcache.methods.selection import SelectionMixin
+from gpcache.methods.shots import Recipe, Shots, make_values
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.updates import UpdatesMixin
-from gpcache.probability import fit_temperature
-from gpcache.progress import progress_bar
-from gpcache.search import Auto, Choice, Criterion, Defaults, HeldOut, Settings, search, shipped
+from gpcache.search import Auto, Choice, Criterion, Defaults, Settings
 
 Selection = Literal["auto", "loo", "folds", "validation"]
 
 
-class CacheClassifier(UpdatesMixin, FeatureClassifier):
+class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
     """Base of the cache methods; see `GPCacheClassifier` for the options."""
 
     _defaults = Defaults()
@@ -44,14 +40,14 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
         text_prior: TextPrior | None = None,
         alpha: float | Auto = "auto",
         beta: float | Auto = "auto",
-        gain: float | Auto = "auto",
+        gain: float | Auto = 1.0,
         kernel_space: Literal["raw", "centred", "whitened"] = "raw",
         shrinkage: float = 4.0,
         projection: Projection | ArrayLike | None = None,
         criterion: Criterion = "nll",
         selection: Selection = "auto",
         strategy: Literal["adaptive", "grid"] = "adaptive",
-        n_folds: int = 4,
+        n_folds: int = 8,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,
@@ -112,22 +108,22 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
                 "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
             )
-        self._recipe = Recipe(self._kernel_space(), *self._precision())
         self._text = self._text_vectors()
         self._shots = self._make_shots(features, self._label_numbers(labels))
+        self._recipe = Recipe(self._kernel_space(), *self._precision())
         held_out = None if validation is None else self._read_validation(*validation)
-        self._report: HeldOutReport | None = None
-        self._select(settings, held_out)
+        evidence = self._select(settings, held_out)
         self._model = self._build(self._shots)
         if self._trains_keys and held_out is not None:
             self._select(settings, held_out, keys=self._model.precision.keys)
             self._rechoose()
-        self._calibrate(held_out)
+        self._calibrate(held_out, evidence)
         return self
 
     def _settings(self) -> Settings:
         """The options, checked."""
-        numbers: dict[str, float | Auto] = {"noise": "auto", "eta": 0.0} | self._numbers()
+        numbers: dict[str, float | Auto] = {"noise": "auto", "eta": 0.0}
+        numbers.update(self._numbers())
         for name, value in numbers.items():
             if value != "auto":
                 zero = name in ("eta", "alpha", "gain")
@@ -136,10 +132,10 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
         one_of("selection", self.selection, ("auto", "loo", "folds", "validation"), owner=self)
         one_of("strategy", self.strategy, ("adaptive", "grid"), owner=self)
         positive("shrinkage", self.shrinkage, owner=self)
-        if not isinstance(self.n_folds, int | np.integer) or self.n_folds < 2:
-            raise DataError(f"n_folds must be a whole number of 2 or more, got {self.n_folds!r}.")
+        if not isinstance(self.n_folds, int | np.integer) or self.n_folds < 4:
+            raise DataError(f"n_folds must be a whole number of 4 or more, got {self.n_folds!r}.")
         return Settings(
-            **numbers,  # type: ignore[arg-type]
+            **numbers,
             criterion=self.criterion,
             strategy=self.strategy,
             defaults=self._defaults,
@@ -164,6 +160,9 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
                 f"Leave-one-out would leak: {learned} has seen the label that is left out. "
                 "Use selection='folds', which learns it again without the held-out shots."
             )
+        if space.sees_labels and not bool(self._shots.with_company().any()):
+            # One shot a class says nothing about the scatter within classes.
+            return replace(space, name="raw")
         return space
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
@@ -180,73 +179,6 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
                 f"The validation set has {len(features)} rows and {len(labels)} labels."
             )
         return self._make_shots(features, self._label_numbers(labels))
-
-    def _select(
-        self, settings: Settings, validation: Shots | None, keys: Tensor | None = None
-    ) -> None:
-        precision = self._recipe.precision
-        with_text = self._text is not None
-        asked = shipped(settings, with_text=with_text)
-        fixed = "auto" not in (settings.alpha, settings.beta, settings.eta)
-        fixed = fixed and (settings.noise != "auto" or not precision.uses_noise)
-        fixed = fixed and (settings.gain != "auto" or not with_text)
-        evidence = None if fixed else self._evidence(validation, settings.eta != 0.0, keys)
-        if evidence is None:
-            self._accept(asked, [asked])
-            return
-        with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
-
-            def evaluate(beta: float, noises: Sequence[float]) -> list[HeldOut]:
-                found = evidence(beta, noises)
-                bar.update(len(noises))
-                return found
-
-            seen = search(
-                evaluate,
-                settings,
-                shots=self._shots.per_class if validation is None else float("inf"),
-                uses_noise=precision.uses_noise,
-            )
-        self._accept(seen[0], seen)
-
-    def _accept(self, choice: Choice, seen: list[Choice]) -> None:
-        self._choice = choice
-        self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
-        self.noise_, self.gain_ = choice.noise, choice.gain
-        rows = [asdict(one) for one in seen]
-        self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-    def _uses_loo(self) -> bool:
-        learns = self._recipe.space.sees_labels or self._trains_keys
-        return self.selection == "loo" or (self.selection != "folds" and not learns)
-
-    def _evidence(
-        self, validation: Shots | None, with_variance: bool, keys: Tensor | None
-    ) -> Evidence | None:
-        """Unseen rows to choose on; None where no shot has company in its class."""
-        shots, recipe = self._shots, self._recipe
-        if validation is not None:
-            parts = [Part(recipe, shots, validation.features, keys)]
-            return Evidence(parts, validation, with_variance=with_variance)
-        company = shots.with_company()
-        if not bool(company.any()):
-            return None
-        if self._uses_loo():
-            parts = [Part(recipe, shots, None)]
-            return Evidence(parts, shots, with_variance=with_variance, counted=company)
-        folds = self._fold_rows()
-        parts = [Part(recipe, shots[train], shots.features[held]) for train, held in folds]
-        rows = shots[torch.cat([held for _, held in folds])]
-        return Evidence(parts, rows, with_variance=with_variance)
-
-    def _fold_rows(self) -> list[tuple[Tensor, Tensor]]:
-        """(rows to learn from, rows held out) of each fold."""
-        fold = self._shots.folds(self.n_folds, self.random_state)
-        numbers = torch.unique(fold[fold >= 0]).tolist()
-        return [
-            (torch.nonzero(fold != k).flatten(), torch.nonzero(fold == k).flatten())
-            for k in numbers
-        ]
 
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""
@@ -271,63 +203,6 @@ class CacheClassifier(UpdatesMixin, FeatureClassifier):
             noise=self._choice.noise,
         )
         self._model = replace(self._model, precision=precision, choice=self._choice)
-
-    # Held-out figures.
-
-    def _held_out_logits(self) -> tuple[Tensor, Tensor, str]:
-        """Logits (n, c), which rows (n,) count, and in words how they were held out."""
-        shots = self._shots
-        counted = shots.with_company()
-        logits = torch.full_like(shots.values, torch.nan)
-        if not bool(counted.any()):
-            return logits, counted, "none: no class has two shots"
-        if self._uses_loo():
-            fused = self._model.fused(shots.zero_shot, *self._model.precision.leave_one_out())
-            logits[counted] = fused[counted]
-            return logits, counted, "leave-one-out"
-        folds = self._fold_rows()
-        for train, held in folds:
-            logits[held] = self._build(shots[train]).logits(shots.features[held])
-        return logits, counted, f"{len(folds)} folds of the shots, all learned anew in each"
-
-    def _calibrate(self, validation: Shots | None) -> None:
-        """A temperature from rows that the model has not seen; none where there are none."""
-        self.temperature_ = 1.0
-        if validation is not None:
-            logits = self._model.logits(validation.features)
-            self.temperature_ = fit_temperature(logits, validation.labels)
-            return
-        logits, counted, protocol = self._held_out_logits()
-        if bool(counted.any()):
-            self.temperature_ = fit_temperature(logits[counted], self._shots.labels[counted])
-        self._report = self._make_report(logits, counted, protocol)
-
-    def _make_report(self, logits: Tensor, counted: Tensor, protocol: str) -> HeldOutReport:
-        report = HeldOutReport(
-            logits.double().cpu().numpy(), counted.cpu().numpy(), np.nan, np.nan, np.nan, protocol
-        )
-        if not report.counted.any():
-            return report
-        labels = self._shots.labels[counted].cpu().numpy()
-        probabilities = (logits[counted].double() / self.temperature_).softmax(1).cpu().numpy()
-        return replace(
-            report,
-            accuracy=metrics.accuracy(probabilities, labels),
-            nll=metrics.nll(probabilities, labels),
-            ece=metrics.ece(probabilities, labels),
-        )
-
-    @property
-    def loo_(self) -> HeldOutReport:
-        """Accuracy, NLL and ECE on the shots themselves, each held out: no validation set needed.
-
-        Whatever was learned from labels (a whitening, trained keys) is learned anew without the
-        held-out rows. Computed when first asked for, and again after `add` or `remove`.
-        """
-        check_is_fitted(self)
-        if self._report is None:
-            self._report = self._make_report(*self._held_out_logits())
-        return self._report
 
     # Answers.
 

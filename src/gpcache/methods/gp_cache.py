@@ -2,10 +2,10 @@
 
     logits = gain · s f W + α · k(f) (K + noise·I)⁻¹ V / variance(f)^η
 
-with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, φ raw or a learned projection
-(`GPCacheClassifier.paper`). The defaults differ where held-out shots showed better (docs/defaults.md):
-V = Y − softmax(s f W), so that far from all shots the answer falls back to the text; φ whitened; the
-gain fitted; η = 0.
+with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, and φ raw or a projection that
+was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ where it
+measured better (docs/defaults.md): V = Y − softmax(s f W), so that far from all shots the answer
+falls back to the text; φ whitened; η = 0.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GPCacheClassifier(CacheClassifier):
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
-        """The paper to the letter: raw features, labels as targets, η on, accuracy on validation."""
+        """The paper to the letter: raw space, labels as targets, η on, validation accuracy."""
         settings: dict[str, Any] = {
             "kernel_space": "raw",
             "prior": "zero_shot",

@@ -32,6 +32,12 @@ class HeldOutReport:
     ece: float
     protocol: str
 
+    @classmethod
+    def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
+        """Nothing counted yet."""
+        nothing = np.full((n, c), np.nan), np.zeros(n, dtype=bool)
+        return cls(*nothing, np.nan, np.nan, np.nan, protocol)
+
 
 class Explanation(NamedTuple):
     """Why each row (m) got its label: shots (m, top) by size of their signed share of the logit.
@@ -58,7 +64,7 @@ class CacheModel:
     def logits(self, features: Tensor) -> Tensor:
         """(m, c), in batches that keep the kernel rows small."""
         size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
-        return torch.cat([self._logits(batch) for batch in features.split(size)])
+        return torch.cat([self._logits(batch) for batch in torch.split(features, size)])
 
     def _logits(self, features: Tensor) -> Tensor:
         mapped = self.feature_map(features)

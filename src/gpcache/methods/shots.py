@@ -96,9 +96,19 @@ class Part:
     """Keys, and queries that they have not seen; without queries, the keys left out one by one."""
 
     def __init__(
-        self, recipe: Recipe, shots: Shots, queries: Tensor | None, keys: Tensor | None = None
+        self,
+        recipe: Recipe,
+        shots: Shots,
+        queries: Tensor | None = None,
+        *,
+        keys: Tensor | None = None,
+        counted: Tensor | None = None,
     ) -> None:
-        """`keys` (n, d') stand in for the mapped shots where they were trained."""
+        """`keys` (n, d') stand in for the mapped shots where they were trained.
+
+        `counted` are the row numbers to answer about when keys are left out; all by default.
+        """
+        self._counted = slice(None) if counted is None else counted
         feature_map = recipe.space.fit(shots.features, shots.labels)
         self._shots = shots
         self._keys = feature_map(shots.features) if keys is None else keys
@@ -115,8 +125,18 @@ class Part:
     def at(self, beta: float, noises: Sequence[float], *, with_variance: bool) -> list[SweepPoint]:
         """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
         if self._sweep is not None:
-            return self._sweep.at(beta, noises, with_variance=with_variance)
-        return [self._one(beta, noise) for noise in noises]
+            points = self._sweep.at(beta, noises, with_variance=with_variance)
+        else:
+            points = [self._one(beta, noise) for noise in noises]
+        rows = self._counted
+        return [
+            SweepPoint(
+                point.mean[rows],
+                None if point.variance is None else point.variance[rows],
+                point.log_marginal_likelihood,
+            )
+            for point in points
+        ]
 
     def _one(self, beta: float, noise: float) -> SweepPoint:
         precision = self._precision(
@@ -138,27 +158,34 @@ class Evidence:
     def __init__(
         self,
         parts: Sequence[Part],
-        rows: Shots,
+        shots: Shots,
+        rows: Tensor,
         *,
         with_variance: bool,
-        counted: Tensor | None = None,
+        protocol: str,
     ) -> None:
-        """`rows` are what the parts answer about, in their order; `counted` (n,) is what to use."""
+        """The parts together answer about `shots[rows]`, in that order; `protocol` says how."""
         self._parts = parts
-        self._counted = (
-            torch.ones_like(rows.labels, dtype=torch.bool) if counted is None else counted
-        )
-        self._rows = rows[self._counted]
         self._with_variance = with_variance
+        self._shots = shots[rows]
+        self.rows = rows
+        self.protocol = protocol
+        self._last: tuple[float, Sequence[float], list[HeldOut]] | None = None
 
     def __call__(self, beta: float, noises: Sequence[float]) -> list[HeldOut]:
+        """One answer for each noise. The last ones are kept: a report asks for them again."""
+        if self._last is None or self._last[:2] != (beta, noises):
+            self._last = (beta, noises, self._evaluate(beta, noises))
+        return self._last[2]
+
+    def _evaluate(self, beta: float, noises: Sequence[float]) -> list[HeldOut]:
         by_part = [part.at(beta, noises, with_variance=self._with_variance) for part in self._parts]
         found = []
         for points in zip(*by_part, strict=True):
-            mean = torch.cat([point.mean for point in points])[self._counted]
+            mean = torch.cat([point.mean for point in points])
             variances = [point.variance for point in points if point.variance is not None]
-            variance = torch.cat(variances)[self._counted] if self._with_variance else None
+            variance = torch.cat(variances) if self._with_variance else None
             likelihood = sum(point.log_marginal_likelihood for point in points)
-            rows = self._rows
+            rows = self._shots
             found.append(HeldOut(mean, variance, rows.zero_shot, rows.labels, likelihood))
         return found

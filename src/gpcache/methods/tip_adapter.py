@@ -1,4 +1,6 @@
-"""Tip-Adapter and Tip-Adapter-F (Zhang et al., ECCV 2022): logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y.
+"""Tip-Adapter and Tip-Adapter-F (Zhang et al., ECCV 2022).
+
+    logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y
 
 Tip-Adapter-F trains the keys F, which are not scaled back to length one. Its authors picked the
 epoch by test accuracy; here the last epoch counts.
@@ -12,7 +14,7 @@ from gpcache.gp import Precision, Unweighted
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.trained import TrainedKeysMixin
-from gpcache.search import Auto, Defaults
+from gpcache.search import Defaults
 
 
 class TipAdapterClassifier(CacheClassifier):
@@ -27,11 +29,7 @@ class TipAdapterClassifier(CacheClassifier):
         as in `GPCacheClassifier`.
     """
 
-    _defaults = Defaults(beta=5.5, alpha_with_text=1.0, alpha_without_text=1.0)
-
-    @extends_options(CacheClassifier)
-    def __init__(self, *, gain: float | Auto = 1.0, **options: Any) -> None:
-        super().__init__(gain=gain, **options)
+    _defaults = Defaults(beta=5.5, one_shot_alpha_with_text=1.0, one_shot_alpha_without_text=1.0)
 
     def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
         return Unweighted, {}

@@ -21,7 +21,7 @@ from gpcache.search import Choice, Settings
 
 
 class TrainedKeysMixin(CacheClassifier):
-    """Start from the training-free model, then move its keys; text, labels and map stay as they are.
+    """Start from the training-free model, then move its keys; text, labels and map stay.
 
     Hyper-parameters are those of the training-free model. With a validation set they are searched
     again once the keys are trained.
@@ -55,7 +55,7 @@ class TrainedKeysMixin(CacheClassifier):
         validation: tuple[ArrayLike, ArrayLike] | None = None,
         views: ArrayLike | None = None,
     ) -> Self:
-        """As the parent's; `views` (n, v, d) are augmented views of the shots, used as queries too."""
+        """As the parent's; `views` (n, v, d) of the shots, augmented, are queries too."""
         self._views = views
         return super().fit(X, y, validation=validation)
 

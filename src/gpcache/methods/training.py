@@ -1,4 +1,4 @@
-"""The one training loop: AdamW, cosine schedule per step, shuffled batches, the last epoch counts."""
+"""The one training loop: AdamW, cosine per step, shuffled batches, the last epoch counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train(
     *,
     description: str = "training",
 ) -> list[float]:
-    """Minimise the cross-entropy of logits(rows) against labels (n,); returns each epoch's mean loss.
+    """Minimise the cross-entropy of logits(rows) against labels (n,); returns the epochs' losses.
 
     `logits` maps row numbers (b,) to logits (b, c). Nothing is chosen along the way: there is no
     validation here, and no best epoch.
@@ -53,7 +53,7 @@ def train(
             # Summed on the device: reading a loss every step would make the host wait for it.
             total = torch.zeros((), device=labels.device, dtype=torch.float64)
             order = torch.randperm(n, generator=generator).to(labels.device)
-            for rows in order.split(training.batch_size):
+            for rows in torch.split(order, training.batch_size):
                 loss = torch.nn.functional.cross_entropy(logits(rows), labels[rows])
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]

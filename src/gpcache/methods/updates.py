@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.gp import ExactPrecision, GroupedPrecision
+from gpcache.gp import ExactPrecision
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Recipe, Shots
 
@@ -55,8 +55,8 @@ class UpdatesMixin:
             None if old.zero_shot is None else torch.cat([old.zero_shot, new.zero_shot]),
         )
         keys = self._model.feature_map(new.features)
-        if self._updates_exactly():
-            self._accept_precision(precision.add(keys, new.values))
+        if (exact := self._exact()) is not None:
+            self._accept_precision(exact.add(keys, new.values))
         else:
             self._rebuild(torch.cat([precision.keys, keys]))
         return self
@@ -71,8 +71,8 @@ class UpdatesMixin:
         self._warn_of_kept_whitening()
         precision = self._model.precision
         self._shots = self._shots[kept]
-        if self._updates_exactly():
-            self._accept_precision(precision.remove(gone))
+        if (exact := self._exact()) is not None:
+            self._accept_precision(exact.remove(gone))
         else:
             self._rebuild(precision.keys[kept])
         if self.text_prior is None:
@@ -89,16 +89,16 @@ class UpdatesMixin:
         numbers = self._shots.labels.clone()
         numbers[changed] = labels
         self._shots = self._make_shots(self._shots.features, numbers)
-        precision = self._model.precision
-        if self._updates_exactly():
-            self._accept_precision(precision.revalue(changed, self._shots.values[changed]))
+        if (exact := self._exact()) is not None:
+            self._accept_precision(exact.revalue(changed, self._shots.values[changed]))
         else:
-            self._rebuild(precision.keys)
+            self._rebuild(self._model.precision.keys)
         return self
 
-    def _updates_exactly(self) -> bool:
+    def _exact(self) -> ExactPrecision | None:
+        """The posterior, if it is one that knows updates."""
         precision = self._model.precision
-        return isinstance(precision, ExactPrecision) and not isinstance(precision, GroupedPrecision)
+        return precision if isinstance(precision, ExactPrecision) else None
 
     def _rebuild(self, keys: Tensor) -> None:
         old = self._model.precision
@@ -128,8 +128,8 @@ class UpdatesMixin:
         target[source[known]] = torch.nonzero(known).flatten()
         self.classes_ = classes
         self._shots = self._make_shots(self._shots.features, target[self._shots.labels])
-        if self._updates_exactly():
-            self._accept_precision(self._model.precision.with_columns(source))
+        if (exact := self._exact()) is not None:
+            self._accept_precision(exact.with_columns(source))
         else:
             self._rebuild(self._model.precision.keys)
 

@@ -1,0 +1,201 @@
+"""How a cache model's numbers are chosen on rows it has not seen, and what is reported of them.
+
+Whatever was learned from labels (a whitening, trained keys) is learned anew without the held-out
+rows, so that no figure is selected on or shown that has seen its own answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from gpcache import metrics
+from gpcache.gp.fusion import fuse
+from gpcache.methods.model import CacheModel, HeldOutReport
+from gpcache.methods.shots import Evidence, Part, Recipe, Shots
+from gpcache.probability import fit_temperature
+from gpcache.progress import progress_bar
+from gpcache.search import Choice, HeldOut, Settings, search, shipped
+
+LEAVE_ONE_OUT = "leave-one-out"
+
+
+def folds_protocol(n_folds: int) -> str:
+    """How held-out figures came about, in words."""
+    return f"{n_folds} folds of the shots, everything learned anew in each"
+
+
+class SelectionMixin:
+    """Choice, temperature and `loo_` of cache classifiers."""
+
+    n_folds: int
+    selection: str
+    random_state: int
+    temperature_: float
+    _trains_keys: bool
+    _text: Tensor | None
+    _shots: Shots
+    _recipe: Recipe
+    _model: CacheModel
+    search_: dict[str, NDArray[Any]]
+
+    def _build(self, shots: Shots) -> CacheModel:
+        """The model of these shots at the chosen numbers."""
+        raise AssertionError("the estimator builds its model")
+
+    def _select(
+        self, settings: Settings, validation: Shots | None, keys: Tensor | None = None
+    ) -> Evidence | None:
+        """Choose what is "auto" on unseen rows, and return what they said of the choice.
+
+        Where there are none, what is shipped is taken.
+        """
+        with_text = self._text is not None
+        asked = shipped(settings, with_text=with_text)
+        all_given = settings.all_given(
+            uses_noise=self._recipe.precision.uses_noise, with_text=with_text
+        )
+        silent = validation is None and not bool(self._shots.with_company().any())
+        if all_given or silent:
+            self._accept([asked])
+            return None
+        with_variance = settings.eta != 0.0
+        if validation is not None:
+            part = Part(self._recipe, self._shots, validation.features, keys=keys)
+            rows = torch.arange(len(validation), device=validation.labels.device)
+            evidence = Evidence(
+                [part], validation, rows, with_variance=with_variance, protocol="validation set"
+            )
+            self._accept(self._search(evidence, settings, shots=np.inf))
+            return None
+        shots = self._shots.per_class
+        evidence = self._evidence(with_variance, coarse=True)
+        seen = self._search(evidence, settings, shots=shots)
+        if not self._uses_loo():
+            # Few folds tell where to go; many tell how far to trust the cache, because their
+            # models have nearly as many shots as the final one.
+            evidence = self._evidence(with_variance, coarse=False)
+            found = replace(settings, beta=seen[0].beta, noise=seen[0].noise)
+            seen = self._search(evidence, found, shots=shots) + seen
+        self._accept(seen)
+        return evidence
+
+    def _search(self, evidence: Evidence, settings: Settings, *, shots: float) -> list[Choice]:
+        with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
+
+            def evaluate(beta: float, noises: Sequence[float]) -> list[HeldOut]:
+                found = evidence(beta, noises)
+                bar.update(len(noises))
+                return found
+
+            uses_noise = self._recipe.precision.uses_noise
+            return search(evaluate, settings, shots=shots, uses_noise=uses_noise)
+
+    def _accept(self, seen: list[Choice]) -> None:
+        """Take the first of the choices that were looked at."""
+        choice = seen[0]
+        self._choice = choice
+        self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
+        self.noise_, self.gain_ = choice.noise, choice.gain
+        rows = [asdict(one) for one in seen]
+        self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def _uses_loo(self) -> bool:
+        learns = self._recipe.space.sees_labels or self._trains_keys
+        return self.selection == "loo" or (self.selection != "folds" and not learns)
+
+    def _evidence(self, with_variance: bool, *, coarse: bool) -> Evidence:
+        """The shots left out one by one, or in folds in which everything is learned anew."""
+        shots, recipe = self._shots, self._recipe
+        if self._uses_loo():
+            rows = torch.nonzero(shots.with_company()).flatten()
+            parts, protocol = [Part(recipe, shots, counted=rows)], LEAVE_ONE_OUT
+        else:
+            folds = self._fold_rows(self.n_folds // 2 if coarse else self.n_folds)
+            parts = [Part(recipe, shots[train], shots.features[held]) for train, held in folds]
+            rows = torch.cat([held for _, held in folds])
+            protocol = folds_protocol(len(folds))
+        return Evidence(parts, shots, rows, with_variance=with_variance, protocol=protocol)
+
+    def _fold_rows(self, n_folds: int) -> list[tuple[Tensor, Tensor]]:
+        """(rows to learn from, rows held out) of each fold."""
+        fold = self._shots.folds(n_folds, self.random_state)
+        numbers = torch.unique(fold[fold >= 0]).tolist()
+        return [
+            (torch.nonzero(fold != k).flatten(), torch.nonzero(fold == k).flatten())
+            for k in numbers
+        ]
+
+    # Held-out figures.
+
+    def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
+        """Logits (k, c) of held-out rows, their row numbers (k,), and how they were held out."""
+        shots, choice = self._shots, self._choice
+        if not bool(shots.with_company().any()):
+            return shots.values[:0], shots.labels[:0], "none: no class has two shots"
+        if self._trains_keys:
+            folds = self._fold_rows(self.n_folds)
+            found = [
+                self._build(shots[train]).logits(shots.features[held]) for train, held in folds
+            ]
+            rows = torch.cat([held for _, held in folds])
+            return torch.cat(found), rows, folds_protocol(len(folds))
+        evidence = evidence or self._evidence(choice.eta != 0, coarse=False)
+        held_out = evidence(choice.beta, [choice.noise])[0]
+        logits = fuse(
+            held_out.zero_shot,
+            held_out.mean,
+            held_out.variance,
+            alpha=choice.alpha,
+            eta=choice.eta,
+            gain=choice.gain,
+        )
+        return logits, evidence.rows, evidence.protocol
+
+    def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
+        """A temperature from rows that the model has not seen; none where there are none."""
+        self.temperature_ = 1.0
+        self._report: HeldOutReport | None = None
+        if validation is not None:
+            logits = self._model.logits(validation.features)
+            self.temperature_ = fit_temperature(logits, validation.labels)
+            return
+        logits, rows, protocol = self._held_out_logits(evidence)
+        if len(rows):
+            self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
+        self._report = self._make_report(logits, rows, protocol)
+
+    def _make_report(self, logits: Tensor, rows: Tensor, protocol: str) -> HeldOutReport:
+        report = HeldOutReport.empty(len(self._shots), self._shots.n_classes, protocol)
+        if not len(rows):
+            return report
+        numbers = rows.cpu().numpy()
+        report.logits[numbers] = logits.double().cpu().numpy()
+        report.counted[numbers] = True
+        labels = self._shots.labels[rows].cpu().numpy()
+        probabilities = (logits.double() / self.temperature_).softmax(1).cpu().numpy()
+        return replace(
+            report,
+            accuracy=metrics.accuracy(probabilities, labels),
+            nll=metrics.nll(probabilities, labels),
+            ece=metrics.ece(probabilities, labels),
+        )
+
+    @property
+    def loo_(self) -> HeldOutReport:
+        """Accuracy, NLL and ECE on the shots themselves, each held out: no validation set needed.
+
+        Whatever was learned from labels (a whitening, trained keys) is learned anew without the
+        held-out rows. Computed when first asked for, and again after `add` or `remove`.
+        """
+        check_is_fitted(self)
+        if self._report is None:
+            self._report = self._make_report(*self._held_out_logits(None))
+        return self._report

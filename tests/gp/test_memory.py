@@ -1,0 +1,102 @@
+"""What does not fit is refused before it is allocated, with the sizes and a remedy that works."""
+
+import re
+
+import pytest
+import torch
+
+from gpcache import devices
+from gpcache.errors import NumericalError
+from gpcache.gp import ExactPrecision, GroupedPrecision, exact
+
+UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+# The kernel matrix, its factor and its inverse.
+MATRICES = 3
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets the amount of free memory, the only thing that these tests make up."""
+
+    def set_free(amount):
+        for module in (devices, exact):
+            monkeypatch.setattr(module, "free_memory", lambda _: amount)
+
+    return set_free
+
+
+def labels_of(n, n_classes, device):
+    return torch.arange(n, device=device) % n_classes
+
+
+def sizes_in(message):
+    found = re.search(r"needs ([\d.,]+) (\w+), but \S+ has ([\d.,]+) (\w+) free", message)
+    assert found, message
+    required, unit, left, left_unit = found.groups()
+    return (
+        float(required.replace(",", "")) * UNITS[unit],
+        float(left.replace(",", "")) * UNITS[left_unit],
+    )
+
+
+@pytest.mark.parametrize("n", [400, 1000])
+def test_more_than_fits_is_refused_with_sizes_and_remedy(n, dtype, device, free):
+    required = MATRICES * n * n * dtype.itemsize
+    labels = labels_of(n, 50, device)
+    free(required)
+    assert ExactPrecision.plan(labels, 50, dtype=dtype) is None
+    free(required - 1)
+    with pytest.raises(NumericalError) as caught:
+        ExactPrecision.plan(labels, 50, dtype=dtype)
+    message = str(caught.value)
+    assert f"{n:,} keys" in message
+    assert sizes_in(message) == (
+        pytest.approx(required, rel=0.05),
+        pytest.approx(required, rel=0.05),
+    )
+    assert re.search(r"precision='grouped' with n_groups=\d+", message)
+
+
+def test_the_default_is_to_plan_for_float64(device, free):
+    free(MATRICES * 1000 * 1000 * 8 - 1)
+    with pytest.raises(NumericalError, match="1,000 keys"):
+        ExactPrecision.plan(labels_of(1000, 50, device), 50)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.04])
+def test_the_remedy_works(share, device, free):
+    labels = labels_of(1000, 100, device)
+    free(int(share * MATRICES * 1000**2 * 8))
+    with pytest.raises(NumericalError) as caught:
+        ExactPrecision.plan(labels, 100)
+    n_groups = int(re.search(r"n_groups=(\d+)", str(caught.value))[1])
+    assert 1 < n_groups <= 100
+    assert (
+        len(torch.bincount(GroupedPrecision.plan(labels, 100, n_groups=n_groups).class_group))
+        == n_groups
+    )
+
+
+def test_groups_need_their_padded_size(device, free):
+    """Two groups of 100 and 500 keys need two squares of 500."""
+    labels = torch.repeat_interleave(torch.arange(2), torch.tensor([100, 500])).to(device)
+    required = MATRICES * 2 * 500**2 * 8
+    free(required)
+    assert GroupedPrecision.plan(labels, 2, n_groups=2).rows.shape == (2, 500)
+    free(required - 1)
+    with pytest.raises(NumericalError, match=r"in 2 group\(s\)") as caught:
+        GroupedPrecision.plan(labels, 2, n_groups=2)
+    assert sizes_in(str(caught.value))[0] == pytest.approx(required, rel=0.05)
+
+
+def test_two_million_keys_are_refused_here_and_now(device):
+    """With the memory that there is: 96 TB could not have been allocated."""
+    labels = labels_of(2_000_000, 1000, device)
+    with pytest.raises(NumericalError, match=r"2,000,000 keys.*n_groups=\d+") as caught:
+        ExactPrecision.plan(labels, 1000)
+    required, left = sizes_in(str(caught.value))
+    assert required == pytest.approx(96e12)
+    assert 0 < left < required
+    with pytest.raises(NumericalError, match=r"in 2 group\(s\)") as caught:
+        GroupedPrecision.plan(labels, 1000, n_groups=2)
+    assert sizes_in(str(caught.value))[0] == pytest.approx(48e12)
