@@ -43,7 +43,9 @@ def folder() -> Path:
     here = Path(__file__).resolve().parent.parent.parent / "shared"
     found = Path(os.environ.get("GPCACHE_DEV_DATA", here)) / "features"
     if not found.is_dir():
-        sys.exit(f"No features in {found}: set GPCACHE_DEV_DATA to the folder that holds features/.")
+        sys.exit(
+            f"No features in {found}: set GPCACHE_DEV_DATA to the folder that holds features/."
+        )
     return found
 
 

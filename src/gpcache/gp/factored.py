@@ -100,5 +100,6 @@ class FactoredPrecision(Precision):
 
 def lifted(matrix: Tensor, noise: float | Tensor) -> Tensor:
     """matrix (..., n, n) + diag(noise), differentiable."""
-    diagonal = torch.as_tensor(noise, dtype=matrix.dtype, device=matrix.device)
-    return matrix + torch.diag_embed(diagonal.expand(matrix.shape[:-1]))
+    result = matrix.clone()
+    result.diagonal(dim1=-2, dim2=-1).add_(noise)
+    return result

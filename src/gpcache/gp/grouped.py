@@ -32,6 +32,7 @@ class Groups:
     class_present: Tensor  # (g, t)
     class_group: Tensor  # (c,)
     class_slot: Tensor  # (c,)
+    full: bool  # whether no group has padding among its rows
 
 
 class GroupedPrecision(FactoredPrecision):
@@ -62,7 +63,15 @@ class GroupedPrecision(FactoredPrecision):
         need_memory(rows.numel(), n_groups, n_classes, labels, dtype)
         classes, class_present, class_slot = _padded(class_group, n_groups)
         return Groups(
-            rows, row_present, row_group, row_slot, classes, class_present, class_group, class_slot
+            rows,
+            row_present,
+            row_group,
+            row_slot,
+            classes,
+            class_present,
+            class_group,
+            class_slot,
+            full=bool(row_present.all()),
         )
 
     @property
@@ -74,7 +83,9 @@ class GroupedPrecision(FactoredPrecision):
 
     @cached_property
     def _block_keys(self) -> Tensor:
-        return self.keys[self._plan.rows]
+        # Selecting, not indexing: its gradient is a plain sum, that of indexing sorts first.
+        rows = self._plan.rows
+        return self.keys.index_select(0, rows.flatten()).view(*rows.shape, -1)
 
     @cached_property
     def _block_values(self) -> Tensor:
@@ -84,15 +95,19 @@ class GroupedPrecision(FactoredPrecision):
 
     def _covariance(self) -> Tensor:
         keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
-        present = self._plan.row_present
-        return masked_covariance(keys, present, self.beta, self.noise)
+        if self._plan.full:
+            return lifted(gram(keys, self.beta), self.noise)
+        return masked_covariance(keys, self._plan.row_present, self.beta, self.noise)
 
     def _cross(self, queries: Tensor) -> Tensor:
         cross = kernel(queries, self._block_keys, self.beta)
+        if self._plan.full:
+            return cross
         return torch.where(self._plan.row_present[:, None, :], cross, 0.0)
 
     def _join_mean(self, mean: Tensor) -> Tensor:
-        return mean[self._plan.class_group, :, self._plan.class_slot].mT
+        places = self._plan.class_group * mean.shape[-1] + self._plan.class_slot
+        return mean.transpose(0, 1).flatten(1).index_select(1, places)
 
     def _join_variance(self, variance: Tensor) -> Tensor:
         return variance.mT

@@ -1,0 +1,156 @@
+"""One GPCache-F training step at ImageNet 16-shot size, against the formulas read literally.
+
+*naive* inverts K + noise·I and lets autograd differentiate the inverse, group after group.
+Run on a GPU: ``python benchmarks/training_step.py`` (torch alone is needed);
+on a CPU it takes a small problem, to show that it runs. ``--epochs 20`` adds a whole training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpcache.gp import ExactPrecision, GroupedPrecision
+from gpcache.gp.fusion import fuse
+from gpcache.gp.kernels import unit_rows
+
+BETA, NOISE, ALPHA, ETA = 2.0, 0.1, 10.0, 0.5
+
+
+def naive_logits(
+    keys: Tensor, queries: Tensor, values: Tensor, text: Tensor, groups: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """The paper's equations as they stand."""
+    keys = keys / keys.norm(dim=1, keepdim=True)
+    cache = torch.zeros(len(queries), values.shape[1], device=keys.device, dtype=keys.dtype)
+    for rows, classes in groups:
+        mine = keys[rows]
+        matrix = torch.exp(-BETA * (1 - mine @ mine.T))
+        eye = torch.eye(len(rows), device=keys.device, dtype=keys.dtype)
+        precision = torch.linalg.inv(matrix + NOISE * eye)
+        cross = torch.exp(-BETA * (1 - queries @ mine.T))
+        mean = cross @ precision @ values[rows][:, classes]
+        variance = 1 - (cross @ precision * cross).sum(1, keepdim=True)
+        cache[:, classes] = mean / variance.clamp(min=1e-6) ** ETA
+    return text + ALPHA * cache
+
+
+def our_logits(plan: object, keys: Tensor, queries: Tensor, values: Tensor, text: Tensor) -> Tensor:
+    """The same through the library."""
+    kind = ExactPrecision if plan is None else GroupedPrecision
+    precision = kind(plan, unit_rows(keys), values, beta=BETA, noise=NOISE)
+    mean, variance = precision.posterior(queries)
+    spread = precision.variance_of_classes(variance)
+    return fuse(text, mean, spread, alpha=ALPHA, eta=ETA)
+
+
+def milliseconds(step: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median time of a step after two for warming up."""
+    times = []
+    for i in range(repeats + 2):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if i >= 2:
+            times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, nargs="*", default=[1, 8, 16, 32, 64])
+    parser.add_argument("--epochs", type=int, default=0, help="also train exactly for so many")
+    parser.add_argument("--json", help="write the table there")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    classes, shots, width, batch = (
+        (1000, 16, 1024, 256) if device.type == "cuda" else (64, 8, 64, 32)
+    )
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(shots).to(device)
+    centres = torch.randn(classes, width, generator=generator).to(device)
+    noise = torch.randn(classes * shots, width, generator=generator).to(device)
+    start = unit_rows(centres[labels] + 2 * noise)
+    queries, targets = start[:batch] + 0.01 * noise[:batch], labels[:batch]
+    queries = unit_rows(queries)
+    text_vectors = unit_rows(centres)
+    text = 100 * queries @ text_vectors.T
+    values = torch.nn.functional.one_hot(labels, classes).float()
+
+    def step(logits_of: Callable[[Tensor], Tensor]) -> Tensor:
+        keys = start.clone().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(logits_of(keys), targets)
+        (gradient,) = torch.autograd.grad(loss, keys)
+        return gradient
+
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(
+        f"{name}; n = {len(start):,}, d = {width}, c = {classes}, batch {batch}, float32; ms a step"
+    )
+    print(f"{'groups':>6} {'naive':>9} {'ours':>9} {'ratio':>7} {'gradient difference':>20}")
+    table = []
+    for n_groups in options.groups:
+        if n_groups > 1:
+            plan = GroupedPrecision.plan(labels, classes, n_groups=n_groups, dtype=torch.float32)
+            members = [plan.class_group == g for g in range(n_groups)]
+        else:
+            plan, members = None, [torch.ones(classes, dtype=torch.bool, device=device)]
+        groups = [(torch.nonzero(m[labels]).flatten(), torch.nonzero(m).flatten()) for m in members]
+
+        def ours(keys: Tensor, plan: object = plan) -> Tensor:
+            return our_logits(plan, keys, queries, values, text)
+
+        def naive(keys: Tensor, groups: list[tuple[Tensor, Tensor]] = groups) -> Tensor:
+            return naive_logits(keys, queries, values, text, groups)
+
+        expected, found = step(naive), step(ours)
+        difference = float((found - expected).norm() / expected.norm())
+        del expected, found
+        repeats = 5 if n_groups == 1 else 20
+        slow = milliseconds(lambda f=naive: step(f), device, repeats)
+        fast = milliseconds(lambda f=ours: step(f), device, repeats)
+        print(f"{n_groups:>6} {slow:>9.1f} {fast:>9.1f} {slow / fast:>6.1f}x {difference:>20.1e}")
+        table.append(
+            {"groups": n_groups, "naive_ms": slow, "ours_ms": fast, "difference": difference}
+        )
+    result = {"device": name, "steps": table}
+    if options.epochs:
+        result["training"] = train_exactly(start, labels, values, text_vectors, options.epochs)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(result, file, indent=1)
+
+
+def train_exactly(
+    start: Tensor, labels: Tensor, values: Tensor, text_vectors: Tensor, epochs: int
+) -> dict[str, float]:
+    """Exact GPCache-F through the library's training loop."""
+    from gpcache.methods.training import Training, train
+
+    keys = start.clone().requires_grad_()
+    text = 100 * start @ text_vectors.T
+    begun = time.perf_counter()
+    losses = train(
+        [keys],
+        lambda rows: our_logits(None, keys, start[rows], values, text[rows]),
+        labels,
+        Training(epochs=epochs),
+    )
+    seconds = time.perf_counter() - begun
+    print(
+        f"exact GPCache-F, {epochs} epochs: {seconds:.1f} s, loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+    )
+    return {"epochs": epochs, "seconds": seconds, "first_loss": losses[0], "last_loss": losses[-1]}
+
+
+if __name__ == "__main__":
+    main()
