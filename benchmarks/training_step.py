@@ -79,8 +79,8 @@ def main() -> None:
     labels = torch.arange(classes).repeat_interleave(shots).to(device)
     centres = torch.randn(classes, width, generator=generator).to(device)
     noise = torch.randn(classes * shots, width, generator=generator).to(device)
-    start = unit_rows(centres[labels] + 2 * noise)
-    queries, targets = start[:batch] + 0.01 * noise[:batch], labels[:batch]
+    start = unit_rows(centres[labels] + 9 * noise)
+    queries, targets = start[:batch] + 0.05 * noise.flip(0)[:batch], labels[:batch]
     queries = unit_rows(queries)
     text_vectors = unit_rows(centres)
     text = 100 * queries @ text_vectors.T

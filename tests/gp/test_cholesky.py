@@ -96,7 +96,10 @@ def test_the_lift_is_relative_to_the_diagonal(singular):
     )
 
 
-@pytest.mark.parametrize(("entry", "poison"), [((2, 2), float("nan")), ((4, 1), float("inf"))])
+@pytest.mark.parametrize(
+    ("entry", "poison"),
+    [((2, 2), np.nan), ((4, 1), np.inf), ((0, 0), np.inf), ((3, 3), np.inf), ((5, 5), -np.inf)],
+)
 def test_nan_is_reported_as_nan(healthy, entry, poison):
     healthy[1][entry] = healthy[1].mT[entry] = poison
     with pytest.raises(NumericalError, match=r"holds NaN or Inf: check the features"):

@@ -1,5 +1,7 @@
 """How zero-shot logits and the cache become one answer."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -79,21 +81,44 @@ def flushed_denormals():
 
 @pytest.mark.usefixtures("flushed_denormals")
 def test_the_divisor_does_not_underflow(device):
-    """In float32 1e-6^6.4 is below the smallest normal number, its inverse an ordinary one."""
+    """In float32 1e-6^6.4 is below the smallest normal number: the factor is the largest one."""
     mean = torch.tensor([[0.5, -0.25, 0.0]], device=device).repeat(8, 1)
     variance = torch.full((8, 1), 1e-6, device=device)
     scaled = scaled_mean(mean, variance, 6.4)
-    expected = np.array([0.5, -0.25, 0.0]) * 1e6**6.4
+    expected = np.array([0.5, -0.25, 0.0]) * largest_factor(torch.float32)
     np.testing.assert_allclose(scaled.cpu().double(), expected[None].repeat(8, 0), rtol=1e-3)
 
 
-def test_the_smallest_variance_and_the_largest_eta_give_no_nan(device):
+def largest_factor(dtype):
+    return math.sqrt(torch.finfo(dtype).max)
+
+
+def test_the_formula_holds_up_to_the_largest_factor_which_is_never_passed(dtype, device):
+    """In float32 that is 1e-6 to the power 3.2; the sign and the ratio of means live on."""
+    mean = torch.tensor([[0.5, -0.25, 0.0]], device=device, dtype=dtype)
+    variance = torch.tensor([[1e-6]], device=device, dtype=dtype)
+    limit = math.log(largest_factor(dtype)) / math.log(1e6)
+    assert dtype != torch.float32 or 3.2 < limit < 3.3
+    for eta in (0.2 * limit, 0.9 * limit, 0.999 * limit, 1.001 * limit, 2 * limit, 1000 * limit):
+        expected = np.array([[0.5, -0.25, 0.0]]) * min(1e6 ** min(eta, 50), largest_factor(dtype))
+        scaled = scaled_mean(mean, variance, eta)
+        # An error of 1e-7 in an exponent of 44, or of 1e-16 in one of 355.
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-12
+        np.testing.assert_allclose(scaled.cpu().double(), expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("eta", [3.0, 8.0, 100.0, 1e30])
+def test_the_smallest_variance_and_the_largest_eta_give_no_nan(eta, dtype, device):
     """A class without shots has a mean of exactly zero, and must keep it."""
-    mean = torch.tensor([[0.5, -0.25, 0.0]], device=device)
-    variance = torch.tensor([[1e-6]], device=device)
-    scaled = scaled_mean(mean, variance, 8.0)
-    assert not scaled.isnan().any()
-    assert torch.equal(scaled.sign(), mean.sign())
+    mean = torch.tensor([[0.5, -0.25, 0.0]], device=device, dtype=dtype)
+    for spread in ([[1e-6]], [[0.0]], [[1.0]], [[1e-6, 1.0, 1e-30]]):
+        variance = torch.tensor(spread, device=device, dtype=dtype)
+        for exponent in (eta, torch.tensor(eta, device=device, dtype=dtype)):
+            scaled = scaled_mean(mean, variance, exponent)
+            assert scaled.isfinite().all()
+            assert torch.equal(scaled.sign(), mean.sign())
+            assert scaled.square().isfinite().all()  # as a root mean square asks for
+            assert fuse(mean, mean, variance, alpha=1000.0, eta=exponent).isfinite().all()
 
 
 def test_a_variance_of_rounding_is_not_divided_by(dtype, device, tools):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache.gp import GroupedPrecision
+from gpcache.gp import ExactPrecision, GroupedPrecision
+from gpcache.gp.factored import FactoredPrecision
 
 
 def members(plan, labels, group):
@@ -62,6 +63,15 @@ def test_one_group_is_exact(problem, tools):
     ):
         assert pair[0].shape == pair[1].shape
         tools.close(*pair)
+
+
+def test_groups_share_the_factors_and_have_no_updates(grouped):
+    """A row that comes could need another padding: `add` would have been wrong in silence."""
+    assert isinstance(grouped, FactoredPrecision)
+    assert not isinstance(grouped, ExactPrecision)
+    for update in ("add", "remove", "revalue", "with_columns", "drift"):
+        assert hasattr(ExactPrecision, update)
+        assert not hasattr(grouped, update)
 
 
 def test_padding_contributes_nothing(grouped, problem, tools):

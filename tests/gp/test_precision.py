@@ -93,6 +93,8 @@ def test_results_have_the_dtype_and_device_of_the_keys(name, problem, tools):
     results = [*precision.posterior(problem.queries), *precision.leave_one_out()]
     results += [precision.mean(problem.queries), precision.weights(problem.queries)]
     results += [precision.solved_values, precision.weighted_values]
+    if precision.uses_noise:
+        results.append(precision.log_marginal_likelihood())
     for result in results:
         assert result.dtype == problem.keys.dtype
         assert result.device == problem.keys.device

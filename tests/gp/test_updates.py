@@ -1,5 +1,7 @@
 """Rows that come, go or change their value: always what a fresh factorisation would say."""
 
+import math
+
 import pytest
 import torch
 
@@ -75,6 +77,18 @@ def test_revalue_is_a_fresh_factorisation_with_other_values(problem, tools, asse
     assert is_updated(changed)
     assert torch.equal(changed.values[rows], values)
     assert torch.equal(problem.values, before)
+    assert_same(changed, fresh(changed))
+
+
+def test_a_row_that_is_named_twice_changes_once(problem, tools, assert_same):
+    rows = torch.tensor([4, 9, 4, 4], device=problem.keys.device)
+    values = problem.values[[1, 2, 3, 1]] * 2
+    changed = tools.build("exact", problem).revalue(rows, values)
+    assert is_updated(changed)
+    assert torch.equal(changed.values[9], values[1])
+    assert any(torch.equal(changed.values[4], value) for value in values[[0, 2, 3]])
+    untouched = [row for row in range(len(problem.keys)) if row not in (4, 9)]
+    assert torch.equal(changed.values[untouched], problem.values[untouched])
     assert_same(changed, fresh(changed))
 
 
@@ -167,22 +181,45 @@ def test_a_chain_of_200_updates_stays_within_1e_8(device, tools):
         tools.close(*pair, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("update", ["add", "remove", "revalue"])
-def test_a_corrupt_inverse_is_noticed_and_computed_anew(update, problem, extra, tools, assert_same):
+UPDATES = {
+    "add": lambda precision, extra, rows: precision.add(extra.keys, extra.values),
+    "remove": lambda precision, extra, rows: precision.remove(rows),
+    "revalue": lambda precision, extra, rows: precision.revalue(rows, extra.values[:2]),
+    "with_columns": lambda precision, extra, rows: precision.with_columns(rows),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("part", ["_inverse", "_solved"])
+def test_what_is_corrupt_is_noticed_and_computed_anew(
+    part, update, problem, extra, tools, assert_same
+):
+    """P itself, and P times the values."""
     precision = tools.build("exact", problem)
     tolerance = drift_tolerance(problem.keys.dtype)
     assert precision.drift() < tolerance / 5
-    precision._inverse = precision._inverse * (1 + 30 * tolerance)
+    setattr(precision, part, getattr(precision, part) * (1 + 30 * tolerance))
     assert precision.drift() > tolerance
-    rows = torch.tensor([0, 7], device=problem.keys.device)
-    updated = {
-        "add": lambda: precision.add(extra.keys, extra.values),
-        "remove": lambda: precision.remove(rows),
-        "revalue": lambda: precision.revalue(rows, problem.values[:2]),
-    }[update]()
+    rows = torch.tensor([0, 6], device=problem.keys.device)
+    updated = UPDATES[update](precision, extra, rows)
     assert type(updated) is ExactPrecision
     assert_same(updated, fresh(updated))
     assert updated.drift() < tolerance / 5
+
+
+@pytest.mark.parametrize("update", ["remove", "revalue", "with_columns"])
+@pytest.mark.parametrize("part", ["_inverse", "_solved"])
+def test_nan_is_noticed_and_computed_anew(part, update, problem, extra, tools, assert_same):
+    """Although no comparison with NaN holds; one entry, far from the rows of the update."""
+    precision = tools.build("exact", problem)
+    poisoned = getattr(precision, part).clone()
+    poisoned[11, 3] = float("nan")
+    setattr(precision, part, poisoned)
+    assert math.isnan(precision.drift())
+    rows = torch.tensor([0, 3], device=problem.keys.device)
+    updated = UPDATES[update](precision, extra, rows)
+    assert type(updated) is ExactPrecision
+    assert_same(updated, fresh(updated))
 
 
 def test_float64_is_held_to_1e_8():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
@@ -81,7 +82,10 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             self, _to_numpy(X), _to_numpy(y), ensure_all_finite=False, dtype="numeric"
         )
         labels = column_or_1d(labels, warn=True)
-        check_classification_targets(labels)
+        with warnings.catch_warnings():
+            # One shot a class is what we are here for, not a sign of regression.
+            warnings.filterwarnings("ignore", message="The number of unique classes is greater")
+            check_classification_targets(labels)
         seen = np.unique(labels)
         if self.text_prior is None:
             self.classes_ = seen

@@ -1,0 +1,197 @@
+"""Small few-shot problems with text, estimators at given numbers, and numpy oracles."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gpcache import GPCacheClassifier, TextPrior, TipAdapterClassifier
+
+# Not in sorted order, and the last one has text but no shots.
+NAMES = ("oak", "ash", "fir", "elm", "yew")
+SHOTS = (5, 3, 4, 2, 0)
+
+# Numbers at which nothing is left to choose.
+NUMBERS = {"alpha": 3.0, "beta": 2.5, "noise": 0.2, "gain": 0.8}
+FLOAT64 = {"device": "cpu", "dtype": "float64"}
+
+# Every posterior of GPCache, small enough that an approximation differs from the exact one.
+PRECISIONS = {
+    "exact": {},
+    "grouped": {"precision": "grouped", "n_groups": 2},
+    "nystrom": {"precision": "nystrom", "n_landmarks": 10},
+    "nystrom-consistent": {"precision": "nystrom", "n_landmarks": 10, "cross": "consistent"},
+    "fourier": {"precision": "fourier", "n_features": 64},
+    "class_mean": {"precision": "class_mean"},
+    "unweighted": {"precision_weighting": False},
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Shots X (n, d) with labels y (n,), queries (m, d), and text for every class."""
+
+    X: np.ndarray
+    y: np.ndarray
+    queries: np.ndarray
+    prior: TextPrior
+
+    def rows(self, rows):
+        """The same problem with these shots alone, in this order."""
+        return replace(self, X=self.X[rows], y=self.y[rows])
+
+
+def make_problem(*, shots=SHOTS, names=NAMES, width=12, n_queries=9, seed=0, spread=0.45):
+    """Classes in a common cone, as CLIP's are; rows are not of length one."""
+    generator = np.random.default_rng(seed)
+    centres = 1 + generator.normal(size=(len(names), width))
+    labels = np.repeat(np.arange(len(names)), shots)
+    labels = labels[generator.permutation(len(labels))]
+    drawn = generator.integers(len(names), size=n_queries)
+
+    def near(which):
+        return centres[which] + spread * generator.normal(size=(len(which), width))
+
+    text = centres + 0.3 * generator.normal(size=centres.shape)
+    return Problem(
+        near(labels), np.array(names)[labels], near(drawn), TextPrior(names, text, logit_scale=12.0)
+    )
+
+
+# The oracles: numpy, explicit inverses, one equation a line.
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def softmax(logits):
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
+
+
+def kernel(x, y, beta):
+    """κ(x, y) = exp(−β(1 − xᵀy))."""
+    return np.exp(-beta * (1 - x @ y.T))
+
+
+def one_hot(labels, classes):
+    return (np.asarray(labels)[:, None] == np.asarray(classes)[None, :]).astype(float)
+
+
+def posterior(keys, values, queries, *, beta, noise):
+    """k G⁻¹ V (m, c) and 1 − k G⁻¹ kᵀ (m,), with G = K + noise·I."""
+    inverse = np.linalg.inv(kernel(keys, keys, beta) + noise * np.eye(len(keys)))
+    cross = kernel(queries, keys, beta)
+    return cross @ inverse @ values, 1 - np.diag(cross @ inverse @ cross.T)
+
+
+def feature_map(space, X, y, *, shrinkage=4.0, projection=None):
+    """φ learned from rows X with labels y: project, centre, whiten, each if asked, normalise."""
+
+    def projected(rows):
+        rows = unit(rows)
+        return rows if projection is None else unit(rows @ projection.T + rows)
+
+    if space == "raw":
+        return projected
+    rows = projected(X)
+    mean = rows.mean(0)
+    if space == "centred":
+        return lambda queries: unit(projected(queries) - mean)
+    scatter = np.zeros((rows.shape[1], rows.shape[1]))
+    for name in np.unique(y):
+        deviation = rows[y == name] - rows[y == name].mean(0)
+        scatter += deviation.T @ deviation
+    shrunk = scatter + shrinkage * np.trace(scatter) / (len(rows) - 1) * np.eye(len(scatter))
+    values, vectors = np.linalg.eigh(shrunk)
+    root = vectors @ np.diag(values**-0.5) @ vectors.T
+    return lambda queries: unit((projected(queries) - mean) @ root)
+
+
+def zero_shot(prior, X):
+    """s f W (m, c), columns in sorted order of the class names."""
+    order = np.argsort(prior.class_names)
+    return prior.logit_scale * unit(X) @ unit(np.asarray(prior.vectors))[order].T
+
+
+def gp_logits(
+    problem,
+    queries,
+    *,
+    alpha,
+    beta,
+    noise,
+    gain=1.0,
+    eta=0.0,
+    prior="residual",
+    space="whitened",
+    with_text=True,
+    projection=None,
+):
+    """gain · s f W + α · k G⁻¹ V / variance^η; V = Y, or Y − softmax(s f W) for the residual."""
+    classes = np.sort(problem.prior.class_names) if with_text else np.unique(problem.y)
+    values, text = one_hot(problem.y, classes), 0.0
+    if with_text:
+        text = gain * zero_shot(problem.prior, queries)
+        if prior == "residual":
+            values = values - softmax(zero_shot(problem.prior, problem.X))
+    phi = feature_map(space, problem.X, problem.y, projection=projection)
+    mean, variance = posterior(phi(problem.X), values, phi(queries), beta=beta, noise=noise)
+    return text + alpha * mean / variance[:, None] ** eta
+
+
+def gp_cache(problem=None, **options):
+    """GPCache at given numbers in float64; with the problem's text if a problem is given."""
+    prior = None if problem is None else problem.prior
+    return GPCacheClassifier(**{"text_prior": prior} | NUMBERS | FLOAT64 | options)
+
+
+def tip_adapter(problem=None, **options):
+    """Tip-Adapter at given numbers in float64."""
+    prior = None if problem is None else problem.prior
+    numbers = {name: NUMBERS[name] for name in ("alpha", "beta", "gain")}
+    return TipAdapterClassifier(**{"text_prior": prior} | numbers | FLOAT64 | options)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The matrices are small: on a busy machine more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def problem():
+    return make_problem()
+
+
+@pytest.fixture(scope="session", params=list(PRECISIONS))
+def precision(request):
+    """Options of every posterior that GPCache knows, the plain sum included."""
+    return PRECISIONS[request.param]
+
+
+# Scope "session" lets property tests (hypothesis) take this as well.
+@pytest.fixture(scope="session")
+def tools():
+    """The helpers of this file: test files cannot import a conftest."""
+    return SimpleNamespace(
+        numbers=NUMBERS,
+        float64=FLOAT64,
+        make_problem=make_problem,
+        unit=unit,
+        softmax=softmax,
+        kernel=kernel,
+        one_hot=one_hot,
+        posterior=posterior,
+        feature_map=feature_map,
+        zero_shot=zero_shot,
+        gp_logits=gp_logits,
+        gp_cache=gp_cache,
+        tip_adapter=tip_adapter,
+    )
