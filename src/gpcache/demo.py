@@ -38,8 +38,8 @@ def linear_probe(shots: int) -> Any:
 
 
 METHODS: dict[str, Callable[[int], Any]] = {
-    "GPCache": lambda shots: GPCacheClassifier(),
-    "Tip-Adapter": lambda shots: TipAdapterClassifier(),
+    "GPCache": lambda _: GPCacheClassifier(),
+    "Tip-Adapter": lambda _: TipAdapterClassifier(),
     "linear probe": linear_probe,
 }
 

@@ -164,7 +164,7 @@ def test_the_projection_comes_before_the_centre(wide, tools):
     expected = unit(tools.numpy64(projection(wide.queries)) - rows.mean(0))
     tools.close(mapping(wide.queries), expected)
     after = projection(wide.queries - wide.keys.mean(0))
-    assert (mapping(wide.queries) - after).abs().max() > 0.05
+    assert (mapping(wide.queries) - after).abs().max() > 0.02
 
 
 @pytest.mark.parametrize("projected", [False, True])
@@ -234,6 +234,5 @@ def test_a_fixed_map_finds_labels_that_are_pure_chance(device):
     whole = space.fit(rows, labels)
     leaking = accuracy(lambda _: whole)
     honest = accuracy(lambda row: space.fit(rows[others != row], labels[others != row]))
-    print(leaking, honest)
     assert leaking > 0.9
     assert honest < 0.4

@@ -44,9 +44,10 @@ USES = {
 }
 
 
+@pytest.mark.parametrize(("m", "c"), [(3, 2), (2, 4), (1, 1)], ids=["rows", "values", "single"])
 @pytest.mark.parametrize("batch", [(), (4,)], ids=["one", "batch"])
-def test_forward_and_gradient_equal_autograd_through_an_inverse(batch, device, dtype, tools):
-    tensors = inputs(*batch, device=device, dtype=dtype)
+def test_forward_and_gradient_equal_autograd_through_an_inverse(batch, m, c, device, dtype, tools):
+    tensors = inputs(*batch, m=m, c=c, device=device, dtype=dtype)
     for actual, expected in zip(implicit(*tensors), explicit(*tensors), strict=True):
         tools.close(actual, expected)
     for use in USES.values():

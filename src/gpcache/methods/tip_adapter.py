@@ -29,7 +29,7 @@ class TipAdapterClassifier(CacheClassifier):
         as in `GPCacheClassifier`.
     """
 
-    _defaults = Defaults(beta=5.5, one_shot_alpha_with_text=1.0, one_shot_alpha_without_text=1.0)
+    _defaults = Defaults(beta=5.5, one_shot_alpha_with_text=8.0, one_shot_alpha_without_text=20.0)
 
     def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
         return Unweighted, {}
