@@ -29,23 +29,32 @@ class SweepPoint(NamedTuple):
 
 
 class Sweep:
-    """Keys' similarities (n, n), their values (n, c), and queries' similarities (m, n).
+    """Keys (n, d) with values (n, c), and queries (m, d): unit rows in the kernel's space.
 
     Without queries, the points are the keys themselves, each left out in turn.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, queries: Tensor | None = None) -> None:
-        self._similarity = keys @ keys.mT
-        self._cross = None if queries is None else queries @ keys.mT
+    def __init__(
+        self, keys: Tensor, values: Tensor, queries: Tensor | None = None, *, keep: bool = True
+    ) -> None:
+        """`keep` holds the similarities between calls; otherwise memory is needed for one alone."""
+        self._keys = keys
+        self._queries = queries
         self._values = values
+        self._kept = self._similarities() if keep else None
+
+    def _similarities(self) -> tuple[Tensor, Tensor | None]:
+        cross = None if self._queries is None else self._queries @ self._keys.mT
+        return self._keys @ self._keys.mT, cross
 
     @torch.no_grad()
     def at(
         self, beta: float, noises: Sequence[float], *, with_variance: bool = True
     ) -> list[SweepPoint]:
         """One point for each noise."""
-        matrix = kernel_of(self._similarity, beta)
-        cross = None if self._cross is None else kernel_of(self._cross, beta)
+        similarity, cross_similarity = self._kept or self._similarities()
+        matrix = kernel_of(similarity, beta)
+        cross = None if cross_similarity is None else kernel_of(cross_similarity, beta)
         if len(noises) >= EIGEN_FROM:
             return self._by_eigenvalues(matrix, cross, noises, with_variance)
         return [self._by_factor(matrix, cross, noise, with_variance) for noise in noises]

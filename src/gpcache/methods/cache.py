@@ -214,7 +214,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         """Mean (m, c) and variance of the cache: (m,), or (m, g) when classes are grouped."""
         features = self._read_queries(X)
         with torch.no_grad():
-            mean, variance = self._model.precision.posterior(self._model.feature_map(features))
+            mean, variance = self._model.posterior(features)
         if not isinstance(self._model.precision, GroupedPrecision):
             variance = variance[:, 0]
         return mean.double().cpu().numpy(), variance.double().cpu().numpy()

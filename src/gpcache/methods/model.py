@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import Precision
+from gpcache.gp import Posterior, Precision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.precision import BATCH_ELEMENTS
@@ -63,8 +64,18 @@ class CacheModel:
 
     def logits(self, features: Tensor) -> Tensor:
         """(m, c), in batches that keep the kernel rows small."""
+        return torch.cat([self._logits(batch) for batch in self._batches(features)])
+
+    def posterior(self, features: Tensor) -> Posterior:
+        """Mean (m, c) and variance (m, g) of the cache, in the same batches."""
+        found = [
+            self.precision.posterior(self.feature_map(batch)) for batch in self._batches(features)
+        ]
+        return Posterior(torch.cat([f.mean for f in found]), torch.cat([f.variance for f in found]))
+
+    def _batches(self, features: Tensor) -> Sequence[Tensor]:
         size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
-        return torch.cat([self._logits(batch) for batch in torch.split(features, size)])
+        return torch.split(features, size)
 
     def _logits(self, features: Tensor) -> Tensor:
         mapped = self.feature_map(features)

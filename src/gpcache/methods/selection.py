@@ -119,7 +119,10 @@ class SelectionMixin:
             parts, protocol = [Part(recipe, shots, counted=rows)], LEAVE_ONE_OUT
         else:
             folds = self._fold_rows(self.n_folds // 2 if coarse else self.n_folds)
-            parts = [Part(recipe, shots[train], shots.features[held]) for train, held in folds]
+            parts = [
+                Part(recipe, shots[train], shots.features[held], siblings=len(folds))
+                for train, held in folds
+            ]
             rows = torch.cat([held for _, held in folds])
             protocol = folds_protocol(len(folds))
         return Evidence(parts, shots, rows, with_variance=with_variance, protocol=protocol)

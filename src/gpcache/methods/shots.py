@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gpcache.devices import free_memory
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.nystrom import rank_within
@@ -103,10 +104,12 @@ class Part:
         *,
         keys: Tensor | None = None,
         counted: Tensor | None = None,
+        siblings: int = 1,
     ) -> None:
         """`keys` (n, d') stand in for the mapped shots where they were trained.
 
         `counted` are the row numbers to answer about when keys are left out; all by default.
+        `siblings` is how many parts there will be, which share the memory.
         """
         self._counted = slice(None) if counted is None else counted
         feature_map = recipe.space.fit(shots.features, shots.labels)
@@ -117,10 +120,16 @@ class Part:
         self._plan = recipe.plan(shots)
         # The exact posterior is what default fits sweep: similarities are computed once.
         self._sweep = (
-            Sweep(self._keys, shots.values, self._queries)
+            Sweep(self._keys, shots.values, self._queries, keep=self._fits(siblings))
             if recipe.precision is ExactPrecision
             else None
         )
+
+    def _fits(self, siblings: int) -> bool:
+        """Whether the similarities of all parts take no more than a quarter of the free memory."""
+        n = len(self._keys) + (0 if self._queries is None else len(self._queries))
+        required = siblings * len(self._keys) * n * self._keys.element_size()
+        return required <= free_memory(self._keys.device) // 4
 
     def at(self, beta: float, noises: Sequence[float], *, with_variance: bool) -> list[SweepPoint]:
         """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
