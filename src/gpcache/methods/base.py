@@ -175,15 +175,16 @@ def _to_numpy(values: Any) -> Any:
     return values
 
 
-def positive(name: str, value: Any, *, owner: object, allow_zero: bool = False) -> float:
+def positive(
+    name: str, value: Any, *, owner: object, allow_zero: bool = False, auto: bool = True
+) -> float:
     """A finite number above zero (or not below), or one sentence that says what was wrong."""
     is_number = isinstance(value, int | float | np.integer | np.floating)
     good = is_number and not isinstance(value, bool) and np.isfinite(value)
     if not good or value < 0 or (value == 0 and not allow_zero):
-        bound = "zero or more" if allow_zero else "above zero"
-        raise DataError(
-            f"{name} of {type(owner).__name__} must be 'auto' or a number {bound}, got {value!r}."
-        )
+        bound = ("'auto' or " if auto else "") + "a number "
+        bound += "of zero or more" if allow_zero else "above zero"
+        raise DataError(f"{name} of {type(owner).__name__} must be {bound}, got {value!r}.")
     return float(value)
 
 

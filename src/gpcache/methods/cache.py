@@ -115,8 +115,10 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         evidence = self._select(settings, held_out)
         self._model = self._build(self._shots)
         if self._trains_keys and held_out is not None:
-            self._select(settings, held_out, keys=self._model.precision.keys)
-            self._rechoose()
+            keys = self._model.precision.keys
+            self._select(settings, held_out, keys=keys)
+            precision = self._condition(self._shots, keys)
+            self._model = replace(self._model, precision=precision, choice=self._choice)
         self._calibrate(held_out, evidence)
         return self
 
@@ -131,7 +133,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         one_of("criterion", self.criterion, ("nll", "accuracy", "marginal_likelihood"), owner=self)
         one_of("selection", self.selection, ("auto", "loo", "folds", "validation"), owner=self)
         one_of("strategy", self.strategy, ("adaptive", "grid"), owner=self)
-        positive("shrinkage", self.shrinkage, owner=self)
+        positive("shrinkage", self.shrinkage, owner=self, auto=False)
         if not isinstance(self.n_folds, int | np.integer) or self.n_folds < 4:
             raise DataError(f"n_folds must be a whole number of 4 or more, got {self.n_folds!r}.")
         return Settings(
@@ -183,26 +185,15 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""
         feature_map = self._recipe.space.fit(shots.features, shots.labels)
-        precision = self._recipe.precision(
-            self._recipe.plan(shots),
-            self._keys(shots, feature_map, self._choice),
-            shots.values,
-            beta=self._choice.beta,
-            noise=self._choice.noise,
-        )
-        return CacheModel(feature_map, precision, self._text, self._choice)
+        keys = self._keys(shots, feature_map, self._choice)
+        return CacheModel(feature_map, self._condition(shots, keys), self._text, self._choice)
 
-    def _rechoose(self) -> None:
-        """The model with its keys as they are, at numbers that were chosen anew."""
-        old = self._model.precision
-        precision = self._recipe.precision(
-            self._recipe.plan(self._shots),
-            old.keys,
-            old.values,
-            beta=self._choice.beta,
-            noise=self._choice.noise,
+    def _condition(self, shots: Shots, keys: Tensor) -> Precision:
+        """The posterior of these shots, with keys in the kernel's space, at the chosen numbers."""
+        choice = self._choice
+        return self._recipe.precision(
+            self._recipe.plan(shots), keys, shots.values, beta=choice.beta, noise=choice.noise
         )
-        self._model = replace(self._model, precision=precision, choice=self._choice)
 
     # Answers.
 

@@ -154,6 +154,8 @@ class GPCacheFClassifier(TrainedKeysMixin, GPCacheClassifier):
     precision_gradient : bool
         Whether (K + noise·I)⁻¹ is differentiated; False is the paper's *nograd*.
     epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule per step.
+    calibrate : bool
+        Whether to train anew in folds of the shots for an honest temperature and `loo_`.
     **options : everything that `GPCacheClassifier` takes.
     """
 

@@ -140,7 +140,7 @@ class SelectionMixin:
 
     def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
         """Logits (k, c) of held-out rows, their row numbers (k,), and how they were held out."""
-        shots, choice = self._shots, self._choice
+        shots = self._shots
         if not bool(shots.with_company().any()):
             return shots.values[:0], shots.labels[:0], "none: no class has two shots"
         if self._trains_keys:
@@ -150,7 +150,13 @@ class SelectionMixin:
             ]
             rows = torch.cat([held for _, held in folds])
             return torch.cat(found), rows, folds_protocol(len(folds))
-        evidence = evidence or self._evidence(choice.eta != 0, coarse=False)
+        return self._untrained_logits(
+            evidence or self._evidence(self._choice.eta != 0, coarse=False)
+        )
+
+    def _untrained_logits(self, evidence: Evidence) -> tuple[Tensor, Tensor, str]:
+        """What the evidence says at the chosen numbers, with keys that are the shots themselves."""
+        choice = self._choice
         held_out = evidence(choice.beta, [choice.noise])[0]
         logits = fuse(
             held_out.zero_shot,

@@ -40,7 +40,7 @@ class TipAdapterFClassifier(TrainedKeysMixin, TipAdapterClassifier):
 
     Parameters
     ----------
-    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule per step.
+    epochs, batch_size, learning_rate, weight_decay, calibrate : as in `GPCacheFClassifier`.
     **options : everything that `TipAdapterClassifier` takes.
     """
 

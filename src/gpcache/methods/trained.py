@@ -15,8 +15,9 @@ from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.base import positive
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel
-from gpcache.methods.shots import Shots
+from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.training import Training, train
+from gpcache.probability import fit_temperature
 from gpcache.search import Choice, Settings
 
 
@@ -24,7 +25,9 @@ class TrainedKeysMixin(CacheClassifier):
     """Start from the training-free model, then move its keys; text, labels and map stay.
 
     Hyper-parameters are those of the training-free model. With a validation set they are searched
-    again once the keys are trained.
+    again once the keys are trained. Without one, the temperature comes from training anew in each
+    fold of the shots; `calibrate=False` saves that time, takes the temperature of the training-free
+    model, and computes `loo_` only when it is asked for.
     """
 
     _trains_keys = True
@@ -39,6 +42,7 @@ class TrainedKeysMixin(CacheClassifier):
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
+        calibrate: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -46,6 +50,7 @@ class TrainedKeysMixin(CacheClassifier):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.calibrate = calibrate
 
     def fit(
         self,
@@ -99,6 +104,14 @@ class TrainedKeysMixin(CacheClassifier):
         with torch.no_grad():
             return self._from_parameter(parameter.detach(), feature_map)
 
+    def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
+        if self.calibrate or validation is not None or evidence is None:
+            super()._calibrate(validation, evidence)
+            return
+        logits, rows, _ = self._untrained_logits(evidence)
+        self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
+        self._report = None
+
     def _training(self) -> Training:
         return Training(
             self.epochs,
@@ -113,8 +126,8 @@ class TrainedKeysMixin(CacheClassifier):
             value = getattr(self, name)
             if not isinstance(value, int) or value < (0 if name == "epochs" else 1):
                 raise DataError(f"{name} must be a whole number and not below zero, got {value!r}.")
-        positive("learning_rate", self.learning_rate, owner=self)
-        positive("weight_decay", self.weight_decay, owner=self, allow_zero=True)
+        positive("learning_rate", self.learning_rate, owner=self, auto=False)
+        positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
         return super()._settings()
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:

@@ -36,6 +36,7 @@ class UpdatesMixin:
     _read_queries: Any
     _label_numbers: Any
     _make_shots: Any
+    _condition: Any
 
     def add(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
@@ -101,16 +102,7 @@ class UpdatesMixin:
         return precision if isinstance(precision, ExactPrecision) else None
 
     def _rebuild(self, keys: Tensor) -> None:
-        old = self._model.precision
-        self._accept_precision(
-            self._recipe.precision(
-                self._recipe.plan(self._shots),
-                keys,
-                self._shots.values,
-                beta=old.beta,
-                noise=old.noise,
-            )
-        )
+        self._accept_precision(self._condition(self._shots, keys))
 
     def _accept_precision(self, precision: Any) -> None:
         self._model = replace(self._model, precision=precision)
