@@ -11,6 +11,7 @@ RIDGE = 1e-6
 ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
+NEAR_BOUND = 0.05
 
 
 def fit_scales(
@@ -23,10 +24,14 @@ def fit_scales(
     active set, all problems at once.
     """
     k, e, n, _ = directions.shape
-    size = directions.square().mean((-2, -1)).sqrt().clamp(min=torch.finfo(directions.dtype).tiny)
+    # Relative to the largest entry: its own square may be beyond float32.
+    tiny = torch.finfo(directions.dtype).tiny
+    largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
+    size = largest * (directions / largest[..., None, None]).square().mean((-2, -1)).sqrt()
+    size = size.clamp(min=tiny)
     unit = directions / size[..., None, None]
     at_label = unit[..., torch.arange(n, device=labels.device), labels]  # (k, e, n)
-    ridge = RIDGE * torch.eye(k, dtype=unit.dtype, device=unit.device)
+    eye = torch.eye(k, dtype=torch.bool, device=unit.device)
 
     def logits_at(scales: Tensor) -> Tensor:
         fused = torch.einsum("kenc,ek->enc", unit, scales)
@@ -44,11 +49,14 @@ def fit_scales(
         expected = weighted.sum(-1)  # (k, e, n)
         gradient = (expected - at_label).mean(-1).mT + RIDGE * scales  # (e, k)
         hessian = torch.einsum("kenc,lenc->ekl", weighted, unit) / n
-        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + ridge
-        free = (scales > 0) | (gradient < 0)
+        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + RIDGE * eye
+        # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
+        # a joint step of directions that are alike would jam there.
+        residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
+        free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
         pair = free[:, :, None] & free[:, None, :]
-        hessian = torch.where(pair, hessian, torch.eye(k, dtype=unit.dtype, device=unit.device))
-        step = torch.linalg.solve(hessian, (gradient * free)[..., None])[..., 0]
+        hessian = torch.where(pair | eye, hessian, 0.0)
+        step = torch.linalg.solve(hessian, gradient[..., None])[..., 0]
         length = unit.new_ones(e, 1)
         for _ in range(HALVINGS):
             proposal = (scales - length * step).clamp(min=0)

@@ -195,11 +195,8 @@ def test_the_mean_alone_is_for_inference(process, problem, tools):
     tools.close(mean, tools.build(process, problem).posterior(problem.queries).mean)
 
 
-def test_inference_takes_no_gradient_away(process, problem64, tools, request):
+def test_inference_takes_no_gradient_away(process, problem64, tools):
     """What was cached while nothing was recorded must not stand in for what training needs."""
-    if process == "grouped":
-        reason = "mean() and leave_out() cache GroupedPrecision._block_keys without a gradient"
-        request.applymarker(pytest.mark.xfail(reason=reason))
     plan = tools.build(process, problem64)._plan
     keys = problem64.keys.clone().requires_grad_()
     found = []

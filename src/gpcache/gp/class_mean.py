@@ -42,7 +42,8 @@ class ClassMeanPrecision(Precision):
         cls, labels: Tensor, n_classes: int, *, dtype: torch.dtype = torch.float64, **_: Any
     ) -> Membership:
         """Which rows make which key; the classes must fit as the keys of an exact posterior do."""
-        need_memory(min(n_classes, len(labels)), 1, n_classes, labels, dtype)
+        # One group at most: the remedy of more groups would count shots, not classes.
+        need_memory(min(n_classes, len(labels)), 1, 1, labels, dtype)
         _, key_of_row, counts = torch.unique(labels, return_inverse=True, return_counts=True)
         return Membership(key_of_row, counts)
 

@@ -39,7 +39,7 @@ class FactoredPrecision(Precision):
 
     # How keys, values and results are laid out; grouping overrides these.
 
-    @cached_property
+    @property
     def _block_keys(self) -> Tensor:
         return self.keys
 

@@ -81,7 +81,7 @@ class KernelSpace:
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
         scatter = within_class_scatter(rows, labels)
         spread = scatter.trace() / max(1, len(rows) - 1)
-        if float(spread) <= _tiny(rows) ** 2:
+        if float(spread.detach()) <= _tiny(rows) ** 2:
             # One shot a class (or copies of it): nothing is known of the scatter within classes.
             return None
         eye = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)

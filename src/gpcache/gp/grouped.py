@@ -81,7 +81,7 @@ class GroupedPrecision(FactoredPrecision):
     def _column_of_rows(self) -> Tensor:
         return self._plan.row_group
 
-    @cached_property
+    @property  # not cached: inference would leave it without the gradient that training needs
     def _block_keys(self) -> Tensor:
         # Selecting, not indexing: its gradient is a plain sum, that of indexing sorts first.
         rows = self._plan.rows

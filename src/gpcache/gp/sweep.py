@@ -69,7 +69,7 @@ class Sweep:
         if cross is None:
             inverse = torch.cholesky_inverse(factor)
             solved = inverse @ self._values
-            return self._left_out(solved, inverse.diagonal(), noise, evidence)
+            return self._left_out(solved, inverse.diagonal(), noise, evidence, with_variance)
         solved = solve(factor, self._values)
         variance = proper(1 - quadratic(factor, cross))[:, None] if with_variance else None
         return SweepPoint(cross @ solved, variance, self._likelihood(solved, evidence))
@@ -90,17 +90,22 @@ class Sweep:
             solved = vectors @ scaled
             if reach is None:
                 diagonal = vectors.square() @ inverse
-                points.append(self._left_out(solved, diagonal, noise, evidence))
+                points.append(self._left_out(solved, diagonal, noise, evidence, with_variance))
                 continue
             variance = proper(1 - reach.square() @ inverse)[:, None] if with_variance else None
             points.append(SweepPoint(reach @ scaled, variance, self._likelihood(solved, evidence)))
         return points
 
     def _left_out(
-        self, solved: Tensor, diagonal: Tensor, noise: float, evidence: Tensor
+        self,
+        solved: Tensor,
+        diagonal: Tensor,
+        noise: float,
+        evidence: Tensor,
+        with_variance: bool,
     ) -> SweepPoint:
         mean = self._values - solved / diagonal[:, None]
-        variance = proper(1 / diagonal - noise)[:, None]
+        variance = proper(1 / diagonal - noise)[:, None] if with_variance else None
         return SweepPoint(mean, variance, self._likelihood(solved, evidence))
 
     def _likelihood(self, solved: Tensor, log_determinant: Tensor) -> float:
