@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpcache.errors import DataError
 from gpcache.gp.cholesky import cholesky, log_determinant, solve
 from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
 from gpcache.gp.kernels import gram, kernel
@@ -88,10 +89,11 @@ class ExactPrecision(FactoredPrecision):
 
     def revalue(self, rows: Tensor, values: Tensor) -> ExactPrecision:
         """The posterior with other values (k, c) for these rows (relabelling): O(n) a row."""
+        if len(torch.unique(rows)) != len(rows):
+            raise DataError("revalue got a row more than once: which of its values should hold?")
         changed = self.values.clone()
         changed[rows] = values
-        rows = torch.unique(rows)  # a row that is named twice changes once
-        solved = self.solved_values + self._inverse[:, rows] @ (changed - self.values)[rows]
+        solved = self.solved_values + self._inverse[:, rows] @ (values - self.values[rows])
         return self._updated(self.keys, changed, self.covariance, self._inverse, solved)
 
     def with_columns(self, source: Tensor) -> ExactPrecision:
