@@ -275,13 +275,15 @@ def paper() -> None:
             expected = PROTOTYPE[name, shots]
             eta, beta, noise = np.median(chosen, axis=0)
             by_draw = np.reshape(values["paper"], (-1, 2)).mean(1)
-            error = by_draw.std(ddof=1) / np.sqrt(len(by_draw)) if len(by_draw) > 1 else np.nan
+            error = ""
+            if len(by_draw) > 1:
+                error = f" ± {by_draw.std(ddof=1) / np.sqrt(len(by_draw)):.1f}"
             rows.append(
                 [
                     title(name),
                     str(shots),
                     str(len(chosen) // 2),
-                    f"{mean['paper']:.1f} ± {error:.1f}",
+                    f"{mean['paper']:.1f}{error}",
                 ]
                 + [str(expected), f"{mean['paper'] - expected:+.1f}", f"{mean['tip']:.1f}"]
                 + [f"{mean['without']:.1f}", f"{eta:g}", f"{beta:.2g}", f"{noise:.2g}"]

@@ -36,19 +36,28 @@ BETA_RANGE, NOISE_RANGE = (2.0**-4, 2.0**6), (1e-4, 1e2)
 PULL = 0.03
 
 
+class OneShot(NamedTuple):
+    """Numbers for one shot a class, where nothing can be left out to choose on."""
+
+    noise: float
+    alpha: float
+
+
+ONE_SHOT_WITH_TEXT = OneShot(noise=0.3, alpha=16.0)
+ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=50.0)
+
+
 @dataclass(frozen=True)
 class Defaults:
     """Where the walk starts and is pulled to, and what is shipped for data that cannot speak.
 
-    Chosen on DTD and Caltech, ViT-B/32 (docs/defaults.md): with one shot a class nothing can be
-    left out, so these numbers are used as they are.
+    Chosen on DTD and Caltech, ViT-B/32 (docs/defaults.md).
     """
 
     beta: float = 1.0
     noise: float = 1.0
-    one_shot_noise: float = 0.3
-    one_shot_alpha_with_text: float = 16.0
-    one_shot_alpha_without_text: float = 30.0
+    with_text: OneShot = ONE_SHOT_WITH_TEXT
+    without_text: OneShot = ONE_SHOT_WITHOUT_TEXT
 
 
 @dataclass(frozen=True)
@@ -102,11 +111,11 @@ Evaluate = Callable[[float, Sequence[float]], Sequence[HeldOut]]
 def shipped(settings: Settings, *, with_text: bool) -> Choice:
     """The choice where no held-out row can tell: what was asked for, else the defaults."""
     base = settings.defaults
-    alpha = base.one_shot_alpha_with_text if with_text else base.one_shot_alpha_without_text
+    one_shot = base.with_text if with_text else base.without_text
     return Choice(
         beta=_or(settings.beta, base.beta),
-        noise=_or(settings.noise, base.one_shot_noise),
-        alpha=_or(settings.alpha, alpha),
+        noise=_or(settings.noise, one_shot.noise),
+        alpha=_or(settings.alpha, one_shot.alpha),
         eta=_or(settings.eta, 0.0),
         gain=_or(settings.gain, 1.0),
     )

@@ -163,8 +163,10 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
                 "Use selection='folds', which learns it again without the held-out shots."
             )
         if space.sees_labels and not bool(self._shots.with_company().any()):
-            # One shot a class says nothing about the scatter within classes.
-            return replace(space, name="raw")
+            # One shot a class says nothing about the scatter within classes. Without text nothing
+            # else sets the scale of the logits, and how alike the images of a data set are
+            # should not: centring takes that out.
+            return replace(space, name="centred" if self._text is None else "raw")
         return space
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:

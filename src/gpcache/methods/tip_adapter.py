@@ -14,7 +14,7 @@ from gpcache.gp import Precision, Unweighted
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.trained import TrainedKeysMixin
-from gpcache.search import Defaults
+from gpcache.search import Defaults, OneShot
 
 
 class TipAdapterClassifier(CacheClassifier):
@@ -29,7 +29,11 @@ class TipAdapterClassifier(CacheClassifier):
         as in `GPCacheClassifier`.
     """
 
-    _defaults = Defaults(beta=5.5, one_shot_alpha_with_text=8.0, one_shot_alpha_without_text=20.0)
+    _defaults = Defaults(
+        beta=5.5,
+        with_text=OneShot(noise=1.0, alpha=8.0),
+        without_text=OneShot(noise=1.0, alpha=20.0),
+    )
 
     def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
         return Unweighted, {}
