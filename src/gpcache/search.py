@@ -165,10 +165,10 @@ def _walk(
     def at(place: tuple[int, int]) -> Choice | None:
         beta = start_beta * math.exp(place[0] * STEP_BETA / 2)
         noise = start_noise * math.exp(place[1] * STEP_NOISE / 2)
-        inside = (
-            BETA_RANGE[0] <= beta <= BETA_RANGE[1] and NOISE_RANGE[0] <= noise <= NOISE_RANGE[1]
-        )
-        if place not in seen and (inside or place == (0, 0)):
+        # The range bounds what is walked, not what was given.
+        inside = place[0] == 0 or BETA_RANGE[0] <= beta <= BETA_RANGE[1]
+        inside = inside and (place[1] == 0 or NOISE_RANGE[0] <= noise <= NOISE_RANGE[1])
+        if place not in seen and inside:
             seen[place] = look(beta, [noise])[0]
         return seen.get(place)
 
@@ -182,7 +182,7 @@ def _walk(
                 if (choice := at(place)) is not None
             }
             place = min(around, key=lambda p: around[p].score, default=here)
-            if place == here or around[place].score >= best.score:
+            if place == here or not around[place].score < best.score:  # NaN is no improvement
                 break
             here, best = place, around[place]
     return list(seen.values())

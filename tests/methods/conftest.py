@@ -1,5 +1,6 @@
 """Small few-shot problems with text, estimators at given numbers, and numpy oracles."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache import GPCacheClassifier, TextPrior, TipAdapterClassifier
+from gpcache import GPCacheClassifier, GPCacheError, TextPrior, TipAdapterClassifier
 
 # Not in sorted order, and the last one has text but no shots.
 NAMES = ("oak", "ash", "fir", "elm", "yew")
@@ -72,6 +73,12 @@ def softmax(logits):
     return shifted / shifted.sum(1, keepdims=True)
 
 
+def nll(logits, labels):
+    """Mean −log softmax(logits) at class numbers (n,), in nats."""
+    shifted = logits - logits.max(1, keepdims=True)
+    return np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels])
+
+
 def kernel(x, y, beta):
     """κ(x, y) = exp(−β(1 − xᵀy))."""
     return np.exp(-beta * (1 - x @ y.T))
@@ -88,6 +95,17 @@ def posterior(keys, values, queries, *, beta, noise):
     return cross @ inverse @ values, 1 - np.diag(cross @ inverse @ cross.T)
 
 
+def whitening(rows, y, shrinkage=4.0):
+    """Mean (d,) and inverse root (d, d) of S + λ·tr(S)/(n − 1)·I, S the scatter within classes."""
+    scatter = np.zeros((rows.shape[1], rows.shape[1]))
+    for name in np.unique(y):
+        deviation = rows[y == name] - rows[y == name].mean(0)
+        scatter += deviation.T @ deviation
+    shrunk = scatter + shrinkage * np.trace(scatter) / (len(rows) - 1) * np.eye(len(scatter))
+    values, vectors = np.linalg.eigh(shrunk)
+    return rows.mean(0), vectors @ np.diag(values**-0.5) @ vectors.T
+
+
 def feature_map(space, X, y, *, shrinkage=4.0, projection=None):
     """φ learned from rows X with labels y: project, centre, whiten, each if asked, normalise."""
 
@@ -97,17 +115,9 @@ def feature_map(space, X, y, *, shrinkage=4.0, projection=None):
 
     if space == "raw":
         return projected
-    rows = projected(X)
-    mean = rows.mean(0)
     if space == "centred":
-        return lambda queries: unit(projected(queries) - mean)
-    scatter = np.zeros((rows.shape[1], rows.shape[1]))
-    for name in np.unique(y):
-        deviation = rows[y == name] - rows[y == name].mean(0)
-        scatter += deviation.T @ deviation
-    shrunk = scatter + shrinkage * np.trace(scatter) / (len(rows) - 1) * np.eye(len(scatter))
-    values, vectors = np.linalg.eigh(shrunk)
-    root = vectors @ np.diag(values**-0.5) @ vectors.T
+        return lambda queries: unit(projected(queries) - projected(X).mean(0))
+    mean, root = whitening(projected(X), y, shrinkage)
     return lambda queries: unit((projected(queries) - mean) @ root)
 
 
@@ -156,6 +166,18 @@ def tip_adapter(problem=None, **options):
     return TipAdapterClassifier(**{"text_prior": prior} | numbers | FLOAT64 | options)
 
 
+@contextmanager
+def one_sentence(kind, phrase):
+    """What is inside must fail as a user's mistake does: one sentence, and no chain of causes."""
+    with pytest.raises(kind, match=phrase) as caught:
+        yield
+    error = caught.value
+    assert isinstance(error, GPCacheError | ValueError | TypeError)
+    assert "\n" not in str(error)
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__
+
+
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """The matrices are small: on a busy machine more threads only wait for each other."""
@@ -186,12 +208,15 @@ def tools():
         make_problem=make_problem,
         unit=unit,
         softmax=softmax,
+        nll=nll,
         kernel=kernel,
         one_hot=one_hot,
         posterior=posterior,
+        whitening=whitening,
         feature_map=feature_map,
         zero_shot=zero_shot,
         gp_logits=gp_logits,
         gp_cache=gp_cache,
         tip_adapter=tip_adapter,
+        one_sentence=one_sentence,
     )

@@ -52,8 +52,10 @@ def test_a_projection_comes_before_the_space_and_leaves_the_text_alone(
 
 
 def test_a_projection_may_be_a_function(problem, tools, matrix):
-    step = torch.tensor(matrix)
-    by_function = tools.gp_cache(problem, projection=lambda rows: rows @ step.mT + rows)
+    def projection(rows):
+        return torch.nn.functional.normalize(rows @ torch.tensor(matrix).mT + rows)
+
+    by_function = tools.gp_cache(problem, projection=projection)
     by_matrix = tools.gp_cache(problem, projection=matrix)
     np.testing.assert_allclose(
         by_function.fit(problem.X, problem.y).logits(problem.queries),
@@ -67,9 +69,7 @@ def test_shrinkage_is_that_of_the_whitening(problem, tools):
     found = estimator.fit(problem.X, problem.y).posterior(problem.queries)[0]
     phi = tools.feature_map("whitened", problem.X, problem.y, shrinkage=0.3)
     values = tools.one_hot(problem.y, np.unique(problem.y))
-    expected, _ = tools.posterior(
-        phi(problem.X), values, phi(problem.queries), beta=2.5, noise=0.2
-    )
+    expected, _ = tools.posterior(phi(problem.X), values, phi(problem.queries), beta=2.5, noise=0.2)
     np.testing.assert_allclose(found, expected, **CLOSE)
 
 

@@ -64,12 +64,16 @@ def test_fourier_features_come_nearer_as_they_grow(problem, tools):
     exact = tools.gp_cache(problem).fit(problem.X, problem.y).logits(problem.queries)
 
     def error(n_features):
-        approximate = tools.gp_cache(problem, precision="fourier", n_features=n_features)
-        found = approximate.fit(problem.X, problem.y).logits(problem.queries)
-        return np.sqrt(np.mean((found - exact) ** 2))
+        found = [
+            tools.gp_cache(problem, precision="fourier", n_features=n_features, random_state=seed)
+            .fit(problem.X, problem.y)
+            .logits(problem.queries)
+            for seed in range(4)
+        ]
+        return np.sqrt(np.mean((np.array(found) - exact) ** 2))
 
-    # D^−½ says a factor of 16; a draw may be off by two.
-    assert error(16384) < error(64) / 8
+    # D^−½ says a factor of 8; the draws may be off by half of it.
+    assert error(1024) < error(16) / 4
 
 
 CHOSEN = [

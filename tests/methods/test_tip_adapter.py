@@ -65,9 +65,7 @@ def test_it_is_gpcache_without_precision_weighting(problem, tools):
 
 
 def test_its_posterior_has_variance_one(problem, tools):
-    mean, variance = (
-        tools.tip_adapter(problem).fit(problem.X, problem.y).posterior(problem.queries)
-    )
+    mean, variance = tools.tip_adapter(problem).fit(problem.X, problem.y).posterior(problem.queries)
     np.testing.assert_allclose(
         3.0 * mean + 0.8 * tools.zero_shot(problem.prior, problem.queries),
         by_hand(problem, tools, alpha=3.0, beta=2.5, gain=0.8),

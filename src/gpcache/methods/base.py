@@ -20,6 +20,7 @@ from torch import Tensor
 from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
+from gpcache.methods.arguments import to_numpy
 from gpcache.methods.text_prior import TextPrior
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,9 +79,12 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        array, labels = validate_data(
-            self, _to_numpy(X), _to_numpy(y), ensure_all_finite=False, dtype="numeric"
-        )
+        array, labels = self._validated(X, to_numpy(y))
+        if self.text_prior is not None and not isinstance(self.text_prior, TextPrior):
+            raise DataError(
+                "text_prior must be a TextPrior(class_names, vectors), "
+                f"got a {type(self.text_prior).__name__}."
+            )
         labels = column_or_1d(labels, warn=True)
         with warnings.catch_warnings():
             # One shot a class is what we are here for, not a sign of regression.
@@ -102,10 +106,23 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_queries(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
-        array = validate_data(
-            self, _to_numpy(X), reset=False, ensure_all_finite=False, dtype="numeric"
-        )
+        array = self._validated(X, reset=False)
         return self._unit(array, "X")
+
+    def _validated(self, X: ArrayLike, *y: Any, **options: Any) -> Any:
+        """scikit-learn's checks, each failure as one sentence; values are checked in `_unit`."""
+        array = to_numpy(X)
+        if isinstance(array, np.ndarray) and array.ndim == 1:
+            raise DataError(
+                "Expected 2D array, got 1D array instead: X has one row per image. "
+                "Reshape your data with X.reshape(1, -1) if it is a single row."
+            )
+        try:
+            return validate_data(
+                self, array, *y, ensure_all_finite=False, dtype="numeric", **options
+            )
+        except ValueError as error:
+            raise DataError(" ".join(str(error).split())) from None
 
     def _unit(self, array: NDArray[Any], name: str) -> Tensor:
         finite = np.isfinite(array).all(1)
@@ -123,7 +140,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             )
         if array.dtype.kind not in "fiu":
             array = array.astype(np.float64)
-        return unit_rows(torch.as_tensor(array, device=self._device).to(self._dtype))
+        # Torch takes no array that runs backwards.
+        rows = torch.as_tensor(np.ascontiguousarray(array), device=self._device)
+        return unit_rows(rows.to(self._dtype))
 
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
         """Labels → class numbers; each must be known."""
@@ -165,33 +184,3 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (m, c): softmax of the logits at the fitted temperature."""
         logits = torch.as_tensor(self.logits(X)) / self.temperature_
         return logits.softmax(1).numpy()
-
-
-def _to_numpy(values: Any) -> Any:
-    """A torch tensor of any device as an array; anything else as it is."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return values
-
-
-def positive(
-    name: str, value: Any, *, owner: object, allow_zero: bool = False, auto: bool = True
-) -> float:
-    """A finite number above zero (or not below), or one sentence that says what was wrong."""
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    good = is_number and not isinstance(value, bool) and np.isfinite(value)
-    if not good or value < 0 or (value == 0 and not allow_zero):
-        bound = ("'auto' or " if auto else "") + "a number "
-        bound += "of zero or more" if allow_zero else "above zero"
-        raise DataError(f"{name} of {type(owner).__name__} must be {bound}, got {value!r}.")
-    return float(value)
-
-
-def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object) -> None:
-    """Refuse an option that does not exist, naming those that do."""
-    if value not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
-        raise DataError(
-            f"{name} of {type(owner).__name__} must be one of {choices}, got {value!r}."
-        )

@@ -18,7 +18,8 @@ from torch import Tensor
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
 from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, ResidualProjection
-from gpcache.methods.base import FeatureClassifier, one_of, positive
+from gpcache.methods.arguments import label_array, one_of, positive, whole
+from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import CacheModel, Explanation
 from gpcache.methods.selection import SelectionMixin
 from gpcache.methods.shots import Recipe, Shots, make_values
@@ -111,7 +112,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         self._text = self._text_vectors()
         self._shots = self._make_shots(features, self._label_numbers(labels))
         self._recipe = Recipe(self._kernel_space(), *self._precision())
-        held_out = None if validation is None else self._read_validation(*validation)
+        held_out = None if validation is None else self._read_validation(validation)
         evidence = self._select(settings, held_out)
         self._model = self._build(self._shots)
         if self._trains_keys and held_out is not None:
@@ -134,8 +135,13 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         one_of("selection", self.selection, ("auto", "loo", "folds", "validation"), owner=self)
         one_of("strategy", self.strategy, ("adaptive", "grid"), owner=self)
         positive("shrinkage", self.shrinkage, owner=self, auto=False)
-        if not isinstance(self.n_folds, int | np.integer) or self.n_folds < 4:
-            raise DataError(f"n_folds must be a whole number of 4 or more, got {self.n_folds!r}.")
+        whole("n_folds", self.n_folds, least=4)
+        whole("random_state", self.random_state, least=0)
+        if self.criterion == "marginal_likelihood" and not self._precision()[0].uses_noise:
+            raise ProtocolError(
+                "A plain kernel cache is no probability model and has no marginal likelihood: "
+                "use criterion='nll' or 'accuracy'."
+            )
         return Settings(
             **numbers,
             criterion=self.criterion,
@@ -175,9 +181,11 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         values = make_values(labels, prior, features, len(self.classes_))
         return Shots(features, labels, values, zero_shot)
 
-    def _read_validation(self, X: ArrayLike, y: ArrayLike) -> Shots:
-        labels = np.asarray(y)
-        features = self._read_queries(X)
+    def _read_validation(self, validation: Any) -> Shots:
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise DataError("validation must be a pair (X, y) of rows and their labels.")
+        features = self._read_queries(validation[0])
+        labels = label_array("validation", validation[1])
         if len(labels) != len(features):
             raise DataError(
                 f"The validation set has {len(features)} rows and {len(labels)} labels."
@@ -228,7 +236,9 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             if labels is None:
                 column = (cache * mean + text).argmax(1)
             else:
-                column = self._label_numbers(np.asarray(labels))
+                column = self._label_numbers(label_array("explain", labels))
+                if len(column) != len(features):
+                    raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
             rows = torch.arange(len(features), device=mean.device)
             shares = model.precision.weights(mapped) * model.precision.weighted_values.mT[column]
             shares = shares * cache[rows, column, None]

@@ -17,7 +17,8 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp import PRECISIONS, Precision, Unweighted
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.methods.base import extends_options, one_of
+from gpcache.methods.arguments import one_of, whole
+from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -120,8 +121,8 @@ class GPCacheClassifier(CacheClassifier):
         one_of("prior", self.prior, ("residual", "zero_shot"), owner=self)
         for name in ("n_groups", "n_features", "n_landmarks"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise DataError(f"{name} must be a whole number above zero, got {value!r}.")
+            if name != "n_landmarks" or value is not None:
+                whole(name, value, least=1)
         if not self.precision_weighting:
             if self.confidence_scaling:
                 raise DataError(

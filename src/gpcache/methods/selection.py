@@ -62,8 +62,7 @@ class SelectionMixin:
         all_given = settings.all_given(
             uses_noise=self._recipe.precision.uses_noise, with_text=with_text
         )
-        silent = validation is None and not bool(self._shots.with_company().any())
-        if all_given or silent:
+        if all_given or (validation is None and self._is_silent()):
             self._accept([asked])
             return None
         with_variance = settings.eta != 0.0
@@ -86,6 +85,10 @@ class SelectionMixin:
             seen = self._search(evidence, found, shots=shots) + seen
         self._accept(seen)
         return evidence
+
+    def _is_silent(self) -> bool:
+        """Whether held-out shots tell nothing: no class has two, or there is but one class."""
+        return self._shots.n_classes < 2 or not bool(self._shots.with_company().any())
 
     def _search(self, evidence: Evidence, settings: Settings, *, shots: float) -> list[Choice]:
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
@@ -177,7 +180,7 @@ class SelectionMixin:
             self.temperature_ = fit_temperature(logits, validation.labels)
             return
         logits, rows, protocol = self._held_out_logits(evidence)
-        if len(rows):
+        if not self._is_silent():
             self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
         self._report = self._make_report(logits, rows, protocol)
 

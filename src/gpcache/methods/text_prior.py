@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
+from gpcache.methods.arguments import positive, to_numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +25,7 @@ class TextPrior:
     logit_scale: float = 100.0
 
     def __post_init__(self) -> None:
-        vectors = self.vectors
-        if hasattr(vectors, "detach"):  # a torch tensor, possibly on a GPU
-            vectors = vectors.detach().cpu().numpy()
-        vectors = np.asarray(vectors, dtype=np.float64)
+        vectors = np.asarray(to_numpy(self.vectors), dtype=np.float64)
         names = list(self.class_names)
         if vectors.ndim != 2 or len(vectors) != len(names):
             raise DataError(
@@ -46,20 +44,20 @@ class TextPrior:
         if (lengths == 0).any():
             name = names[int(lengths.argmin())]
             raise DataError(f"The text vector of class {name!r} is all zeros.")
-        if not (np.isfinite(self.logit_scale) and self.logit_scale > 0):
-            raise DataError(f"TextPrior.logit_scale must be positive, got {self.logit_scale!r}.")
+        if len({isinstance(name, str) for name in names}) > 1:
+            raise DataError(
+                "The class names of a TextPrior must be of one kind that can be sorted: "
+                "all text, or all numbers."
+            )
+        positive("logit_scale", self.logit_scale, owner=self, auto=False)
         object.__setattr__(self, "class_names", tuple(names))
         object.__setattr__(self, "vectors", vectors / lengths[:, None])
 
     @property
     def classes(self) -> NDArray[Any]:
         """The class names in sorted order, as scikit-learn keeps them."""
-        try:
-            return np.unique(np.asarray(self.class_names))
-        except TypeError:
-            raise DataError(
-                "The class names of a TextPrior must be of one kind that can be sorted."
-            ) from None
+        names: NDArray[Any] = np.unique(np.asarray(self.class_names))
+        return names
 
     def aligned(self, classes: NDArray[Any]) -> NDArray[np.float64]:
         """The vectors (len(classes), d) in the order of `classes`; an unknown class is an error."""

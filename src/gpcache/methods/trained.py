@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.methods.base import positive
+from gpcache.methods.arguments import positive, to_numpy, whole
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Evidence, Shots
@@ -105,9 +105,10 @@ class TrainedKeysMixin(CacheClassifier):
             return self._from_parameter(parameter.detach(), feature_map)
 
     def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
-        if self.calibrate or validation is not None or evidence is None:
+        if self.calibrate or validation is not None or self._is_silent():
             super()._calibrate(validation, evidence)
             return
+        evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
         self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
         self._report = None
@@ -122,10 +123,8 @@ class TrainedKeysMixin(CacheClassifier):
         )
 
     def _settings(self) -> Settings:
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < (0 if name == "epochs" else 1):
-                raise DataError(f"{name} must be a whole number and not below zero, got {value!r}.")
+        whole("epochs", self.epochs, least=0)
+        whole("batch_size", self.batch_size, least=1)
         positive("learning_rate", self.learning_rate, owner=self, auto=False)
         positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
         return super()._settings()
@@ -137,7 +136,7 @@ class TrainedKeysMixin(CacheClassifier):
         return shots if views is None else replace(shots, views=self._read_views(views, features))
 
     def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
-        array = np.asarray(views)
+        array = np.asarray(to_numpy(views))
         n, width = features.shape
         if array.ndim != 3 or array.shape[0] != n or array.shape[2] != width:
             raise DataError(

@@ -13,10 +13,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision
+from gpcache.methods.arguments import label_array, same_kind
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Recipe, Shots
 
@@ -41,9 +43,14 @@ class UpdatesMixin:
     def add(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
         features = self._read_queries(X)
-        labels = np.atleast_1d(np.asarray(y))
+        labels = label_array("add", y)
         if len(labels) != len(features):
             raise DataError(f"add got {len(features)} rows and {len(labels)} labels.")
+        if not same_kind(labels, self.classes_):
+            raise DataError(
+                f"Label {labels[0]!r} is of another kind than the classes "
+                f"({self.classes_[0]!r}, …): use text with text and numbers with numbers."
+            )
         self._warn_of_kept_whitening()
         if self.text_prior is None:
             self._reclass(np.unique(np.concatenate([self.classes_, labels])))
@@ -76,17 +83,16 @@ class UpdatesMixin:
             self._accept_precision(exact.remove(gone))
         else:
             self._rebuild(precision.keys[kept])
-        if self.text_prior is None:
-            left = torch.unique(self._shots.labels).cpu().numpy()
-            self._reclass(self.classes_[left])
+        self._drop_empty_classes()
         return self
 
     def relabel(self, rows: ArrayLike, y: ArrayLike) -> Self:
         """Give the shots of these row numbers other labels; each must be a known class."""
         changed = self._row_numbers(rows)
-        labels = self._label_numbers(np.atleast_1d(np.asarray(y)))
+        labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
+        self._warn_of_kept_whitening()
         numbers = self._shots.labels.clone()
         numbers[changed] = labels
         self._shots = self._make_shots(self._shots.features, numbers)
@@ -94,7 +100,14 @@ class UpdatesMixin:
             self._accept_precision(exact.revalue(changed, self._shots.values[changed]))
         else:
             self._rebuild(self._model.precision.keys)
+        self._drop_empty_classes()
         return self
+
+    def _drop_empty_classes(self) -> None:
+        """Without text, a class is its shots: when they are gone, so is the class."""
+        if self.text_prior is None:
+            left = torch.unique(self._shots.labels).cpu().numpy()
+            self._reclass(self.classes_[left])
 
     def _exact(self) -> ExactPrecision | None:
         """The posterior, if it is one that knows updates."""
@@ -126,6 +139,7 @@ class UpdatesMixin:
             self._rebuild(self._model.precision.keys)
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
+        check_is_fitted(self)
         numbers = np.atleast_1d(np.asarray(rows))
         n = len(self._shots)
         if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= n).any():

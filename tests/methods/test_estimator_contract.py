@@ -1,0 +1,194 @@
+"""scikit-learn's contract: its own checks, options that are all listed, a fit that forgets."""
+
+import inspect
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gpcache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    TextPrior,
+    TipAdapterClassifier,
+    TipAdapterFClassifier,
+    ZeroShotClassifier,
+)
+
+ALL = [
+    ZeroShotClassifier,
+    TipAdapterClassifier,
+    TipAdapterFClassifier,
+    GPCacheClassifier,
+    GPCacheFClassifier,
+]
+
+
+@parametrize_with_checks(
+    [
+        GPCacheClassifier(),
+        TipAdapterClassifier(),
+        GPCacheFClassifier(epochs=2),
+        TipAdapterFClassifier(epochs=2),
+    ]
+)
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
+
+
+CACHE = {"text_prior", "alpha", "beta", "gain", "kernel_space", "shrinkage", "projection"}
+CACHE |= {"criterion", "selection", "strategy", "n_folds", "device", "dtype", "random_state"}
+GP = {"noise", "eta", "prior", "precision", "n_groups", "n_landmarks", "n_features", "cross"}
+GP |= {"precision_weighting", "confidence_scaling"}
+TRAINED = {"epochs", "batch_size", "learning_rate", "weight_decay", "calibrate"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ZeroShotClassifier, {"text_prior", "device", "dtype"}),
+        (TipAdapterClassifier, CACHE),
+        (TipAdapterFClassifier, CACHE | TRAINED),
+        (GPCacheClassifier, CACHE | GP),
+        (GPCacheFClassifier, CACHE | GP | TRAINED | {"precision_gradient"}),
+    ],
+)
+def test_the_constructor_lists_all_options_by_keyword(kind, options):
+    parameters = inspect.signature(kind).parameters
+    assert set(parameters) == options == set(kind().get_params())
+    assert {p.kind for p in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert kind().get_params() == {name: p.default for name, p in parameters.items()}
+    with pytest.raises(TypeError):
+        kind(None)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_constructor_only_stores(kind):
+    """Nonsense is kept as it is, the same object; only fit looks at it."""
+    nonsense = {name: object() for name in kind().get_params()}
+    estimator = kind(**nonsense)
+    for name, value in nonsense.items():
+        assert getattr(estimator, name) is value
+    assert set(vars(estimator)) == set(nonsense)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_an_option_that_does_not_exist_is_named(kind):
+    with pytest.raises(TypeError, match="'nois'"):
+        kind(nois=1)
+
+
+def test_a_trained_variant_is_cloned_with_all_it_was_given(problem):
+    options = {
+        "text_prior": problem.prior,
+        "noise": 0.3,
+        "kernel_space": "raw",
+        "precision": "grouped",
+        "n_groups": 3,
+        "epochs": 4,
+        "learning_rate": 0.02,
+        "precision_gradient": False,
+    }
+    copy = clone(GPCacheFClassifier(**options))
+    given = copy.get_params() | {"text_prior": problem.prior}
+    assert given == GPCacheFClassifier(**options).get_params()
+    np.testing.assert_array_equal(copy.text_prior.vectors, problem.prior.vectors)
+    copy.set_params(noise=0.7, epochs=1, n_groups=2)
+    assert (copy.noise, copy.epochs, copy.n_groups) == (0.7, 1, 2)
+    with pytest.raises(ValueError, match="Invalid parameter 'nois'"):
+        copy.set_params(nois=1)
+
+
+def test_a_grid_search_of_scikit_learn_moves_every_kind_of_option(problem):
+    """Whole numbers as numpy makes them are whole numbers."""
+    grid = {"n_groups": np.arange(1, 3), "noise": np.array([0.1, 1.0]), "beta": [2]}
+    estimator = GPCacheClassifier(precision="grouped", alpha=3.0, kernel_space="raw")
+    rows = problem.y != "elm"
+    search = GridSearchCV(estimator, grid, cv=2, error_score="raise")
+    search.fit(problem.X[rows], problem.y[rows])
+    assert set(search.best_params_) == set(grid)
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+def test_fit_forgets_earlier_fits(kind, problem, tools):
+    other = tools.make_problem(shots=(2, 3), names=("a", "b"), width=7, seed=4)
+    twice = kind(**tools.float64).fit(problem.X, problem.y).fit(other.X, other.y)
+    once = kind(**tools.float64).fit(other.X, other.y)
+    np.testing.assert_array_equal(
+        twice.predict_proba(other.queries), once.predict_proba(other.queries)
+    )
+    np.testing.assert_array_equal(twice.loo_.logits, once.loo_.logits)
+    assert twice.classes_.tolist() == ["a", "b"]
+
+
+def test_with_two_classes_the_decision_is_the_difference_of_the_logits(tools):
+    problem = tools.make_problem(shots=(3, 4), names=("a", "b"))
+    estimator = GPCacheClassifier().fit(problem.X, problem.y)
+    logits = estimator.logits(problem.queries)
+    decision = estimator.decision_function(problem.queries)
+    assert logits.shape == (9, 2)
+    np.testing.assert_array_equal(decision, logits[:, 1] - logits[:, 0])
+    np.testing.assert_array_equal(estimator.predict(problem.queries) == "b", decision > 0)
+
+
+def test_with_more_classes_the_decision_is_the_logits(problem):
+    estimator = GPCacheClassifier().fit(problem.X, problem.y)
+    np.testing.assert_array_equal(
+        estimator.decision_function(problem.queries), estimator.logits(problem.queries)
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda estimator, X: estimator.predict(X),
+        lambda estimator, X: estimator.predict_proba(X),
+        lambda estimator, X: estimator.logits(X),
+        lambda estimator, X: estimator.posterior(X),
+        lambda estimator, X: estimator.explain(X),
+        lambda estimator, _: estimator.loo_,
+        lambda estimator, X: estimator.add(X[:1], ["oak"]),
+        lambda estimator, _: estimator.remove([0]),
+        lambda estimator, _: estimator.relabel([0], ["oak"]),
+    ],
+    ids=[
+        "predict",
+        "predict_proba",
+        "logits",
+        "posterior",
+        "explain",
+        "loo_",
+        "add",
+        "remove",
+        "relabel",
+    ],
+)
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterFClassifier])
+def test_before_fit_every_question_is_answered_the_same_way(ask, kind, problem):
+    with pytest.raises(NotFittedError, match=r"is not fitted yet\. Call 'fit'"):
+        ask(kind(), problem.X)
+
+
+def test_data_and_options_are_not_written_to(problem):
+    X, y = problem.X.copy(), problem.y.copy()
+    vectors = problem.prior.vectors.copy()
+    estimator = GPCacheFClassifier(text_prior=problem.prior, epochs=1)
+    before = estimator.get_params()
+    with pytest.warns(UserWarning, match="whitening stays"):
+        estimator.fit(X, y).add(X[:2], y[:2]).remove([0]).predict(X)
+    np.testing.assert_array_equal(X, problem.X)
+    np.testing.assert_array_equal(y, problem.y)
+    np.testing.assert_array_equal(problem.prior.vectors, vectors)
+    assert estimator.get_params() == before
+
+
+def test_text_is_an_option_like_any_other(problem):
+    """A prior that is another one by value is another one after set_params."""
+    estimator = GPCacheClassifier(text_prior=problem.prior).fit(problem.X, problem.y)
+    flipped = TextPrior(problem.prior.class_names, -problem.prior.vectors, 12.0)
+    before = estimator.logits(problem.queries)
+    estimator.set_params(text_prior=flipped).fit(problem.X, problem.y)
+    assert np.abs(estimator.logits(problem.queries) - before).max() > 1

@@ -1,0 +1,69 @@
+"""An update that cannot be done says why in one sentence and leaves the model as it was."""
+
+import numpy as np
+import pytest
+
+from gpcache import DataError
+
+BAD = {
+    "a row below zero": (lambda e, _: e.remove([-1]), "whole numbers from 0 to 13"),
+    "a row beyond the last": (lambda e, _: e.remove([14]), "whole numbers from 0 to 13"),
+    "half a row": (lambda e, _: e.remove([0.5]), "whole numbers from 0 to 13"),
+    "a row by name": (lambda e, _: e.remove(["a"]), "whole numbers from 0 to 13"),
+    "a row twice": (lambda e, _: e.remove([3, 3]), "more than once"),
+    "all rows": (lambda e, _: e.remove(range(14)), "keep at least one"),
+    "relabel beyond the last": (lambda e, _: e.relabel([14], ["oak"]), "from 0 to 13"),
+    "relabel with too few labels": (lambda e, _: e.relabel([0, 1], ["oak"]), "2 rows and 1 labels"),
+    "relabel to an unknown class": (lambda e, _: e.relabel([0], ["beech"]), "'beech'.* is none of"),
+    "relabel to another kind": (lambda e, _: e.relabel([0], [1]), "1.* is none of"),
+    "add with too few labels": (lambda e, p: e.add(p.X[:2], ["oak"]), "2 rows and 1 labels"),
+    "add another width": (lambda e, p: e.add(p.X[:2, :5], ["oak", "oak"]), "5 features.* 12"),
+    "add NaN": (lambda e, p: e.add(np.nan * p.X[:1], ["oak"]), "NaN or inf in row 0"),
+    "add a zero row": (lambda e, p: e.add(0 * p.X[:1], ["oak"]), "all zeros"),
+}
+
+
+@pytest.fixture(params=["exact", "grouped"])
+def fitted(request, problem, tools):
+    estimator = tools.gp_cache(kernel_space="raw", precision=request.param)
+    return estimator.fit(problem.X, problem.y)
+
+
+def assert_refused(estimator, problem, update, phrase):
+    before, classes = estimator.logits(problem.queries), estimator.classes_.copy()
+    with pytest.raises(ValueError, match=phrase) as error:
+        update(estimator, problem)
+    assert "\n" not in str(error.value)
+    assert estimator.classes_.tolist() == classes.tolist()
+    np.testing.assert_array_equal(estimator.logits(problem.queries), before)
+    assert len(estimator.loo_.logits) == len(problem.X)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_update_is_refused(name, fitted, problem):
+    assert_refused(fitted, problem, *BAD[name])
+
+
+def test_with_text_a_new_class_is_refused(problem, tools):
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    assert_refused(
+        estimator, problem, lambda e, p: e.add(p.X[:1], ["beech"]), "'beech'.* is none of the 5"
+    )
+
+
+def test_a_new_class_of_another_kind_is_refused(problem, tools):
+    """Classes must sort: a name among numbers would turn all of them into names."""
+    estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, np.arange(14) % 3)
+    with pytest.raises(DataError) as error:
+        estimator.add(problem.X[:2], ["oak", "elm"])
+    assert "\n" not in str(error.value)
+    assert estimator.classes_.tolist() == [0, 1, 2]
+    assert estimator.logits(problem.queries).shape == (9, 3)
+
+
+def test_to_remove_nothing_is_no_mistake(problem, tools):
+    """`remove(np.flatnonzero(bad))` where nothing is bad."""
+    estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, problem.y)
+    before = estimator.logits(problem.queries)
+    estimator.remove(np.flatnonzero(problem.y == "beech"))
+    np.testing.assert_allclose(estimator.logits(problem.queries), before, atol=1e-12)

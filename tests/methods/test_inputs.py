@@ -1,0 +1,173 @@
+"""Data as it comes: labels and arrays of any kind, unequal shots, text without shots, copies."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from gpcache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    TextPrior,
+    TipAdapterClassifier,
+    TipAdapterFClassifier,
+    ZeroShotClassifier,
+)
+
+CACHES = [
+    GPCacheClassifier(),
+    TipAdapterClassifier(),
+    GPCacheFClassifier(epochs=2),
+    TipAdapterFClassifier(epochs=2),
+]
+
+
+def kind_of(estimator):
+    return type(estimator).__name__
+
+
+@pytest.fixture(params=CACHES, ids=kind_of)
+def cache(request, problem):
+    """Every cache method at its defaults, with text."""
+    return clone(request.param).set_params(text_prior=problem.prior)
+
+
+def test_a_class_with_text_and_no_shots_can_be_predicted(cache, problem):
+    assert "yew" not in problem.y
+    cache.set_params(alpha=1.0).fit(problem.X, problem.y)
+    assert cache.classes_.tolist() == ["ash", "elm", "fir", "oak", "yew"]
+    assert cache.predict(problem.prior.vectors[[4]]).tolist() == ["yew"]
+    assert cache.logits(problem.queries).shape == (9, 5)
+    assert np.isfinite(cache.loo_.logits).all()
+
+
+def test_shots_teach_what_text_does_not_know(cache, problem):
+    """The cache improves on the text alone for its own shots."""
+    text = ZeroShotClassifier(text_prior=problem.prior).fit(problem.X, problem.y)
+    cache.fit(problem.X, problem.y)
+    rows, columns = np.arange(len(problem.y)), np.searchsorted(cache.classes_, problem.y)
+    assert (
+        cache.predict_proba(problem.X)[rows, columns].mean()
+        > text.predict_proba(problem.X)[rows, columns].mean()
+    )
+
+
+LABELS = {
+    "strings": lambda y: y,
+    "objects": lambda y: y.astype(object),
+    "a list": lambda y: y.tolist(),
+    "whole numbers": lambda y: np.unique(y, return_inverse=True)[1] * 10 - 7,
+    "a list of whole numbers": lambda y: (np.unique(y, return_inverse=True)[1] * 10 - 7).tolist(),
+    "small unsigned numbers": lambda y: np.unique(y, return_inverse=True)[1].astype(np.uint8),
+    "floats": lambda y: np.unique(y, return_inverse=True)[1].astype(float),
+    "a tensor": lambda y: torch.as_tensor(np.unique(y, return_inverse=True)[1]),
+}
+
+
+@pytest.mark.parametrize("make", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("with_text", [True, False])
+def test_labels_of_any_kind(make, with_text, problem, tools):
+    """What matters is which shots share one, and that predictions come back as they were given."""
+    rows = problem.y != "yew"
+    given = make(problem.y[rows])
+    names = sorted(set(given.tolist() if hasattr(given, "tolist") else given))
+    vectors = problem.prior.aligned(np.unique(problem.y))
+    text = TextPrior(names, vectors, 12.0) if with_text else None
+    known = TextPrior(np.unique(problem.y), vectors, 12.0) if with_text else None
+    estimator = GPCacheClassifier(text_prior=text, **tools.float64).fit(problem.X, given)
+    strings = GPCacheClassifier(text_prior=known, **tools.float64).fit(problem.X, problem.y)
+    assert estimator.classes_.tolist() == names
+    np.testing.assert_allclose(
+        estimator.logits(problem.queries), strings.logits(problem.queries), rtol=1e-9
+    )
+    answer = dict(zip(strings.classes_.tolist(), names, strict=True))
+    expected = [answer[name] for name in strings.predict(problem.queries)]
+    assert estimator.predict(problem.queries).tolist() == expected
+
+
+ARRAYS = {
+    "a list": lambda X: X.tolist(),
+    "float32": lambda X: X.astype(np.float32),
+    "float16": lambda X: X.astype(np.float16),
+    "objects": lambda X: X.astype(object),
+    "column order": np.asfortranarray,
+    "every second column": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+    "backwards": lambda X: np.ascontiguousarray(X[::-1])[::-1],
+    "columns backwards": lambda X: np.ascontiguousarray(X[:, ::-1])[:, ::-1],
+    "read-only": lambda X: np.frombuffer(X.tobytes()).reshape(X.shape),
+    "a tensor": torch.tensor,
+    "a tensor with a gradient": lambda X: torch.tensor(X, requires_grad=True),
+    "a transposed tensor": lambda X: torch.tensor(X.T.copy()).T,
+    "a float16 tensor": lambda X: torch.tensor(X).half(),
+    "a bfloat16 tensor": lambda X: torch.tensor(X).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_any_kind(name, problem, tools):
+    """At given numbers, so that rounding moves the logits and not the choice."""
+    make = ARRAYS[name]
+    tolerance = 2e-1 if "bfloat16" in name else 2e-2 if "float16" in name else 1e-5
+    estimator = tools.gp_cache(problem).fit(make(problem.X), problem.y)
+    expected = tools.gp_cache(problem).fit(problem.X, problem.y).logits(problem.queries)
+    found = estimator.logits(make(problem.queries))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def test_whole_numbers_are_values_like_any_other(tools):
+    """Pixels, counts: they are scaled to length one as floats are."""
+    pixels = np.random.default_rng(0).integers(0, 255, size=(8, 6), dtype=np.uint8)
+    labels = [0, 0, 0, 0, 1, 1, 1, 1]
+    found = tools.gp_cache().fit(pixels, labels).logits(pixels)
+    expected = tools.gp_cache().fit(pixels.astype(float), labels).logits(pixels.astype(float))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_tensor_on_the_gpu(problem, tools):
+    X, queries = (torch.tensor(a, device="cuda") for a in (problem.X, problem.queries))
+    found = tools.gp_cache(problem, device="cuda").fit(X, problem.y).logits(queries)
+    expected = tools.gp_cache(problem).fit(problem.X, problem.y).logits(problem.queries)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_a_single_class(cache, problem):
+    rows = problem.y == "oak"
+    cache.set_params(text_prior=None).fit(problem.X[rows], problem.y[rows])
+    assert cache.predict(problem.queries).tolist() == ["oak"] * 9
+    np.testing.assert_array_equal(cache.predict_proba(problem.queries), np.ones((9, 1)))
+    assert cache.loo_.accuracy == 1.0
+
+
+def test_a_single_class_with_text_for_others(cache, problem):
+    rows = problem.y == "oak"
+    cache.set_params(alpha=1.0).fit(problem.X[rows], problem.y[rows])
+    assert cache.predict(problem.X[rows]).tolist() == ["oak"] * rows.sum()
+    assert cache.predict(problem.prior.vectors[[4]]).tolist() == ["yew"]
+
+
+def test_a_single_shot(cache, problem):
+    cache.fit(problem.X[:1], problem.y[:1])
+    assert cache.predict(problem.X[:1]).tolist() == problem.y[:1].tolist()
+    assert np.isnan(cache.loo_.accuracy)
+
+
+def test_copies_of_a_row(cache, problem):
+    """Five copies of everything, then nothing but copies of one row under two labels."""
+    X, y = np.tile(problem.X, (5, 1)), np.tile(problem.y, 5)
+    cache.fit(X, y)
+    assert (cache.predict(problem.X) == problem.y).all()
+    cache.fit(np.tile(problem.X[:1], (6, 1)), np.repeat(["ash", "elm"], 3))
+    probability = cache.predict_proba(problem.queries)
+    assert np.isfinite(probability).all()
+    assert np.isfinite(cache.loo_.nll)
+
+
+def test_copies_count_as_less_noise(tools, problem):
+    """Each shot twice with noise σ² is each shot once with noise σ²/2."""
+    once = tools.gp_cache(problem, noise=0.1, kernel_space="raw").fit(problem.X, problem.y)
+    twice = tools.gp_cache(problem, noise=0.2, kernel_space="raw")
+    twice.fit(np.tile(problem.X, (2, 1)), np.tile(problem.y, 2))
+    np.testing.assert_allclose(
+        twice.logits(problem.queries), once.logits(problem.queries), rtol=1e-9
+    )

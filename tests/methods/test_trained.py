@@ -1,0 +1,216 @@
+"""Trained keys: the loop against plain autograd, step 0, and what may move."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize, one_hot
+
+from gpcache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    NumericalError,
+    TipAdapterClassifier,
+    TipAdapterFClassifier,
+)
+
+ALPHA, BETA, NOISE, GAIN = 3.0, 2.5, 0.2, 0.8
+TIP = {"alpha": ALPHA, "beta": BETA, "gain": GAIN}
+GP = TIP | {"noise": NOISE}
+
+
+@pytest.fixture
+def views(problem):
+    draw = np.random.default_rng(8).normal(size=(len(problem.X), 3, 12))
+    return problem.X[:, None] + 0.3 * draw
+
+
+def trained_by_hand(
+    problem, tools, *, epochs, eta=None, space="raw", precision_gradient=True, views=None
+):
+    """Logits after full-batch AdamW (ε 1e-4) with a cosine per step, by plain autograd.
+
+    With η, GPCache-F: F moves and φ keeps it on the sphere. Without, Tip-Adapter-F: F is free.
+    """
+    classes = np.sort(problem.prior.class_names)
+    labels = torch.tensor(np.searchsorted(classes, problem.y))
+    text = torch.tensor(tools.zero_shot(problem.prior, problem.X))
+    values = one_hot(labels, 5).double()
+    mean, root = (torch.tensor(a) for a in tools.whitening(tools.unit(problem.X), problem.y))
+
+    def phi(rows):
+        rows = rows if space == "raw" else rows - mean
+        return normalize(rows @ root if space == "whitened" else rows)
+
+    def logits(queries, zero_shot, parameter):
+        if eta is None:
+            cache = torch.exp(-BETA * (1 - phi(queries) @ parameter.T)) @ values
+            return GAIN * zero_shot + ALPHA * cache
+        keys = phi(parameter)
+        cross = torch.exp(-BETA * (1 - phi(queries) @ keys.T))
+        covariance = torch.exp(-BETA * (1 - keys @ keys.T)) + NOISE * torch.eye(len(keys))
+        inverse = torch.linalg.inv(covariance if precision_gradient else covariance.detach())
+        variance = 1 - ((cross @ inverse) * cross).sum(1, keepdim=True)
+        cache = cross @ inverse @ (values - text.softmax(1)) / variance**eta
+        return GAIN * zero_shot + ALPHA * cache
+
+    rows = torch.tensor(tools.unit(problem.X))
+    asked, wanted = rows, labels
+    if views is not None:
+        together = np.concatenate([problem.X[:, None], views], 1).reshape(-1, 12)
+        asked, wanted = torch.tensor(tools.unit(together)), labels.repeat_interleave(4)
+    asked_text = torch.tensor(tools.zero_shot(problem.prior, asked.numpy()))
+    parameter = (phi(rows) if eta is None else rows).clone().requires_grad_()
+    optimiser = torch.optim.AdamW([parameter], lr=0.05, eps=1e-4, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    losses = []
+    for _ in range(epochs):
+        loss = cross_entropy(logits(asked, asked_text, parameter), wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        losses.append(loss.item())
+    queries = torch.tensor(tools.unit(problem.queries))
+    query_text = torch.tensor(tools.zero_shot(problem.prior, problem.queries))
+    return logits(queries, query_text, parameter).detach().numpy(), losses
+
+
+def fitted(kind, problem, tools, *, views=None, **options):
+    numbers = GP if kind is GPCacheFClassifier else TIP
+    options = {"learning_rate": 0.05, "kernel_space": "raw", **numbers, **tools.float64, **options}
+    return kind(text_prior=problem.prior, **options).fit(problem.X, problem.y, views=views)
+
+
+# Not whitened: its free keys live in a basis of that space, and AdamW knows one basis from another.
+@pytest.mark.parametrize("space", ["raw", "centred"])
+@pytest.mark.parametrize("with_views", [False, True])
+def test_tip_adapter_f_is_plain_autograd(space, with_views, problem, tools, views):
+    views = views if with_views else None
+    estimator = fitted(
+        TipAdapterFClassifier, problem, tools, kernel_space=space, epochs=4, views=views
+    )
+    logits, losses = trained_by_hand(problem, tools, epochs=4, space=space, views=views)
+    np.testing.assert_allclose(estimator.training_loss_, losses, rtol=1e-8)
+    np.testing.assert_allclose(estimator.logits(problem.queries), logits, rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+@pytest.mark.parametrize("precision_gradient", [True, False])
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_gpcache_f_is_plain_autograd(space, precision_gradient, eta, problem, tools):
+    options = {"space": space, "precision_gradient": precision_gradient, "eta": eta}
+    logits, losses = trained_by_hand(problem, tools, epochs=4, **options)
+    options["kernel_space"] = options.pop("space")
+    estimator = fitted(
+        GPCacheFClassifier, problem, tools, epochs=4, confidence_scaling=True, **options
+    )
+    np.testing.assert_allclose(estimator.training_loss_, losses, rtol=1e-6)
+    np.testing.assert_allclose(estimator.logits(problem.queries), logits, rtol=1e-5)
+
+
+def test_gpcache_f_learns_from_views_by_plain_autograd(problem, tools, views):
+    logits, _ = trained_by_hand(problem, tools, epochs=3, eta=0.0, views=views)
+    estimator = fitted(GPCacheFClassifier, problem, tools, epochs=3, views=views)
+    np.testing.assert_allclose(estimator.logits(problem.queries), logits, rtol=1e-5)
+    without = fitted(GPCacheFClassifier, problem, tools, epochs=3).logits(problem.queries)
+    assert np.abs(without - logits).max() > 1e-3
+
+
+def test_views_that_are_the_shots_themselves_add_nothing(problem, tools):
+    copies = np.repeat(problem.X[:, None], 2, axis=1)
+    for kind in (TipAdapterFClassifier, GPCacheFClassifier):
+        one = fitted(kind, problem, tools, epochs=3)
+        same = fitted(kind, problem, tools, epochs=3, views=copies)
+        np.testing.assert_allclose(
+            same.logits(problem.queries), one.logits(problem.queries), rtol=1e-8
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_views_may_be_a_tensor_of_any_float(dtype, problem, tools, views):
+    tensor = torch.tensor(views).to(dtype).requires_grad_()
+    rounded = tensor.detach().double().numpy()
+    found, expected = (
+        fitted(GPCacheFClassifier, problem, tools, epochs=2, views=v).logits(problem.queries)
+        for v in (tensor, rounded)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_the_precision_gradient_matters(problem, tools, precision):
+    if not precision.get("precision_weighting", True):
+        pytest.skip("a plain sum has no precision")
+    on, off = (
+        fitted(GPCacheFClassifier, problem, tools, epochs=4, precision_gradient=g, **precision)
+        for g in (True, False)
+    )
+    assert np.abs(on.logits(problem.queries) - off.logits(problem.queries)).max() > 1e-4
+
+
+@pytest.mark.parametrize("selection", ["given", "auto"])
+@pytest.mark.parametrize(
+    ("trained", "parent"),
+    [(GPCacheFClassifier, GPCacheClassifier), (TipAdapterFClassifier, TipAdapterClassifier)],
+)
+def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tools):
+    """In folds of the shots: a parent in raw space would leave them out one by one."""
+    numbers = {} if selection == "auto" else {"alpha": 2.0, "beta": 4.0}
+    options = {"text_prior": problem.prior, "selection": "folds", **numbers, **tools.float64}
+    still = trained(epochs=0, **options).fit(problem.X, problem.y)
+    free = parent(**options).fit(problem.X, problem.y)
+    for name in ("alpha_", "beta_", "noise_", "eta_", "gain_", "temperature_"):
+        assert getattr(still, name) == pytest.approx(getattr(free, name), rel=1e-9), name
+    np.testing.assert_allclose(
+        still.logits(problem.queries), free.logits(problem.queries), rtol=1e-9
+    )
+    np.testing.assert_allclose(still.loo_.logits, free.loo_.logits, rtol=1e-9)
+    assert still.training_loss_ == []
+
+
+@pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
+def test_training_lowers_the_loss_of_the_shots(kind, precision, problem, tools):
+    options = precision if kind is GPCacheFClassifier else {}
+    still, moved = (
+        fitted(kind, problem, tools, epochs=epochs, batch_size=5, **options) for epochs in (0, 12)
+    )
+    labels = np.searchsorted(still.classes_, problem.y)
+    before, after = (tools.nll(e.logits(problem.X), labels) for e in (still, moved))
+    assert len(moved.training_loss_) == 12
+    assert moved.training_loss_[-1] < moved.training_loss_[0]
+    assert after < before
+
+
+@pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
+def test_the_seed_decides_the_batches(kind, problem, tools):
+    def logits(seed):
+        estimator = fitted(kind, problem, tools, epochs=2, batch_size=4, random_state=seed)
+        return estimator.logits(problem.queries)
+
+    np.testing.assert_array_equal(logits(1), logits(1))
+    assert np.abs(logits(1) - logits(2)).max() > 1e-6
+
+
+def test_trained_keys_of_gpcache_stay_on_the_sphere_and_those_of_tip_adapter_do_not(problem, tools):
+    for kind, on_sphere in ((GPCacheFClassifier, True), (TipAdapterFClassifier, False)):
+        for space in ("raw", "whitened"):
+            estimator = fitted(kind, problem, tools, epochs=3, kernel_space=space)
+            lengths = estimator._model.precision.keys.norm(dim=1).numpy()
+            assert np.allclose(lengths, 1, atol=1e-12) == on_sphere, (kind, space)
+
+
+def test_training_that_diverges_says_so(problem, tools):
+    with pytest.raises(NumericalError, match=r"diverged in epoch \d+: lower the learning rate"):
+        fitted(TipAdapterFClassifier, problem, tools, epochs=5, learning_rate=1e4, beta=60.0)
+
+
+def test_without_calibration_the_temperature_is_the_training_free_one(problem, tools):
+    for numbers in ({}, {"alpha": 2.0, "beta": 4.0, "noise": 0.5}):
+        options = {"text_prior": problem.prior, **numbers, **tools.float64}
+        quick = GPCacheFClassifier(epochs=3, learning_rate=0.1, calibrate=False, **options)
+        quick.fit(problem.X, problem.y)
+        slow = GPCacheFClassifier(epochs=3, learning_rate=0.1, **options).fit(problem.X, problem.y)
+        free = GPCacheClassifier(**options).fit(problem.X, problem.y)
+        np.testing.assert_array_equal(quick.logits(problem.queries), slow.logits(problem.queries))
+        assert slow.temperature_ != pytest.approx(free.temperature_)
+        assert quick.temperature_ == pytest.approx(free.temperature_), numbers
+        np.testing.assert_array_equal(quick.loo_.logits, slow.loo_.logits)

@@ -1,0 +1,208 @@
+"""add, remove and relabel: as if the model had been fitted that way, numbers and map fixed."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TipAdapterClassifier
+
+CLOSE = {"rtol": 1e-8, "atol": 1e-8}
+
+
+def assert_same(found, expected, queries):
+    assert found.classes_.tolist() == expected.classes_.tolist()
+    np.testing.assert_allclose(found.logits(queries), expected.logits(queries), **CLOSE)
+    for one, other in zip(found.posterior(queries), expected.posterior(queries), strict=True):
+        np.testing.assert_allclose(one, other, **CLOSE)
+    np.testing.assert_array_equal(found.loo_.counted, expected.loo_.counted)
+    np.testing.assert_allclose(found.loo_.logits, expected.loo_.logits, **CLOSE)
+
+
+@pytest.fixture(params=["with text", "without text"])
+def text(request, problem):
+    """The problem whose text is used, or none."""
+    return problem if request.param == "with text" else None
+
+
+@pytest.fixture
+def options(precision):
+    """Raw space, where a rebuild is a fit; every posterior, η on where there is a variance."""
+    scaled = precision.get("precision_weighting", True)
+    return {"kernel_space": "raw", "confidence_scaling": scaled, "eta": 0.5, **precision}
+
+
+def test_add_is_a_rebuild(text, options, problem, tools):
+    updated = tools.gp_cache(text, **options).fit(problem.X[:9], problem.y[:9])
+    updated.add(problem.X[9:12], problem.y[9:12]).add(problem.X[12:], problem.y[12:].tolist())
+    rebuilt = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    assert_same(updated, rebuilt, problem.queries)
+
+
+def test_remove_is_a_rebuild(text, options, problem, tools):
+    updated = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    updated.remove([0, 13, 5]).remove(2)
+    kept = np.delete(np.delete(np.arange(14), [0, 13, 5]), 2)
+    rebuilt = tools.gp_cache(text, **options).fit(problem.X[kept], problem.y[kept])
+    assert_same(updated, rebuilt, problem.queries)
+
+
+def test_relabel_is_a_rebuild(text, options, problem, tools):
+    updated = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    labels = problem.y.copy()
+    labels[[3, 8]] = ["elm", "ash"]
+    updated.relabel([3, 8], ["elm", "ash"])
+    rebuilt = tools.gp_cache(text, **options).fit(problem.X, labels)
+    assert_same(updated, rebuilt, problem.queries)
+
+
+def test_add_then_remove_changes_nothing(text, options, problem, tools):
+    estimator = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    before = estimator.logits(problem.queries)
+    estimator.add(problem.queries[:3], ["oak", "elm", "oak"]).remove([14, 15, 16])
+    np.testing.assert_allclose(estimator.logits(problem.queries), before, **CLOSE)
+
+
+@pytest.mark.parametrize("space", ["raw", "centred"])
+def test_tip_adapter_is_updated_too(space, text, problem, tools):
+    updated = tools.tip_adapter(text, kernel_space=space).fit(problem.X, problem.y)
+    before = updated.logits(problem.queries)
+    updated.add(problem.queries[:2], ["ash", "fir"]).relabel([0], ["fir"]).remove([3])
+    if space == "raw":
+        X = np.delete(np.concatenate([problem.X, problem.queries[:2]]), 3, axis=0)
+        y = np.delete(np.concatenate([["fir"], problem.y[1:], ["ash", "fir"]]), 3)
+        assert_same(updated, tools.tip_adapter(text).fit(X, y), problem.queries)
+    assert np.abs(updated.logits(problem.queries) - before).max() > 0.1
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("arl"), st.integers(0, 99), st.integers(0, 4)), max_size=8
+)
+
+
+@settings(max_examples=25)
+@given(steps=STEPS, with_text=st.booleans())
+def test_any_sequence_of_updates_is_a_rebuild(steps, with_text, tools):
+    """The exact posterior carries its inverse along; no drift may show."""
+    problem = tools.make_problem()
+    names = np.array(problem.prior.class_names)
+    text = problem if with_text else None
+    options = {"kernel_space": "raw", "confidence_scaling": True, "eta": 1.0}
+    updated = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    X, y = problem.X, problem.y
+    for kind, number, which in steps:
+        row, name = number % len(y), names[which]
+        if kind == "a":
+            new = problem.queries[[number % 9]]
+            updated.add(new, [name])
+            X, y = np.concatenate([X, new]), np.append(y, name)
+        elif kind == "r" and len(y) > 1:
+            updated.remove([row])
+            X, y = np.delete(X, row, axis=0), np.delete(y, row)
+        elif kind == "l" and name in y and (y == y[row]).sum() > 1:
+            updated.relabel([row], [name])
+            y = np.where(np.arange(len(y)) == row, name, y)
+    rebuilt = tools.gp_cache(text, **options).fit(X, y)
+    assert_same(updated, rebuilt, problem.queries)
+
+
+def test_a_new_class_is_welcome_where_there_is_no_text(options, problem, tools):
+    known = np.isin(problem.y, ["oak", "ash"])
+    estimator = tools.gp_cache(**options).fit(problem.X[known], problem.y[known])
+    estimator.add(problem.X[~known], problem.y[~known])
+    assert estimator.classes_.tolist() == ["ash", "elm", "fir", "oak"]
+    order = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)])
+    rebuilt = tools.gp_cache(**options).fit(problem.X[order], problem.y[order])
+    assert_same(estimator, rebuilt, problem.queries)
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+def test_a_model_of_one_class_can_grow(kind, problem):
+    """One class says nothing of α: a choice of zero would silence all that come later."""
+    first = problem.y == "oak"
+    estimator = kind(kernel_space="raw").fit(problem.X[first], problem.y[first])
+    estimator.add(problem.X[~first], problem.y[~first])
+    assert (estimator.predict(problem.X) == problem.y).mean() > 0.9
+    assert estimator.predict_proba(problem.X).max(1).mean() > 0.5
+
+
+def test_the_last_shot_of_a_class_takes_it_along_unless_there_is_text(
+    text, options, problem, tools
+):
+    estimator = tools.gp_cache(text, **options).fit(problem.X, problem.y)
+    gone = np.flatnonzero(problem.y == "elm")
+    estimator.remove(gone[:1])
+    assert "elm" in estimator.classes_
+    estimator.remove(gone[1:] - 1)
+    assert ("elm" in estimator.classes_) == (text is not None)
+    rest = problem.rows(problem.y != "elm")
+    rebuilt = tools.gp_cache(text, **options).fit(rest.X, rest.y)
+    assert_same(estimator, rebuilt, problem.queries)
+
+
+def test_relabelling_the_last_shot_of_a_class_takes_it_along_too(problem, tools):
+    """A class without text and without shots has nothing to say: a refit would not know it."""
+    rows = np.flatnonzero(problem.y == "elm")
+    labels = np.where(problem.y == "elm", "oak", problem.y)
+    updated = tools.gp_cache(kernel_space="raw").fit(problem.X, problem.y)
+    updated.relabel(rows, ["oak", "oak"])
+    rebuilt = tools.gp_cache(kernel_space="raw").fit(problem.X, labels)
+    assert_same(updated, rebuilt, problem.queries)
+
+
+def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
+    """The map is the one of the first nine shots, whatever comes later."""
+    estimator = tools.gp_cache(problem).fit(problem.X[:9], problem.y[:9])
+    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+        estimator.add(problem.X[9:], problem.y[9:])
+    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+        estimator.remove([2])
+    kept = problem.rows(np.delete(np.arange(14), 2))
+    phi = tools.feature_map("whitened", problem.X[:9], problem.y[:9])
+    values = tools.one_hot(kept.y, estimator.classes_)
+    values -= tools.softmax(tools.zero_shot(problem.prior, kept.X))
+    mean, _ = tools.posterior(phi(kept.X), values, phi(problem.queries), beta=2.5, noise=0.2)
+    expected = 0.8 * tools.zero_shot(problem.prior, problem.queries) + 3.0 * mean
+    np.testing.assert_allclose(estimator.logits(problem.queries), expected, **CLOSE)
+
+
+def test_relabelling_keeps_a_whitening_as_well_and_says_so(problem, tools):
+    """The whitening was learned from the label that is now taken back."""
+    estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
+    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+        estimator.relabel([0], ["fir"])
+
+
+def test_loo_after_an_update_learns_the_whitening_anew(problem, tools):
+    """Held-out figures are those of a fit, not of the kept map."""
+    estimator = tools.gp_cache(problem).fit(problem.X[:12], problem.y[:12])
+    stale = estimator.loo_.accuracy, estimator.loo_.logits
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator.add(problem.X[12:], problem.y[12:])
+    fresh = tools.gp_cache(problem).fit(problem.X, problem.y).loo_
+    assert estimator.loo_.logits.shape != stale[1].shape
+    np.testing.assert_allclose(estimator.loo_.logits, fresh.logits, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+def test_numbers_and_temperature_stay(kind, problem):
+    estimator = kind(text_prior=problem.prior, kernel_space="raw").fit(problem.X, problem.y)
+    names = ("alpha_", "beta_", "noise_", "eta_", "gain_", "temperature_")
+    before = [getattr(estimator, name) for name in names]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is kept that was learned from labels
+        estimator.add(problem.queries, ["oak"] * 9).relabel([0, 1], ["fir", "fir"]).remove([3])
+    assert [getattr(estimator, name) for name in names] == before
+
+
+def test_trained_keys_stay_where_training_left_them(problem, tools):
+    options = {"epochs": 3, "learning_rate": 0.1, "kernel_space": "raw"}
+    estimator = GPCacheFClassifier(**options, **tools.numbers, **tools.float64)
+    before = estimator.fit(problem.X, problem.y).logits(problem.queries)
+    estimator.add(problem.queries[:2], ["oak", "zelkova"])
+    assert np.abs(estimator.logits(problem.queries)[:, :4] - before).max() > 0.01
+    estimator.remove([14, 15])
+    np.testing.assert_allclose(estimator.logits(problem.queries), before, **CLOSE)

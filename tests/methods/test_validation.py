@@ -1,0 +1,167 @@
+"""A validation set: the paper's protocol by brute force, and who is allowed to influence a fit."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpcache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    ProtocolError,
+    TipAdapterClassifier,
+    search,
+)
+
+BETAS, NOISES, ETAS, ALPHAS = (1.0, 4.0, 12.0), (0.1, 1.0), (0.0, 0.5, 2.0), (0.3, 3.0, 30.0)
+
+
+@pytest.fixture
+def small_grids(monkeypatch):
+    for name in ("BETAS", "NOISES", "ETAS", "ALPHAS"):
+        monkeypatch.setattr(search, name, globals()[name])
+
+
+@pytest.fixture
+def hard(tools):
+    """A problem on which no setting is perfect, and validation rows of the same kind."""
+    problem = tools.make_problem(shots=(4, 4, 3, 4, 3), spread=1.3, n_queries=20, seed=1)
+    more = tools.make_problem(shots=(12, 12, 12, 12, 12), spread=1.3, seed=1)
+    return problem, (more.X, more.y)
+
+
+def brute_force(problem, keys, validation, tools):
+    """Every grid point, scored by accuracy, then by NLL: the best (β, noise, α, η), and its score.
+
+    As METHODS §5 has it, α grows with the noise: α₀(1 + σ²).
+    """
+    classes = np.sort(problem.prior.class_names)
+    labels = np.searchsorted(classes, validation[1])
+    text = tools.zero_shot(problem.prior, validation[0])
+    scores = {}
+    for beta, noise in itertools.product(BETAS, NOISES):
+        mean, variance = tools.posterior(
+            keys,
+            tools.one_hot(problem.y, classes),
+            tools.unit(validation[0]),
+            beta=beta,
+            noise=noise,
+        )
+        for eta, factor in itertools.product(ETAS, ALPHAS):
+            alpha = factor * (1 + noise)
+            logits = text + alpha * mean / variance[:, None] ** eta
+            accuracy = np.mean(logits.argmax(1) == labels)
+            scores[beta, noise, alpha, eta] = (-accuracy, tools.nll(logits, labels))
+    best = min(scores, key=scores.get)
+    assert max(scores.values())[0] > scores[best][0]  # there was something to choose
+    return best, scores[best]
+
+
+def assert_chosen(estimator, best, score):
+    found = (estimator.beta_, estimator.noise_, estimator.alpha_, estimator.eta_)
+    assert found == pytest.approx(best)
+    assert estimator.search_["accuracy"][0] == pytest.approx(-score[0])
+    assert estimator.search_["nll"][0] == pytest.approx(score[1])
+    assert len(estimator.search_["beta"]) == len(BETAS) * len(NOISES)
+
+
+@pytest.mark.usefixtures("small_grids")
+def test_the_paper_takes_the_grid_point_of_highest_validation_accuracy(hard, tools):
+    problem, validation = hard
+    estimator = GPCacheClassifier.paper(problem.prior, **tools.float64)
+    estimator.fit(problem.X, problem.y, validation=validation)
+    best, score = brute_force(problem, tools.unit(problem.X), validation, tools)
+    assert_chosen(estimator, best, score)
+    assert estimator.score(*validation) == pytest.approx(-score[0])
+
+
+@pytest.mark.usefixtures("small_grids")
+def test_trained_keys_are_searched_again_once_they_are_trained(hard, tools):
+    problem, validation = hard
+    estimator = GPCacheFClassifier.paper(
+        problem.prior, epochs=6, learning_rate=0.1, **tools.float64
+    )
+    estimator.fit(problem.X, problem.y, validation=validation)
+    keys = estimator._model.precision.keys.numpy()
+    assert np.abs(keys - tools.unit(problem.X)).max() > 0.05
+    best, score = brute_force(problem, keys, validation, tools)
+    assert_chosen(estimator, best, score)
+    assert estimator.score(*validation) == pytest.approx(-score[0])
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, GPCacheFClassifier])
+def test_the_paper_refuses_to_fit_without_a_validation_set(kind, problem):
+    with pytest.raises(ProtocolError, match=r"pass fit\(X, y, validation=\(X_val, y_val\)\)"):
+        kind.paper(problem.prior).fit(problem.X, problem.y)
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+def test_with_a_validation_set_the_nll_is_that_of_its_rows(kind, hard, tools):
+    problem, validation = hard
+    estimator = kind(text_prior=problem.prior, **tools.float64)
+    estimator.fit(problem.X, problem.y, validation=validation)
+    labels = np.searchsorted(estimator.classes_, validation[1])
+    nll = tools.nll(estimator.logits(validation[0]), labels)
+    assert estimator.search_["nll"][0] == pytest.approx(nll)
+    assert estimator.search_["score"][0] == estimator.search_["nll"].min()  # nothing pulls
+    without = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
+    assert estimator.alpha_ != pytest.approx(without.alpha_)
+    # The shots can still be held out, at the numbers that were chosen.
+    given = {"alpha": estimator.alpha_, "beta": estimator.beta_, "gain": estimator.gain_}
+    if kind is GPCacheClassifier:
+        given["noise"] = estimator.noise_
+    same = kind(text_prior=problem.prior, **given, **tools.float64).fit(problem.X, problem.y)
+    np.testing.assert_allclose(estimator.loo_.logits, same.loo_.logits, rtol=1e-9)
+
+
+def test_one_shot_a_class_can_be_tuned_on_a_validation_set(hard, tools):
+    _, validation = hard
+    problem = tools.make_problem(shots=(1, 1, 1, 1, 1), spread=1.3, seed=1)
+    estimator = GPCacheClassifier(text_prior=problem.prior, **tools.float64)
+    estimator.fit(problem.X, problem.y, validation=validation)
+    assert len(estimator.search_["beta"]) > 5
+    assert np.isfinite(estimator.search_["nll"]).all()
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+@pytest.mark.parametrize("with_validation", [False, True])
+def test_the_temperature_minimises_the_nll_of_held_out_rows(space, with_validation, hard, tools):
+    problem, validation = hard
+    estimator = tools.gp_cache(problem, alpha=9.0, kernel_space=space)
+    if with_validation:
+        estimator.fit(problem.X, problem.y, validation=validation)
+        logits, names = estimator.logits(validation[0]), validation[1]
+    else:
+        estimator.fit(problem.X, problem.y)
+        logits, names = estimator.loo_.logits, problem.y
+    labels = np.searchsorted(estimator.classes_, names)
+    best = tools.nll(logits / estimator.temperature_, labels)
+    around = np.geomspace(0.2, 5, 400) * estimator.temperature_
+    assert best <= min(tools.nll(logits / t, labels) for t in around) + 1e-9
+    assert best < tools.nll(logits, labels) - 1e-4  # it was needed
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+def test_probabilities_are_the_softmax_at_that_temperature(with_text, hard, tools):
+    problem, _ = hard
+    text = problem.prior if with_text else None
+    estimator = GPCacheClassifier(text_prior=text, **tools.float64).fit(problem.X, problem.y)
+    probability = estimator.predict_proba(problem.queries)
+    expected = tools.softmax(estimator.logits(problem.queries) / estimator.temperature_)
+    np.testing.assert_allclose(probability, expected, rtol=1e-10)
+    np.testing.assert_allclose(probability.sum(1), 1, atol=1e-12)
+    assert (estimator.classes_[probability.argmax(1)] == estimator.predict(problem.queries)).all()
+
+
+@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+def test_a_query_knows_nothing_of_the_others_and_leaves_no_trace(kind, problem, tools):
+    """Test rows have no way into the model: not through a batch, and not through being asked."""
+    estimator = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
+    together = estimator.logits(problem.queries)
+    one_by_one = np.concatenate([estimator.logits(q[None]) for q in problem.queries])
+    np.testing.assert_allclose(together, one_by_one, rtol=1e-10, atol=1e-12)
+    fresh = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
+    estimator.predict_proba(-problem.queries)
+    estimator.posterior(problem.queries)
+    np.testing.assert_array_equal(estimator.loo_.logits, fresh.loo_.logits)
+    np.testing.assert_array_equal(estimator.logits(problem.queries), fresh.logits(problem.queries))
