@@ -140,8 +140,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             )
         if array.dtype.kind not in "fiu":
             array = array.astype(np.float64)
-        # Torch takes no array that runs backwards.
-        rows = torch.as_tensor(np.ascontiguousarray(array), device=self._device)
+        # Torch takes no array that runs backwards or may not be written to.
+        array = np.require(array, requirements=["C", "W"])
+        rows = torch.as_tensor(array, device=self._device)
         return unit_rows(rows.to(self._dtype))
 
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
