@@ -1,7 +1,18 @@
 """Settings that all tests share."""
 
+import pytest
+import torch
 from hypothesis import settings
 
 # A slow machine is not a failure: timings live in benchmarks/.
 settings.register_profile("gpcache", deadline=None)
 settings.load_profile("gpcache")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """The matrices are small: on a busy machine more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -14,15 +14,6 @@ from gpcache.probability import fit_scales, fit_temperature, mean_nll
 N_CLASSES = 5
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The problems are small: on a busy machine more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(k, e=1, *, n=80, seed=0, signal=1.0):
     """Directions (k, e, n, c) that know something of the labels (n,), and an offset (n, c)."""
     generator = np.random.default_rng(seed)

@@ -174,15 +174,6 @@ def assert_close(actual, expected, **override):
     np.testing.assert_allclose(numpy64(actual), expected, **tolerance)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The matrices are small: on a busy machine more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # Scope "session" lets property tests (hypothesis) take these as well.
 @pytest.fixture(
     scope="session",

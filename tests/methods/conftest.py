@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from gpcache import GPCacheClassifier, GPCacheError, TextPrior, TipAdapterClassifier
 
@@ -176,15 +175,6 @@ def one_sentence(kind, phrase):
     assert "\n" not in str(error)
     assert error.__cause__ is None
     assert error.__context__ is None or error.__suppress_context__
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The matrices are small: on a busy machine more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

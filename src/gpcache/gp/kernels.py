@@ -17,14 +17,18 @@ def kernel_of(similarity: Tensor, beta: float) -> Tensor:
 
 
 class _Kernel(torch.autograd.Function):
-    """κ(x, y) with a backward that keeps one matrix: dx = β (dκ∘κ) y, dy = β (dκ∘κ)ᵀ x."""
+    """κ(x, y), or κ(x, x) without y, with a backward that keeps one matrix.
+
+    With slope = β dκ∘κ: dx = slope y and dy = slopeᵀ x. In κ(x, x) both arguments move together, so
+    one product with the symmetric slope + slopeᵀ is enough.
+    """
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, x: Tensor, y: Tensor, beta: float
+        ctx: torch.autograd.function.FunctionCtx, x: Tensor, y: Tensor | None, beta: float
     ) -> Tensor:
-        value = kernel_of(x @ y.mT, beta)
-        ctx.save_for_backward(x, y, value)
+        value = kernel_of(x @ (x if y is None else y).mT, beta)
+        ctx.save_for_backward(x, y, value)  # type: ignore[arg-type]
         ctx.beta = beta  # type: ignore[attr-defined]
         return value
 
@@ -33,28 +37,12 @@ class _Kernel(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
         x, y, value = ctx.saved_tensors  # type: ignore[attr-defined]
-        slope = (grads[0] * value).mul_(ctx.beta)  # type: ignore[attr-defined]
+        beta = ctx.beta  # type: ignore[attr-defined]
+        if y is None:
+            return (grads[0] + grads[0].mT).mul_(value).mul_(beta) @ x, None, None
+        slope = (grads[0] * value).mul_(beta)
         needs_x, needs_y, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
         return (slope @ y if needs_x else None), (slope.mT @ x if needs_y else None), None
-
-
-class _Gram(torch.autograd.Function):
-    """κ(x, x): both arguments move together, so one product with a symmetric slope is enough."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, beta: float) -> Tensor:
-        value = kernel_of(x @ x.mT, beta)
-        ctx.save_for_backward(x, value)
-        ctx.beta = beta  # type: ignore[attr-defined]
-        return value
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        x, value = ctx.saved_tensors  # type: ignore[attr-defined]
-        slope = (grads[0] + grads[0].mT).mul_(value).mul_(ctx.beta)  # type: ignore[attr-defined]
-        return slope @ x, None
 
 
 def kernel(x: Tensor, y: Tensor, beta: float) -> Tensor:
@@ -68,5 +56,5 @@ def gram(x: Tensor, beta: float) -> Tensor:
 
     The diagonal is what xᵀx makes of it: 1 for unit rows, more for stretched ones.
     """
-    result: Tensor = _Gram.apply(x, beta)  # type: ignore[no-untyped-call]
+    result: Tensor = _Kernel.apply(x, None, beta)  # type: ignore[no-untyped-call]
     return result
