@@ -81,9 +81,6 @@ def test_eta_is_the_best_of_its_grid_with_its_own_alpha(held_out):
     assert choice.eta == searching.ETAS[int(np.argmin(losses))]
     assert 0 < choice.eta < searching.ETAS[-1]
     assert choice.nll == pytest.approx(min(losses))
-
-
-def test_without_a_variance_there_is_no_eta(held_out):
     assert only(held_out._replace(variance=None), {}).eta == 0
 
 
@@ -123,9 +120,14 @@ def test_accuracy_is_the_best_of_the_grid_and_nll_breaks_ties(held_out):
 # The walk on an objective of our own: the marginal likelihood may be any function.
 
 
-def bowl(beta, noise, *, centre, curvature):
-    x, y = math.log(beta) - centre[0], math.log(noise) - centre[1]
-    return curvature[0] * x * x + curvature[1] * y * y
+def bowl(*centre, curvature=(1.0, 1.0)):
+    """A function of (β, noise) whose bottom is at this (log β, log noise)."""
+
+    def objective(beta, noise):
+        x, y = math.log(beta) - centre[0], math.log(noise) - centre[1]
+        return curvature[0] * x * x + curvature[1] * y * y
+
+    return objective
 
 
 def walk(objective, *, shots=math.inf, uses_noise=True, **settings):
@@ -158,19 +160,17 @@ def lattice():
 )
 def test_the_walk_finds_the_lowest_point_of_a_bowl(centre, curvature):
     """As low as the whole lattice, wherever the bottom is, within the range or beyond it."""
-
-    def objective(beta, noise):
-        return bowl(beta, noise, centre=centre, curvature=curvature)
-
+    objective = bowl(*centre, curvature=curvature)
     seen = walk(objective)
     lowest = min(objective(*place) for place in lattice())
     assert seen[0].score == pytest.approx(lowest, rel=1e-9, abs=1e-12)
     assert len(seen) < 80  # the lattice has 1,000 places
 
 
-def test_a_plateau_is_left_alone():
-    best = walk(lambda *_: 1.0)[0]
-    assert (best.beta, best.noise) == (1.0, 1.0)
+@pytest.mark.parametrize(("beta", "noise"), [(1.0, 1.0), (9.0, 0.05)])
+def test_on_a_plateau_the_defaults_are_kept(beta, noise):
+    best = walk(lambda *_: 1.0, shots=1, defaults=Defaults(beta=beta, noise=noise))[0]
+    assert (best.beta, best.noise) == (beta, noise)
 
 
 def test_the_walk_ends_where_every_score_is_nan():
@@ -187,15 +187,13 @@ def test_the_walk_ends_where_every_score_is_nan():
 def test_a_number_beyond_the_range_does_not_stop_the_other_from_being_chosen(name, value):
     """The range bounds what is walked, not what is given."""
     other = "noise" if name == "beta" else "beta"
-    seen = walk(lambda b, n: bowl(b, n, centre=(2.0, 2.0), curvature=(1, 1)), **{name: value})
+    seen = walk(bowl(2.0, 2.0), **{name: value})
     assert {getattr(choice, name) for choice in seen} == {value}
     assert math.log(getattr(seen[0], other)) == pytest.approx(2.0, abs=0.4)
 
 
 def test_fewer_shots_stay_nearer_to_the_defaults():
-    def objective(beta, noise):
-        return bowl(beta, noise, centre=(3.0, -3.0), curvature=(0.02, 0.02))
-
+    objective = bowl(3.0, -3.0, curvature=(0.02, 0.02))
     found = {shots: walk(objective, shots=shots)[0] for shots in (1, 2, 4, 16, 256)}
     away = [abs(math.log(c.beta)) + abs(math.log(c.noise)) for c in found.values()]
     assert away == sorted(away)
@@ -206,24 +204,28 @@ def test_fewer_shots_stay_nearer_to_the_defaults():
         assert choice.score == pytest.approx(pulled)
 
 
-def test_the_pull_is_towards_the_defaults_that_are_given():
-    best = walk(lambda *_: 0.0, shots=1, defaults=Defaults(beta=9.0, noise=0.05))[0]
-    assert (best.beta, best.noise) == (9.0, 0.05)
-
-
 def test_the_grid_is_looked_at_whole_and_nothing_pulls():
-    def objective(beta, noise):
-        return bowl(beta, noise, centre=(1.0, 1.0), curvature=(1, 2))
-
+    objective = bowl(1.0, 1.0, curvature=(1.0, 2.0))
     seen = walk(objective, shots=1, strategy="grid")
     places = {(c.beta, c.noise) for c in seen}
     assert places == set(itertools.product(searching.BETAS, searching.NOISES))
     assert (seen[0].beta, seen[0].noise) == min(places, key=lambda place: objective(*place))
+    assert all(c.score == pytest.approx(objective(c.beta, c.noise)) for c in seen)
+
+
+def test_among_places_of_equal_accuracy_the_lowest_nll_comes_first(held_out):
+    def evaluate(beta, noises):
+        return [held_out._replace(mean=(1 + 1e-3 * beta) * held_out.mean) for _ in noises]
+
+    asked = Settings(alpha=0.1, noise=1.0, eta=0.0, gain=1.0, criterion="accuracy", strategy="grid")
+    seen = search(evaluate, asked, shots=1, uses_noise=True)
+    assert len({choice.score for choice in seen}) == 1
+    assert [c.beta for c in seen] == sorted(searching.BETAS, reverse=True)
 
 
 @pytest.mark.parametrize("strategy", ["adaptive", "grid"])
 def test_the_table_is_sorted_and_complete(strategy):
-    seen = walk(lambda b, n: bowl(b, n, centre=(1.0, -2.0), curvature=(1, 1)), strategy=strategy)
+    seen = walk(bowl(1.0, -2.0), strategy=strategy)
     assert [list(asdict(choice)) for choice in seen] == [COLUMNS] * len(seen)
     scores = [choice.score for choice in seen]
     assert scores == sorted(scores)
@@ -231,7 +233,7 @@ def test_the_table_is_sorted_and_complete(strategy):
 
 
 def test_a_method_without_noise_does_not_look_for_it():
-    seen = walk(lambda b, _: bowl(b, 1, centre=(2.0, 0), curvature=(1, 0)), uses_noise=False)
+    seen = walk(bowl(2.0, 5.0), uses_noise=False)
     assert {choice.noise for choice in seen} == {1.0}
     assert math.log(seen[0].beta) == pytest.approx(2.0, abs=0.2)
 

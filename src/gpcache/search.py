@@ -152,39 +152,37 @@ def search(
 def _walk(
     look: Callable[[float, Sequence[float]], list[Choice]], settings: Settings, *, uses_noise: bool
 ) -> list[Choice]:
-    """Descend on a lattice of (log β, log noise): to the best neighbour, then in half steps."""
+    """Descend on a lattice of (log β, log noise), one coordinate after the other, then finer."""
     seen: dict[tuple[int, int], Choice] = {}
     start_beta = _or(settings.beta, settings.defaults.beta)
     start_noise = _or(settings.noise, settings.defaults.noise)
     directions = []
+    if settings.noise == "auto" and uses_noise:
+        directions += [(0, -1), (0, 1)]
     if settings.beta == "auto":
         directions += [(1, 0), (-1, 0)]
-    if settings.noise == "auto" and uses_noise:
-        directions += [(0, 1), (0, -1)]
 
-    def at(place: tuple[int, int]) -> Choice | None:
+    def score(place: tuple[int, int]) -> float:
         beta = start_beta * math.exp(place[0] * STEP_BETA / 2)
         noise = start_noise * math.exp(place[1] * STEP_NOISE / 2)
         # The range bounds what is walked, not what was given.
         inside = place[0] == 0 or BETA_RANGE[0] <= beta <= BETA_RANGE[1]
         inside = inside and (place[1] == 0 or NOISE_RANGE[0] <= noise <= NOISE_RANGE[1])
-        if place not in seen and inside:
+        if not inside:
+            return math.inf
+        if place not in seen:
             seen[place] = look(beta, [noise])[0]
-        return seen.get(place)
+        return seen[place].score
 
-    here = (0, 0)
-    best = at(here)
+    here, lowest = (0, 0), score((0, 0))
     for step in (2, 1):
-        while best is not None:
-            around = {
-                place: choice
-                for place in ((here[0] + step * i, here[1] + step * j) for i, j in directions)
-                if (choice := at(place)) is not None
-            }
-            place = min(around, key=lambda p: around[p].score, default=here)
-            if place == here or not around[place].score < best.score:  # NaN is no improvement
-                break
-            here, best = place, around[place]
+        moved = True
+        while moved:
+            moved = False
+            for i, j in directions:
+                # As far as it goes down one way, before another way is looked at.
+                while score(place := (here[0] + step * i, here[1] + step * j)) < lowest:
+                    here, lowest, moved = place, score(place), True
     return list(seen.values())
 
 

@@ -77,6 +77,8 @@ NUMBER = "must be 'auto' or a number above zero, got"
 OPTIONS = [
     *[({"noise": value}, "noise.*" + NUMBER) for value in (-1, 0, np.nan, np.inf, "0.1", None)],
     *[({"beta": value}, "beta.*" + NUMBER) for value in (-1.0, 0.0, np.nan, "2", [1], True)],
+    ({"noise": np.array([0.1, 1.0])}, "noise.*" + NUMBER),
+    ({"eta": -1}, "eta.*'auto' or a number of zero or more, got -1"),
     ({"alpha": -1}, "alpha of GPCacheClassifier must be 'auto' or a number of zero or more"),
     ({"gain": "much"}, "gain.*'auto' or a number of zero or more, got 'much'"),
     ({"eta": -1, "confidence_scaling": True}, "eta.*'auto' or a number of zero or more, got -1"),
@@ -104,6 +106,7 @@ OPTIONS = [
     ),
     ({"projection": np.eye(5)}, r"projection.*\(12, 12\), got shape \(5, 5\)"),
     ({"projection": np.ones(12)}, r"projection.*\(12, 12\), got shape \(12,\)"),
+    ({"projection": lambda rows: rows[:3]}, "projection"),
     ({"device": "cuda:99"}, "device='cuda:99' is not available"),
     ({"device": "quantum"}, "device must be 'auto' or a torch device.*got 'quantum'"),
     ({"dtype": "float16"}, "dtype must be 'auto', 'float32' or 'float64', got 'float16'"),
@@ -114,8 +117,9 @@ OPTIONS = [
 
 
 def named(options):
-    """The options in words; arrays by their shape."""
-    return " ".join(f"{k}={getattr(v, 'shape', v)}" for k, v in options.items())
+    """The options in words; arrays by their shape, functions as such."""
+    words = {k: "function" if callable(v) else getattr(v, "shape", v) for k, v in options.items()}
+    return " ".join(f"{name}={word}" for name, word in words.items())
 
 
 @pytest.mark.parametrize(("options", "phrase"), OPTIONS, ids=[named(o) for o, _ in OPTIONS])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from gpcache import (
     DataError,
@@ -44,6 +45,10 @@ TEXT = {
     "scale below zero": (lambda v: (["a", "b", "c"], v, -2.0), "logit_scale .*got -2.0"),
     "scale NaN": (lambda v: (["a", "b", "c"], v, np.nan), "logit_scale .*got nan"),
     "scale in words": (lambda v: (["a", "b", "c"], v, "100"), "logit_scale .*got '100'"),
+    "a scale that is trained": (
+        lambda v: (["a", "b", "c"], v, torch.nn.Parameter(torch.tensor(-1.0))),
+        "logit_scale",
+    ),
     "no scale": (lambda v: (["a", "b", "c"], v, None), "logit_scale .*got None"),
 }
 
@@ -55,10 +60,18 @@ def test_text_that_cannot_be_meant(name, tools):
         TextPrior(*make(np.random.default_rng(0).normal(size=(3, 4))))
 
 
-def test_class_names_of_two_kinds(problem, tools):
-    """1 and "oak" have no order; numpy would make a word of the 1."""
-    names = [1, *problem.prior.class_names[1:]]
+@pytest.mark.parametrize("odd", [1, None, ("oak", "tree")], ids=["number", "None", "tuple"])
+def test_class_names_of_two_kinds(odd, problem, tools):
+    """1 and "ash" have no order; numpy would make a word of the 1."""
+    names = [odd, *problem.prior.class_names[1:]]
+    labels = np.where(problem.y == "oak", "ash", problem.y)
+    with tools.one_sentence(DataError, "must be of one kind that can be sorted"):
+        GPCacheClassifier(text_prior=TextPrior(names, problem.prior.vectors)).fit(problem.X, labels)
+
+
+def test_class_names_that_cannot_be_sorted(problem, tools):
+    names = [0, 1, 2, 3, None]
     with tools.one_sentence(DataError, "must be of one kind that can be sorted"):
         GPCacheClassifier(text_prior=TextPrior(names, problem.prior.vectors)).fit(
-            problem.X, np.where(problem.y == "oak", "ash", problem.y)
+            problem.X, np.arange(14) % 4
         )

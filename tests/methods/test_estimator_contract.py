@@ -105,6 +105,7 @@ def test_a_trained_variant_is_cloned_with_all_it_was_given(problem):
 def test_a_grid_search_of_scikit_learn_moves_every_kind_of_option(problem):
     """Whole numbers as numpy makes them are whole numbers."""
     grid = {"n_groups": np.arange(1, 3), "noise": np.array([0.1, 1.0]), "beta": [2]}
+    grid |= {"random_state": np.arange(2), "n_folds": np.array([4])}
     estimator = GPCacheClassifier(precision="grouped", alpha=3.0, kernel_space="raw")
     rows = problem.y != "elm"
     search = GridSearchCV(estimator, grid, cv=2, error_score="raise")

@@ -117,6 +117,13 @@ def test_trained_keys_and_updates_are_explained_as_they_are(problem, tools):
     assert own.shares[0, 0] > 0
 
 
+@pytest.mark.parametrize("top", [-1, 2.5, "all"])
+def test_a_number_of_shots_that_cannot_be_meant(top, problem, tools):
+    estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
+    with tools.one_sentence(DataError, "top must be"):
+        estimator.explain(problem.queries, top=top)
+
+
 @pytest.mark.parametrize(
     ("labels", "phrase"),
     [

@@ -61,9 +61,27 @@ def test_a_new_class_of_another_kind_is_refused(problem, tools):
     assert estimator.logits(problem.queries).shape == (9, 3)
 
 
-def test_to_remove_nothing_is_no_mistake(problem, tools):
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda e, p: e.add(p.X[:1], [5]),
+        lambda e, _: e.relabel([0], [5]),
+        lambda e, p: e.explain(p.X[:1], labels=[5]),
+        lambda e, p: e.fit(p.X, p.y.astype(object), validation=(p.X[:1], [5])),
+    ],
+    ids=["add", "relabel", "explain", "validation"],
+)
+def test_a_number_among_labels_that_are_objects_is_refused(update, problem, tools):
+    """What is no word cannot be looked up among words, whatever the array calls itself."""
+    estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, problem.y.astype(object))
+    with tools.one_sentence(DataError, "Label.* 5"):
+        update(estimator, problem)
+
+
+@pytest.mark.parametrize("nothing", [np.array([], dtype=int), []], ids=["no numbers", "a list"])
+def test_to_remove_nothing_is_no_mistake(nothing, problem, tools):
     """`remove(np.flatnonzero(bad))` where nothing is bad."""
     estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, problem.y)
     before = estimator.logits(problem.queries)
-    estimator.remove(np.flatnonzero(problem.y == "beech"))
+    estimator.remove(nothing)
     np.testing.assert_allclose(estimator.logits(problem.queries), before, atol=1e-12)

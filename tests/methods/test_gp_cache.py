@@ -64,6 +64,30 @@ def test_a_projection_may_be_a_function(problem, tools, matrix):
     )
 
 
+@pytest.mark.parametrize("wrap", [torch.tensor, lambda m: torch.nn.Parameter(torch.tensor(m))])
+def test_a_projection_may_be_a_tensor(wrap, problem, tools, matrix):
+    """Learned elsewhere, it may still carry a gradient."""
+    by_tensor = tools.gp_cache(problem, projection=wrap(matrix)).fit(problem.X, problem.y)
+    by_array = tools.gp_cache(problem, projection=matrix).fit(problem.X, problem.y)
+    np.testing.assert_allclose(
+        by_tensor.logits(problem.queries), by_array.logits(problem.queries), **CLOSE
+    )
+
+
+@pytest.mark.parametrize("name", ["grouped", "nystrom", "fourier"])
+def test_the_seed_decides_what_is_drawn(name, tools):
+    """Groups, landmarks or frequencies; with more of them it would matter less."""
+    problem = tools.make_problem(shots=(4, 4, 4, 4, 4))
+    options = {"precision": name, "n_groups": 2, "n_landmarks": 5, "n_features": 16}
+
+    def logits(seed):
+        estimator = tools.gp_cache(problem, random_state=seed, **options)
+        return estimator.fit(problem.X, problem.y).logits(problem.queries)
+
+    np.testing.assert_array_equal(logits(1), logits(1))
+    assert max(np.abs(logits(1) - logits(seed)).max() for seed in (2, 3, 4)) > 1e-3
+
+
 def test_shrinkage_is_that_of_the_whitening(problem, tools):
     estimator = tools.gp_cache(kernel_space="whitened", shrinkage=0.3)
     found = estimator.fit(problem.X, problem.y).posterior(problem.queries)[0]

@@ -128,7 +128,7 @@ def test_other_names_for_the_classes_change_the_names_alone(space, problem, tool
     assert numbers.predict(problem.queries).tolist() == predicted
 
 
-@pytest.mark.parametrize("factor", [1e-6, 1e6])
+@pytest.mark.parametrize("factor", [1e-200, 1e-6, 1e6, 1e200])
 def test_the_length_of_a_row_means_nothing(factor, problem, tools):
     lengths = np.random.default_rng(0).uniform(0.1, 10, size=(len(problem.X), 1))
     one = GPCacheClassifier(text_prior=problem.prior, **tools.float64)

@@ -179,9 +179,7 @@ def test_the_table_of_the_search_has_every_column_and_the_best_first(criterion, 
     table = estimator.fit(problem.X, problem.y).search_
     numbers = ["beta", "noise", "alpha", "eta", "gain"]
     assert list(table) == [*numbers, "nll", "accuracy", "score"]
-    assert [table[name][0] for name in numbers] == [
-        getattr(estimator, f"{name}_") for name in numbers
-    ]
+    assert all(table[name][0] == getattr(estimator, f"{name}_") for name in numbers)
     assert len({len(column) for column in table.values()}) == 1
     assert all(np.isfinite(column).all() for column in table.values())
     # In folds, the first row is the best of the others once more, on more folds.
@@ -191,6 +189,22 @@ def test_the_table_of_the_search_has_every_column_and_the_best_first(criterion, 
     if space == "whitened":
         assert table["beta"][0] == table["beta"][1]
         assert table["noise"][0] == table["noise"][1]
+
+
+def test_the_gain_alone_may_be_left_to_choose(tools):
+    problem = tools.make_problem(shots=(5, 5, 4, 5, 5), spread=1.2)
+    estimator = tools.gp_cache(problem, kernel_space="raw", gain="auto")
+    estimator.fit(problem.X, problem.y)
+    labels = np.searchsorted(estimator.classes_, problem.y)
+    text = tools.zero_shot(problem.prior, problem.X)
+    cache = estimator.loo_.logits - estimator.gain_ * text
+
+    def nll(gain):
+        return tools.nll(cache + gain * text, labels)
+
+    assert estimator.gain_ != 1.0
+    around = estimator.gain_ * np.geomspace(0.5, 2, 101)
+    assert nll(estimator.gain_) <= min(nll(gain) for gain in around) + 1e-9
 
 
 @pytest.mark.parametrize("prior", ["zero_shot", "residual"])

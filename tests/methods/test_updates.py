@@ -198,11 +198,12 @@ def test_numbers_and_temperature_stay(kind, problem):
     assert [getattr(estimator, name) for name in names] == before
 
 
-def test_trained_keys_stay_where_training_left_them(problem, tools):
-    options = {"epochs": 3, "learning_rate": 0.1, "kernel_space": "raw"}
+def test_trained_keys_stay_where_training_left_them(precision, problem, tools):
+    options = {"epochs": 3, "learning_rate": 0.1, "kernel_space": "raw", **precision}
     estimator = GPCacheFClassifier(**options, **tools.numbers, **tools.float64)
     before = estimator.fit(problem.X, problem.y).logits(problem.queries)
     estimator.add(problem.queries[:2], ["oak", "zelkova"])
+    assert estimator.classes_.tolist() == ["ash", "elm", "fir", "oak", "zelkova"]
     assert np.abs(estimator.logits(problem.queries)[:, :4] - before).max() > 0.01
     estimator.remove([14, 15])
     np.testing.assert_allclose(estimator.logits(problem.queries), before, **CLOSE)
