@@ -150,7 +150,6 @@ def test_at_one_shot_nothing_is_known_of_the_scatter(with_text, space, tools):
     [
         (GPCacheClassifier(selection="loo"), "a whitening"),
         (TipAdapterClassifier(selection="loo", kernel_space="whitened"), "a whitening"),
-        (GPCacheFClassifier(selection="loo", kernel_space="raw"), "trained keys"),
     ],
 )
 def test_a_leave_one_out_that_would_leak_is_refused(estimator, learned, problem):

@@ -167,6 +167,17 @@ def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tool
     assert still.training_loss_ == []
 
 
+def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
+    """Choosing comes before training, so leave-one-out may choose; only the report needs folds."""
+    options = {"text_prior": problem.prior, "kernel_space": "raw", **tools.float64}
+    moved = GPCacheFClassifier(epochs=2, **options).fit(problem.X, problem.y)
+    free = GPCacheClassifier(**options).fit(problem.X, problem.y)
+    for name in ("alpha_", "beta_", "noise_", "gain_"):
+        assert getattr(moved, name) == getattr(free, name), name
+    assert free.loo_.protocol == "leave-one-out"
+    assert "folds" in moved.loo_.protocol
+
+
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
 def test_training_lowers_the_loss_of_the_shots(kind, precision, problem, tools):
     options = precision if kind is GPCacheFClassifier else {}

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 
 Projection = Callable[[Tensor], Tensor]
@@ -39,7 +40,7 @@ class FeatureMap:
 
     def __call__(self, features: Tensor) -> Tensor:
         if self.projection is not None:
-            features = self.projection(features)
+            features = _projected(self.projection, features)
         if self.mean is not None:
             features = features - self.mean
         if self.matrix is not None:
@@ -69,7 +70,7 @@ class KernelSpace:
         """The map made from rows (n, d) with class numbers (n,)."""
         if self.name == "raw":
             return FeatureMap(self.projection)
-        rows = features if self.projection is None else self.projection(features)
+        rows = features if self.projection is None else _projected(self.projection, features)
         mean = rows.mean(0)
         if not bool(((rows - mean).norm(dim=1) > _tiny(rows)).any()):
             # One distinct row: it is its own mean, and nothing would be left of it.
@@ -96,6 +97,16 @@ def within_class_scatter(rows: Tensor, labels: Tensor) -> Tensor:
     sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, rows)
     centred: Tensor = rows - (sums / counts[:, None])[member]
     return centred.mT @ centred
+
+
+def _projected(projection: Projection, features: Tensor) -> Tensor:
+    rows = projection(features)
+    if rows.ndim != 2 or len(rows) != len(features):
+        raise DataError(
+            f"The projection must map {len(features)} rows to as many, got shape "
+            f"{tuple(rows.shape)}."
+        )
+    return unit_rows(rows)
 
 
 def _tiny(rows: Tensor) -> float:

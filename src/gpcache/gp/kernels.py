@@ -7,8 +7,13 @@ from torch import Tensor
 
 
 def unit_rows(features: Tensor) -> Tensor:
-    """Scale every row (..., d) to length one."""
-    return torch.nn.functional.normalize(features, dim=-1)
+    """Scale every row (..., d) to length one; a row of zeros stays one.
+
+    By the largest entry first: the square of a very large or small number is beyond its dtype.
+    """
+    largest = features.detach().abs().amax(-1, keepdim=True)
+    scale = torch.where(largest > 0, largest, 1.0)
+    return torch.nn.functional.normalize(features / scale, dim=-1)
 
 
 def kernel_of(similarity: Tensor, beta: float) -> Tensor:

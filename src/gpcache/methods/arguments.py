@@ -28,10 +28,21 @@ def label_array(name: str, labels: Any) -> NDArray[Any]:
     return array
 
 
+def shown(value: Any) -> str:
+    """A value as an error message can carry it: short, on one line, numpy's names left out."""
+    value = value.item() if isinstance(value, np.generic) else value
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an option was left to be chosen; arrays and tensors are never that."""
+    return isinstance(value, str) and value == "auto"
+
+
 def same_kind(first: NDArray[Any], second: NDArray[Any]) -> bool:
     """Whether labels can stand beside each other: text with text, numbers with numbers."""
-    kinds = ["text" if array.dtype.kind in "US" else "number" for array in (first, second)]
-    return "O" in (first.dtype.kind, second.dtype.kind) or kinds[0] == kinds[1]
+    return len({isinstance(label, str) for array in (first, second) for label in array}) < 2
 
 
 def positive(
@@ -43,7 +54,7 @@ def positive(
     if not good or value < 0 or (value == 0 and not allow_zero):
         bound = ("'auto' or " if auto else "") + "a number "
         bound += "of zero or more" if allow_zero else "above zero"
-        raise DataError(f"{name} of {type(owner).__name__} must be {bound}, got {value!r}.")
+        raise DataError(f"{name} of {type(owner).__name__} must be {bound}, got {shown(value)}.")
     return float(value)
 
 
@@ -52,7 +63,7 @@ def whole(name: str, value: Any, *, least: int) -> None:
     good = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not good or value < least:
         bound = "above zero" if least == 1 else f"of {least} or more"
-        raise DataError(f"{name} must be a whole number {bound}, got {value!r}.")
+        raise DataError(f"{name} must be a whole number {bound}, got {shown(value)}.")
 
 
 def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object) -> None:
@@ -60,5 +71,5 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object) ->
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
         raise DataError(
-            f"{name} of {type(owner).__name__} must be one of {choices}, got {value!r}."
+            f"{name} of {type(owner).__name__} must be one of {choices}, got {shown(value)}."
         )

@@ -20,7 +20,7 @@ from torch import Tensor
 from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.arguments import to_numpy
+from gpcache.methods.arguments import shown, to_numpy
 from gpcache.methods.text_prior import TextPrior
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -147,14 +147,14 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
         """Labels → class numbers; each must be known."""
-        position = np.searchsorted(self.classes_, labels)
-        position = np.clip(position, 0, len(self.classes_) - 1)
-        unknown = np.flatnonzero(self.classes_[position] != labels)
-        if len(unknown):
+        number = {name: i for i, name in enumerate(self.classes_.tolist())}
+        found = [number.get(label, -1) for label in labels.tolist()]
+        if -1 in found:
             raise DataError(
-                f"Label {labels[unknown[0]]!r} is none of the {len(self.classes_)} known classes."
+                f"Label {shown(labels[found.index(-1)])} is none of the "
+                f"{len(number)} known classes."
             )
-        return torch.as_tensor(position, device=self._device)
+        return torch.tensor(found, device=self._device)
 
     def _text_vectors(self) -> Tensor | None:
         """logit_scale · W (c, d) in the order of classes_, so that zero-shot logits are f Wᵀ."""

@@ -18,7 +18,14 @@ from torch import Tensor
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
 from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, ResidualProjection
-from gpcache.methods.arguments import label_array, one_of, positive, whole
+from gpcache.methods.arguments import (
+    is_auto,
+    label_array,
+    one_of,
+    positive,
+    to_numpy,
+    whole,
+)
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import CacheModel, Explanation
 from gpcache.methods.selection import SelectionMixin
@@ -128,7 +135,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         numbers: dict[str, float | Auto] = {"noise": "auto", "eta": 0.0}
         numbers.update(self._numbers())
         for name, value in numbers.items():
-            if value != "auto":
+            if not is_auto(value):
                 zero = name in ("eta", "alpha", "gain")
                 numbers[name] = positive(name, value, owner=self, allow_zero=zero)
         one_of("criterion", self.criterion, ("nll", "accuracy", "marginal_likelihood"), owner=self)
@@ -153,7 +160,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         one_of("kernel_space", self.kernel_space, ("raw", "centred", "whitened"), owner=self)
         projection = self.projection
         if projection is not None and not callable(projection):
-            matrix = torch.as_tensor(np.asarray(projection), device=self._device)
+            matrix = torch.as_tensor(np.asarray(to_numpy(projection)), device=self._device)
             width = self.n_features_in_
             if matrix.shape != (width, width):
                 raise DataError(
@@ -162,10 +169,9 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
                 )
             projection = ResidualProjection(matrix.to(self._dtype))
         space = KernelSpace(self.kernel_space, self.shrinkage, projection)
-        if self.selection == "loo" and (space.sees_labels or self._trains_keys):
-            learned = "trained keys" if self._trains_keys else "a whitening"
+        if self.selection == "loo" and space.sees_labels:
             raise ProtocolError(
-                f"Leave-one-out would leak: {learned} has seen the label that is left out. "
+                "Leave-one-out would leak: a whitening has seen the label that is left out. "
                 "Use selection='folds', which learns it again without the held-out shots."
             )
         if space.sees_labels and not bool(self._shots.with_company().any()):
@@ -223,7 +229,12 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
     def explain(
         self, X: ArrayLike, *, top: int | None = 5, labels: ArrayLike | None = None
     ) -> Explanation:
-        """The shots that speak for and against each row's label (the predicted one by default)."""
+        """The shots that speak for and against each row's label (the predicted one by default).
+
+        `top` shots are listed, the loudest first; None lists all.
+        """
+        if top is not None:
+            whole("top", top, least=1)
         features = self._read_queries(X)
         model = self._model
         with torch.no_grad():

@@ -111,7 +111,8 @@ class SelectionMixin:
         self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def _uses_loo(self) -> bool:
-        learns = self._recipe.space.sees_labels or self._trains_keys
+        """Whether to choose by leave-one-out: keys are trained only after the choice is made."""
+        learns = self._recipe.space.sees_labels
         return self.selection == "loo" or (self.selection != "folds" and not learns)
 
     def _evidence(self, with_variance: bool, *, coarse: bool) -> Evidence:
@@ -132,7 +133,7 @@ class SelectionMixin:
 
     def _fold_rows(self, n_folds: int) -> list[tuple[Tensor, Tensor]]:
         """(rows to learn from, rows held out) of each fold."""
-        fold = self._shots.folds(n_folds, self.random_state)
+        fold = self._shots.folds(n_folds, int(self.random_state))
         numbers = torch.unique(fold[fold >= 0]).tolist()
         return [
             (torch.nonzero(fold != k).flatten(), torch.nonzero(fold == k).flatten())

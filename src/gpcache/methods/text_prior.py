@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.methods.arguments import positive, to_numpy
+from gpcache.methods.arguments import positive, shown, to_numpy
+
+UNSORTABLE = (
+    "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "
+    "numbers."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +50,22 @@ class TextPrior:
             name = names[int(lengths.argmin())]
             raise DataError(f"The text vector of class {name!r} is all zeros.")
         if len({isinstance(name, str) for name in names}) > 1:
-            raise DataError(
-                "The class names of a TextPrior must be of one kind that can be sorted: "
-                "all text, or all numbers."
-            )
-        positive("logit_scale", self.logit_scale, owner=self, auto=False)
+            raise DataError(UNSORTABLE)
+        scale = to_numpy(self.logit_scale)
+        if isinstance(scale, np.ndarray) and scale.size == 1:  # encoders keep it as a tensor
+            scale = scale.item()
+        scale = positive("logit_scale", scale, owner=self, auto=False)
+        object.__setattr__(self, "logit_scale", scale)
         object.__setattr__(self, "class_names", tuple(names))
         object.__setattr__(self, "vectors", vectors / lengths[:, None])
 
     @property
     def classes(self) -> NDArray[Any]:
         """The class names in sorted order, as scikit-learn keeps them."""
-        names: NDArray[Any] = np.unique(np.asarray(self.class_names))
+        try:
+            names: NDArray[Any] = np.unique(np.asarray(self.class_names))
+        except TypeError:
+            raise DataError(UNSORTABLE) from None
         return names
 
     def aligned(self, classes: NDArray[Any]) -> NDArray[np.float64]:
@@ -64,9 +73,9 @@ class TextPrior:
         row_of = {name: row for row, name in enumerate(self.class_names)}
         missing = [name for name in classes.tolist() if name not in row_of]
         if missing:
-            known = ", ".join(repr(name) for name in self.class_names[:3])
+            known = ", ".join(shown(name) for name in self.class_names[:3])
             raise DataError(
-                f"The text prior has no class {missing[0]!r} (it has {known}, …): "
+                f"The text prior has no class {shown(missing[0])} (it has {known}, …): "
                 "labels and class names must match."
             )
         rows: NDArray[np.float64] = self.vectors[[row_of[name] for name in classes.tolist()]]

@@ -119,7 +119,7 @@ class TrainedKeysMixin(CacheClassifier):
             self.batch_size,
             self.learning_rate,
             self.weight_decay,
-            seed=self.random_state,
+            seed=int(self.random_state),
         )
 
     def _settings(self) -> Settings:

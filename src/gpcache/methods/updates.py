@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision
-from gpcache.methods.arguments import label_array, same_kind
+from gpcache.methods.arguments import label_array, same_kind, shown
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Recipe, Shots
 
@@ -48,8 +48,8 @@ class UpdatesMixin:
             raise DataError(f"add got {len(features)} rows and {len(labels)} labels.")
         if not same_kind(labels, self.classes_):
             raise DataError(
-                f"Label {labels[0]!r} is of another kind than the classes "
-                f"({self.classes_[0]!r}, …): use text with text and numbers with numbers."
+                f"Label {shown(labels[0])} is of another kind than the classes "
+                f"({shown(self.classes_[0])}, …): use text with text and numbers with numbers."
             )
         self._warn_of_kept_whitening()
         if self.text_prior is None:
@@ -61,6 +61,10 @@ class UpdatesMixin:
             torch.cat([old.labels, new.labels]),
             torch.cat([old.values, new.values]),
             None if old.zero_shot is None else torch.cat([old.zero_shot, new.zero_shot]),
+            # A new shot is its own only view.
+            None
+            if old.views is None
+            else torch.cat([old.views, features[:, None].expand(-1, old.views.shape[1], -1)]),
         )
         keys = self._model.feature_map(new.features)
         if (exact := self._exact()) is not None:
@@ -142,6 +146,8 @@ class UpdatesMixin:
         check_is_fitted(self)
         numbers = np.atleast_1d(np.asarray(rows))
         n = len(self._shots)
+        if not len(numbers):
+            numbers = numbers.astype(np.int64)
         if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= n).any():
             raise DataError(f"Row numbers must be whole numbers from 0 to {n - 1}.")
         if len(np.unique(numbers)) != len(numbers):
