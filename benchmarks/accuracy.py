@@ -162,7 +162,7 @@ def one_shot() -> None:
         for space in ("raw", "centred"):
             for beta in (0.5, 1.0, 2.0):
                 for noise in (0.1, 0.3, 1.0):
-                    for alpha in (12.0, 16.0, 20.0, 24.0, 30.0, 40.0, 60.0):
+                    for alpha in (12.0, 16.0, 20.0, 24.0, 30.0, 40.0, 50.0, 60.0):
                         cells = defaultdict(list)
                         for task in mine:
                             model = GPCacheClassifier(
@@ -180,11 +180,14 @@ def one_shot() -> None:
                         )
                         row = [space, beta, noise, f"{alpha:g}", f"{overall[2]:.3f}"]
                         listed.append((overall[2], [*row, f"{overall[0]:.2f}", shown]))
-        best = sorted(listed, key=lambda entry: entry[0])[:10]
+        listed.sort(key=lambda entry: entry[0])
+        shipped = ["raw", 1.0, 0.3, "16"] if with_text else ["centred", 1.0, 1.0, "50"]
+        best = listed[:10] + [e for e in listed[10:] if e[1][:4] == shipped]
         rows += [["yes" if with_text else "no", *map(str, row)] for _, row in best]
     text = """
-One shot a class: nothing can be left out, so numbers are shipped. The ten best of 126 settings by
-NLL, with text and without, on DTD (five draws) and Caltech ViT-B/32.
+One shot a class: nothing can be left out, so numbers are shipped. The ten best of 144 settings by
+NLL, with text and without, on DTD (five draws) and Caltech ViT-B/32; below them what is shipped,
+where it is none of these (see docs/defaults.md for why).
 """
     write("one-shot", "Numbers for one shot", text, rows)
 

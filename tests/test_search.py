@@ -177,10 +177,11 @@ def test_the_walk_ends_where_every_score_is_nan():
     previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the walk does not end"))
     signal.alarm(2)
     try:
-        walk(lambda *_: math.nan)
+        seen = walk(lambda *_: math.nan)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
+    assert all(math.isnan(choice.score) for choice in seen)
 
 
 @pytest.mark.parametrize(("name", "value"), [("beta", 100.0), ("beta", 0.01), ("noise", 1e4)])

@@ -167,6 +167,18 @@ def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tool
     assert still.training_loss_ == []
 
 
+def test_updates_keep_the_views(problem, tools):
+    """`loo_` trains anew, and must train on what the fit trained on."""
+    views = np.repeat(problem.X[:, None], 2, axis=1) * [[[1.0], [2.0]]]
+    model = GPCacheFClassifier(epochs=1, kernel_space="raw", **tools.float64)
+    model.fit(problem.X, problem.y, views=views)
+    before = model._shots.views
+    model.relabel([0], [problem.y[-1]])
+    np.testing.assert_array_equal(model._shots.views, before)
+    model.add(problem.X[:1], ["beech"])
+    assert model._shots.views.shape == (len(problem.X) + 1, 2, problem.X.shape[1])
+
+
 def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
     """Choosing comes before training, so leave-one-out may choose; only the report needs folds."""
     options = {"text_prior": problem.prior, "kernel_space": "raw", **tools.float64}

@@ -99,13 +99,18 @@ class UpdatesMixin:
         self._warn_of_kept_whitening()
         numbers = self._shots.labels.clone()
         numbers[changed] = labels
-        self._shots = self._make_shots(self._shots.features, numbers)
+        self._relabelled(numbers)
         if (exact := self._exact()) is not None:
             self._accept_precision(exact.revalue(changed, self._shots.values[changed]))
         else:
             self._rebuild(self._model.precision.keys)
         self._drop_empty_classes()
         return self
+
+    def _relabelled(self, numbers: Tensor) -> None:
+        """The same shots, views included, with other class numbers (n,)."""
+        shots = self._make_shots(self._shots.features, numbers)
+        self._shots = replace(shots, views=self._shots.views)
 
     def _drop_empty_classes(self) -> None:
         """Without text, a class is its shots: when they are gone, so is the class."""
@@ -136,7 +141,7 @@ class UpdatesMixin:
         known = source >= 0
         target[source[known]] = torch.nonzero(known).flatten()
         self.classes_ = classes
-        self._shots = self._make_shots(self._shots.features, target[self._shots.labels])
+        self._relabelled(target[self._shots.labels])
         if (exact := self._exact()) is not None:
             self._accept_precision(exact.with_columns(source))
         else:
