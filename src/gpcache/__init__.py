@@ -10,10 +10,12 @@ from gpcache.errors import (
     DataError,
     EncoderError,
     GPCacheError,
+    ImageRefusedError,
     MissingExtraError,
     ModelFileError,
     NumericalError,
     ProtocolError,
+    StoreError,
 )
 
 __version__ = "0.1.0"
@@ -24,10 +26,12 @@ __all__ = [
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
+    "ImageRefusedError",
     "MissingExtraError",
     "ModelFileError",
     "NumericalError",
     "ProtocolError",
+    "StoreError",
     "TextPrior",
     "TipAdapterClassifier",
     "TipAdapterFClassifier",

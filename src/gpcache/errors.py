@@ -9,6 +9,18 @@ class DataError(GPCacheError, ValueError):
     """The input or a parameter cannot be used; a ValueError, as scikit-learn's contract asks."""
 
 
+class ImageRefusedError(DataError):
+    """An image breaks the decoding policy; `reason` says how, without naming the file."""
+
+    def __init__(self, reason: str, *, name: str = "The image") -> None:
+        super().__init__(f"{name} was refused: {reason}.")
+        self.reason = reason
+
+
+class StoreError(GPCacheError):
+    """A feature store is missing, damaged, or made by another encoder."""
+
+
 class EncoderError(GPCacheError):
     """An encoder cannot be found, loaded, or matched with the features at hand."""
 

@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 
 from gpcache import __version__
+from gpcache.cli import store
 from gpcache.cli.demo import demo
+from gpcache.cli.extract import extract
 from gpcache.errors import GPCacheError
 
 # Commands import what they run inside their functions: --help must not wait for torch.
@@ -18,6 +20,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Results go to stdout, progress and warnings to stderr.",
 )
+app.command()(extract)
+app.add_typer(store.app, name="store")
 app.command()(demo)
 
 

@@ -1,0 +1,110 @@
+"""`gpcache extract`: images in, a feature store out."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+EncoderOption = Annotated[
+    str,
+    typer.Option(
+        help="lite, clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS, hf:MODEL or a folder."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")]
+
+
+def extract(
+    images: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of class folders, a flat folder, a .csv, .tsv or .parquet list with "
+            "the columns path, label, split, group, or webdataset .tar shards."
+        ),
+    ],
+    store: Annotated[
+        Path, typer.Option("--output", "-o", metavar="STORE", help="The folder of the features.")
+    ],
+    encoder: EncoderOption = "lite",
+    views: Annotated[
+        int, typer.Option(min=0, help="Random views an image; 0 is one centre view.")
+    ] = 0,
+    keep_views: Annotated[
+        bool, typer.Option("--keep-views", help="Keep the views apart instead of their mean.")
+    ] = False,
+    scale: Annotated[
+        float, typer.Option(min=0.01, max=1, help="The smallest share of the area a view shows.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the views.")] = 0,
+    split: Annotated[
+        str | None, typer.Option(help="Note this split (train, test, …) with the images.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow links and paths that leave the folder.")
+    ] = False,
+    device: DeviceOption = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images encoded at once.", show_default="by memory")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Decoding processes.", show_default="by cores")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Turn images into features on disk; run it again to go on or to add new images.
+
+    Images are known by their content: a second run over the same folder encodes nothing. Refused
+    files are listed with the reason on stderr and in the store.
+
+    [bold]Examples[/bold]
+
+      gpcache extract photos/ -o photos.store
+
+      gpcache extract list.csv -o photos.store --encoder clip-vit-b-16
+
+      gpcache extract photos/ -o keys.store --views 10
+    """
+    from gpcache.cli.tables import print_refused
+    from gpcache.encoders import load_encoder
+    from gpcache.features import FeatureStore
+    from gpcache.features import extract as run
+    from gpcache.images.augment import Views
+    from gpcache.images.sources import open_source
+
+    source = open_source(images.resolve(), follow=follow)
+    wanted = Views(views, (scale, 1.0), seed, not keep_views) if views else None
+    report = run(
+        source,
+        store,
+        load_encoder(encoder, device=device),
+        views=wanted,
+        split=split,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    print_refused(report.refused)
+    for notice in [*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes[:20])]:
+        typer.echo(f"note: {notice}", err=True)
+    if len(report.notes) > 20:
+        typer.echo(f"note: … and {len(report.notes) - 20} notes more.", err=True)
+    rows = len(FeatureStore.open(store, verify=False))
+    rate = report.encoded / report.seconds
+    if json:
+        summary = {
+            "store": str(store),
+            "images": rows,
+            "encoded": report.encoded,
+            "known": report.known,
+            "refused": [{"path": it.name, "reason": it.reason} for it in report.refused],
+            "notes": [{"path": it.name, "note": it.reason} for it in report.notes],
+            "notices": report.notices,
+            "seconds": report.seconds,
+        }
+        typer.echo(json_module.dumps(summary, indent=1, ensure_ascii=False))
+        return
+    typer.echo(
+        f"{store}: {rows:,} images; {report.encoded:,} encoded now ({rate:.1f} images/s), "
+        f"{report.known:,} known before, {len(report.refused):,} refused."
+    )

@@ -1,0 +1,42 @@
+"""Encoders: images and text → unit vectors of one space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from gpcache.encoders.base import Encoder, TokenText
+from gpcache.errors import EncoderError
+
+__all__ = ["Encoder", "TokenText", "load_encoder"]
+
+
+def load_encoder(name: str, *, device: str | torch.device = "auto") -> Encoder:
+    """Load an encoder by its name.
+
+    - "lite": offline, from the package index (extra `lite`)
+    - "clip-rn50", "clip-rn101", "clip-vit-b-32", "clip-vit-b-16": OpenAI's CLIP (extra `clip`)
+    - "open_clip:MODEL/WEIGHTS": any model of open_clip; "open_clip:FOLDER": a local one
+    - "hf:MODEL", or a local folder: CLIP, SigLIP or SigLIP 2 of transformers (extra `hf`)
+    """
+    # Imported here because this room's families import it for its base class.
+    from gpcache.encoders.hugging_face import HuggingFaceEncoder
+    from gpcache.encoders.lite import LiteEncoder
+    from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
+
+    family, _, rest = name.partition(":")
+    if name == "lite":
+        return LiteEncoder(device)
+    if name in PAPER_MODELS:
+        return OpenCLIPEncoder(name, device=device)
+    if family == "open_clip":
+        model, _, weights = rest.partition("/") if not Path(rest).exists() else (rest, "", "")
+        return OpenCLIPEncoder(model, weights or None, device=device)
+    if family == "hf" or (name and Path(name).is_dir()):
+        return HuggingFaceEncoder(rest if family == "hf" else name, device=device)
+    known = ", ".join(repr(short) for short in ("lite", *PAPER_MODELS))
+    raise EncoderError(
+        f"There is no encoder {name!r}: use {known}, 'open_clip:MODEL/WEIGHTS', 'hf:MODEL' or a "
+        "folder with a model."
+    )

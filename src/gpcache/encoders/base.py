@@ -1,0 +1,233 @@
+"""Encoder: images and text in, unit vectors of one space out; each family fills in four hooks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpcache.devices import free_memory, resolve_device
+from gpcache.errors import DataError, EncoderError
+from gpcache.images import Preprocess, decode
+
+TEXT_BATCH = 64
+CPU_BATCH = 32
+GPU_BATCH = 512
+PROBE = 4
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """Texts as token embeddings: what a method that learns prompts changes.
+
+    `embeddings` (n, length, width) hold neither positions nor layers yet; `ids` (n, length) and
+    `mask` (n, length, true where a token is) say which token each row is.
+    """
+
+    embeddings: torch.Tensor
+    ids: torch.Tensor
+    mask: torch.Tensor
+
+
+class Encoder(ABC):
+    """A model that puts images and text into one space of unit vectors.
+
+    Weights, preprocessing and tokenizer travel together. Two encoders with one fingerprint give
+    the same features; features of different fingerprints must never meet.
+    """
+
+    name: str
+    dim: int
+    logit_scale: float
+    preprocess: Preprocess
+    has_spatial: bool = False
+    has_tokens: bool = False
+
+    def __init__(self, device: str | torch.device = "auto") -> None:
+        self.device = resolve_device(device)
+
+    # What a family fills in.
+
+    @abstractmethod
+    def _embed_images(self, batch: torch.Tensor) -> torch.Tensor:
+        """Normalised images (b, 3, s, s) → features (b, dim) of any length."""
+
+    @abstractmethod
+    def _embed_texts(self, texts: list[str]) -> torch.Tensor:
+        """Texts → features (b, dim) of any length."""
+
+    @abstractmethod
+    def _identity(self) -> Iterator[bytes]:
+        """Everything but the preprocessing that decides the features: weights and tokenizer."""
+
+    def _embed_spatial(self, batch: torch.Tensor) -> torch.Tensor:
+        """Normalised images (b, 3, s, s) → one feature per position (b, m, dim)."""
+        raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+
+    def embed_tokens(self, texts: Sequence[str]) -> TokenText:
+        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
+        raise EncoderError(f"The encoder {self.name!r} gives no access to the tokens of a text.")
+
+    def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
+        """Unit vectors (n, dim) of token embeddings; gradients flow back into them."""
+        raise EncoderError(f"The encoder {self.name!r} gives no access to the tokens of a text.")
+
+    # What every family has.
+
+    def encode_images(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
+        """Unit vectors (n, dim) of images: paths, bytes, Pillow images or arrays (h, w, 3).
+
+        An image that breaks the decoding policy is an error; `gpcache.features.extract` reports
+        such files and goes on.
+        """
+        return self._in_batches(images, self.encode_pixels, (0, self.dim), batch_size)
+
+    def encode_spatial(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
+        """Unit vectors (n, positions, dim) of the places in each image."""
+        if not self.has_spatial:
+            raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+
+        def encode(pixels: NDArray[np.uint8]) -> Features:
+            return self._encode(pixels, self._embed_spatial)
+
+        return self._in_batches(images, encode, (0, 0, self.dim), batch_size)
+
+    def encode_pixels(self, pixels: NDArray[np.uint8]) -> Features:
+        """Unit vectors (b, dim) of one batch of preprocessed images (b, size, size, 3).
+
+        A batch that does not fit into the accelerator's memory is halved, with a warning.
+        """
+        return self._encode(pixels, self._embed_images)
+
+    def encode_views(self, pixels: NDArray[np.uint8], *, average: bool) -> Features:
+        """Unit vectors of the views (b, v, size, size, 3) of images: (b, v, dim), or their mean.
+
+        The mean (b, dim) is taken before the vectors are scaled to length one, as Tip-Adapter
+        makes its keys.
+        """
+        images, views = pixels.shape[:2]
+
+        def embed(batch: torch.Tensor) -> torch.Tensor:
+            features = self._embed_images(batch).float()
+            return features.reshape(-1, views, self.dim).mean(1) if average else features
+
+        flat = pixels.reshape(images * views, *pixels.shape[2:])
+        features = self._encode(flat, embed, each=views)
+        return features if average else features.reshape(images, views, self.dim)
+
+    def encode_texts(self, texts: Sequence[str]) -> Features:
+        """Unit vectors (n, dim) of texts."""
+        texts = list(texts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise DataError(f"A text must be a string, got {text!r}.")
+        rows = [np.zeros((0, self.dim), dtype=np.float32)]
+        for start in range(0, len(texts), TEXT_BATCH):
+            with torch.inference_mode():
+                features = self._embed_texts(texts[start : start + TEXT_BATCH])
+            rows.append(_unit_rows(features, "text", self.name))
+        return np.concatenate(rows)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over weights, preprocessing and tokenizer."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps(self.preprocess.describe(), sort_keys=True).encode())
+        for part in self._identity():
+            digest.update(part)
+        return digest.hexdigest()
+
+    @cached_property
+    def batch_size(self) -> int:
+        """How many images to encode at once, from the memory that is free."""
+        if self.device.type != "cuda":
+            return CPU_BATCH
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        size = self.preprocess.size
+        self.encode_pixels(np.full((PROBE, size, size, 3), 127, dtype=np.uint8))
+        each = (torch.cuda.max_memory_allocated(self.device) - before) // PROBE
+        # Half of what is free: the probe sees neither fragmentation nor other processes.
+        return max(1, min(GPU_BATCH, free_memory(self.device) // (2 * max(each, 1))))
+
+    def _in_batches(
+        self,
+        images: Iterable[Any],
+        encode: Callable[[NDArray[np.uint8]], Features],
+        empty: tuple[int, ...],
+        batch_size: int | None,
+    ) -> Features:
+        if isinstance(images, str | bytes):
+            raise DataError("images must be a list of images; put a single one in a list.")
+        rows = []
+        waiting = iter(images)
+        while batch := list(islice(waiting, batch_size or self.batch_size)):
+            pixels = [self.preprocess.pixels(decode(image).image) for image in batch]
+            rows.append(encode(np.stack(pixels)))
+        return np.concatenate(rows) if rows else np.zeros(empty, dtype=np.float32)
+
+    def _encode(
+        self,
+        pixels: NDArray[np.uint8],
+        embed: Callable[[torch.Tensor], torch.Tensor],
+        each: int = 1,
+    ) -> Features:
+        """Unit rows of `embed`; `each` images in a row belong together when a batch is halved."""
+        try:
+            batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+            with torch.inference_mode(), self._mixed_precision():
+                features = embed(self.preprocess.normalised(batch))
+        except torch.OutOfMemoryError:
+            if len(pixels) <= each:
+                raise EncoderError(
+                    f"{self.device} has not enough memory for {self.name!r} and one image: "
+                    "use device='cpu'."
+                ) from None
+            half = (len(pixels) // each + 1) // 2 * each
+            warnings.warn(
+                f"{self.device} ran out of memory at {len(pixels)} images, going on with {half}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self.__dict__["batch_size"] = half
+            torch.cuda.empty_cache()
+            parts = [self._encode(part, embed, each) for part in (pixels[:half], pixels[half:])]
+            return np.concatenate(parts)
+        return _unit_rows(features, "image", self.name)
+
+    def _mixed_precision(self) -> Any:
+        """Half-precision products on a GPU; features come back in float32."""
+        if self.device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.float16)
+        return nullcontext()
+
+
+Features = NDArray[np.float32]
+
+
+def _unit_rows(features: torch.Tensor, kind: str, name: str) -> Features:
+    """Rows of length one, refused where the network gave NaN, inf or nothing at all."""
+    rows = features.float()
+    lengths = rows.norm(dim=-1, keepdim=True)
+    if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
+        raise EncoderError(f"The encoder {name!r} gave an {kind} vector of NaN, inf or zeros.")
+    unit: Features = (rows / lengths).cpu().numpy()
+    return unit
+
+
+def weights_identity(model: torch.nn.Module) -> Iterator[bytes]:
+    """The bytes of a module's weights, by name, for a fingerprint."""
+    for key, value in sorted(model.state_dict().items()):
+        yield f"{key}:{value.dtype}:{tuple(value.shape)}".encode()
+        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

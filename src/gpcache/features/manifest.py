@@ -1,0 +1,83 @@
+"""The manifest of a feature store: which encoder made it, and every file with its checksum."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpcache.errors import StoreError
+from gpcache.files import sha256, write_atomic
+
+NAME = "store.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of the store, by its name in the store's folder."""
+
+    name: str
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds. `views` is None for one centre view of each image."""
+
+    encoder: str
+    fingerprint: str
+    logit_scale: float
+    dim: int
+    views: dict[str, Any] | None = None
+    shards: tuple[StoredFile, ...] = ()
+    items: StoredFile | None = None
+    refused: StoredFile | None = None
+    texts: dict[str, StoredFile] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """Every file that belongs to the store, but the manifest itself."""
+        single = [file for file in (self.items, self.refused) if file is not None]
+        return [*self.shards, *single, *self.texts.values()]
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest, sealed with its own checksum, in one step."""
+        content = {"schema": SCHEMA, **asdict(self)}
+        sealed = content | {"sha256": sha256(_canonical(content))}
+        write_atomic(folder / NAME, json.dumps(sealed, indent=1, ensure_ascii=False).encode())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the store in `folder`; a missing, damaged or newer one is a StoreError."""
+    path = folder / NAME
+    try:
+        content = json.loads(path.read_bytes())
+        seal = content.pop("sha256")
+        schema = content["schema"]
+    except FileNotFoundError:
+        raise StoreError(f"{str(folder)!r} is no feature store: it has no {NAME}.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(f"{str(path)!r} is damaged: extract the images again.") from None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise StoreError(f"{str(path)!r} was written by a newer gpcache: upgrade gpcache.")
+    if schema != SCHEMA or sha256(_canonical(content)) != seal:
+        raise StoreError(f"{str(path)!r} is damaged: extract the images again.")
+    del content["schema"]
+    return replace(
+        Manifest(**content),
+        shards=tuple(StoredFile(**shard) for shard in content["shards"]),
+        items=_file(content["items"]),
+        refused=_file(content["refused"]),
+        texts={key: StoredFile(**file) for key, file in content["texts"].items()},
+    )
+
+
+def _file(content: dict[str, Any] | None) -> StoredFile | None:
+    return None if content is None else StoredFile(**content)
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True).encode()

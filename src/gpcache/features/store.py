@@ -1,0 +1,359 @@
+"""FeatureStore: unit vectors on disk, found by what an image contains, safe against crashes.
+
+    store.json               the manifest: encoder, views, and every other file with its SHA-256
+    shards/….safetensors     vectors (n, dim) or (n, views, dim), and the images' hashes (n, 32)
+    items-….jsonl            the images that were extracted: source, path, label, split, group, hash
+    refused-….json           the images that were not, with the reason
+    texts/….safetensors      class vectors, by the prompts they were made of
+
+Every file but the manifest is named by its content and never changes. A change writes new files
+first and then the manifest, in one rename: whoever is killed in between leaves files that nobody
+knows, which the next change removes. Writers take turns by a lock; readers need none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from gpcache.encoders import Encoder
+from gpcache.errors import DataError, StoreError
+from gpcache.features.manifest import NAME, Manifest, StoredFile, read_manifest
+from gpcache.files import make_folder, sha256, sha256_of_file, write_atomic
+from gpcache.images.augment import Views
+from gpcache.images.records import Refused
+
+LOCK = "lock"
+HASH_BYTES = 32
+SHARD, ITEMS = "shards/{}.safetensors", "items-{}.jsonl"
+REFUSED, TEXT = "refused-{}.json", "texts/{}.safetensors"
+KINDS = (SHARD, ITEMS, REFUSED, TEXT)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One extracted image: where it came from, what is known of it, and the hash of its content."""
+
+    source: str
+    path: str
+    hash: str
+    label: str | None = None
+    split: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Images of a store and their vectors: `features` (n, dim), or (n, views, dim) kept apart."""
+
+    features: NDArray[np.float32]
+    items: list[Item]
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Class names (n,); an unlabelled image is an error."""
+        missing = [item.path for item in self.items if item.label is None]
+        if missing:
+            raise DataError(f"{len(missing)} images have no label, the first is {missing[0]!r}.")
+        return np.array([item.label for item in self.items])
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths (n,) as the source named them."""
+        return [item.path for item in self.items]
+
+
+class FeatureStore:
+    """The features of one encoder, in one kind of views; open or create it by the class methods."""
+
+    def __init__(self, folder: Path, *, verify: bool = True) -> None:
+        self.folder = folder
+        self._verify = verify
+        self._checked: set[str] = set()
+        self._place: dict[str, tuple[str, int]] = {}  # hash → shard and row
+        self._indexed: set[str] = set()
+        self.manifest = read_manifest(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path, *, verify: bool = True) -> FeatureStore:
+        """Open a store to read; `verify=False` skips the checksums of the files that are read."""
+        return cls(Path(folder), verify=verify)
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, encoder: Encoder, views: Views | None = None
+    ) -> FeatureStore:
+        """Open the store in `folder` to add to it, or begin it; another encoder's is an error."""
+        place = make_folder(folder)
+        # What another process that is just beginning this store leaves for a moment is no other.
+        own = (LOCK, "shards", NAME, f".{NAME}.")
+        foreign = [path.name for path in place.iterdir() if not path.name.startswith(own)]
+        if foreign and not (place / NAME).exists():
+            raise StoreError(
+                f"{str(folder)!r} is no feature store and not empty (it has {min(foreign)!r}): "
+                "give a folder of its own."
+            )
+        make_folder(place / "shards")
+        with _locked(place):
+            if not (place / NAME).exists():
+                Manifest(
+                    encoder.name,
+                    encoder.fingerprint,
+                    encoder.logit_scale,
+                    encoder.dim,
+                    _described(views),
+                ).write(place)
+        store = cls(place)
+        store.require(encoder, views)
+        return store
+
+    def require(self, encoder: Encoder, views: Views | None = None) -> None:
+        """Refuse an encoder or views other than those the store was made with."""
+        if self.manifest.fingerprint != encoder.fingerprint:
+            raise StoreError(
+                f"The store {str(self.folder)!r} was made by the encoder {self.manifest.encoder!r} "
+                f"(fingerprint {self.manifest.fingerprint[:12]}), not by {encoder.name!r} "
+                f"({encoder.fingerprint[:12]}): their features do not mix. Use another folder."
+            )
+        described = _described(views)
+        if self.manifest.views != described:
+            raise StoreError(
+                f"The store {str(self.folder)!r} holds {_shown(self.manifest.views)}, not "
+                f"{_shown(described)}. Use another folder."
+            )
+
+    def __len__(self) -> int:
+        return len(self._places())
+
+    def hashes(self) -> set[str]:
+        """The images whose vectors are here, by the SHA-256 of their content."""
+        return set(self._places())
+
+    # Reading.
+
+    def items(self) -> list[Item]:
+        """Every image that was extracted, sorted by source and path."""
+        data = self._read(lambda: self.manifest.items)
+        # Not splitlines: a name may hold other characters that end a line.
+        return [Item(**json.loads(line)) for line in data.split("\n") if line]
+
+    def refused(self) -> list[dict[str, str]]:
+        """Every image that was refused: source, path and reason."""
+        found: list[dict[str, str]] = json.loads(self._read(lambda: self.manifest.refused) or "[]")
+        return found
+
+    def read(self, *, source: str | None = None, split: str | None = None) -> Rows:
+        """The images, all or of one source or split, and their vectors."""
+        items = [
+            item
+            for item in self.items()
+            if (source is None or item.source == source) and (split is None or item.split == split)
+        ]
+        return Rows(self.vectors([item.hash for item in items]), items)
+
+    def vectors(self, hashes: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of images by the hash of their content, in the order asked for."""
+        places = self._places()
+        unknown = [image_hash for image_hash in hashes if image_hash not in places]
+        if unknown:
+            raise StoreError(
+                f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
+                "extract them again."
+            )
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for position, image_hash in enumerate(hashes):
+            shard, row = places[image_hash]
+            wanted.setdefault(shard, []).append((position, row))
+        gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
+        for shard, pairs in wanted.items():
+            positions, rows = np.array(pairs).T
+            gathered[positions] = self._tensor(shard, "features")[rows]
+        if not np.isfinite(gathered).all():
+            raise StoreError(f"The store {str(self.folder)!r} holds NaN or inf: extract it again.")
+        return gathered
+
+    def text(self, digest: str) -> NDArray[np.float32] | None:
+        """The class vectors made of prompts with this digest, if they are cached."""
+        file = self.manifest.texts.get(digest)
+        return None if file is None else self._tensor(file.name, "features")
+
+    # Writing.
+
+    def append(self, hashes: Sequence[str], features: NDArray[np.float32]) -> int:
+        """Add a shard of vectors; those another process has added meanwhile are left out."""
+        if features.shape != (len(hashes), *self._row_shape()) or not np.isfinite(features).all():
+            raise StoreError(f"Features of shape {features.shape} do not belong into this store.")
+        with self._change():
+            first = {image_hash: row for row, image_hash in reversed(list(enumerate(hashes)))}
+            known = self._places()
+            fresh = {key: row for key, row in first.items() if key not in known}
+            if not fresh:
+                return 0
+            codes = np.frombuffer(bytes.fromhex("".join(fresh)), dtype=np.uint8)
+            tensors: dict[str, NDArray[Any]] = {
+                "features": np.ascontiguousarray(features[list(fresh.values())], dtype=np.float32),
+                "hashes": codes.reshape(-1, HASH_BYTES),
+            }
+            shard = self._write(SHARD, save(tensors), len(fresh))
+            self._commit(shards=(*self.manifest.shards, shard))
+        return len(fresh)
+
+    def record(self, source: str, items: Iterable[Item], refused: Iterable[Refused]) -> None:
+        """Note what was extracted from `source` and what was refused; replaces the earlier note."""
+        with self._change():
+            kept = [item for item in self.items() if item.source != source]
+            listed = sorted([*kept, *items], key=lambda item: (item.source, item.path))
+            lines = [json.dumps(asdict(item), ensure_ascii=False) for item in listed]
+            others = [entry for entry in self.refused() if entry["source"] != source]
+            own = [{"source": source, "path": it.name, "reason": it.reason} for it in refused]
+            text = json.dumps([*others, *own], indent=1, ensure_ascii=False)
+            self._commit(
+                items=self._write(ITEMS, "\n".join(lines).encode(), len(lines)),
+                refused=self._write(REFUSED, text.encode(), len(others) + len(own)),
+            )
+
+    def cache_text(self, digest: str, features: NDArray[np.float32]) -> None:
+        """Keep the class vectors made of prompts with this digest."""
+        make_folder(self.folder / "texts")
+        with self._change():
+            data = save({"features": np.ascontiguousarray(features)})
+            file = self._write(TEXT, data, len(features))
+            self._commit(texts=self.manifest.texts | {digest: file})
+
+    def damaged(self, progress: Callable[[], object] = lambda: None) -> list[str]:
+        """The names of files that are missing or no longer what was written."""
+        bad = []
+        for file in self.manifest.files:
+            path = self.folder / file.name
+            if not path.is_file() or sha256_of_file(path) != file.sha256:
+                bad.append(file.name)
+            progress()
+        return bad
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget damaged files, so that the next extraction makes what they held again."""
+        bad = set(names)
+        with self._change():
+            known = self.manifest
+            self._commit(
+                shards=tuple(shard for shard in known.shards if shard.name not in bad),
+                items=None if known.items and known.items.name in bad else known.items,
+                refused=None if known.refused and known.refused.name in bad else known.refused,
+                texts={key: file for key, file in known.texts.items() if file.name not in bad},
+            )
+            self._place.clear()
+            self._indexed.clear()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Hold the lock, with the manifest as it is now and no files that it does not know."""
+        with _locked(self.folder):
+            self.manifest = read_manifest(self.folder)
+            known = {file.name for file in self.manifest.files}
+            for pattern in (pattern for kind in KINDS for pattern in (kind, _temporary(kind))):
+                for path in self.folder.glob(pattern.format("*")):
+                    if path.relative_to(self.folder).as_posix() not in known:
+                        path.unlink()
+            yield
+
+    def _write(self, pattern: str, data: bytes, rows: int) -> StoredFile:
+        digest = sha256(data)
+        name = pattern.format(digest[:24])
+        write_atomic(self.folder / name, data)
+        self._checked.add(name)
+        return StoredFile(name, digest, rows)
+
+    def _commit(self, **changes: Any) -> None:
+        self.manifest = replace(self.manifest, **changes)
+        self.manifest.write(self.folder)
+
+    def _places(self) -> dict[str, tuple[str, int]]:
+        """Where each image's vector lies; shards are looked at once."""
+        for shard in self.manifest.shards:
+            if shard.name not in self._indexed:
+                codes = self._tensor(shard.name, "hashes").tobytes().hex()
+                width = 2 * HASH_BYTES
+                for row in range(shard.rows):
+                    self._place[codes[row * width : (row + 1) * width]] = (shard.name, row)
+                self._indexed.add(shard.name)
+        return self._place
+
+    def _row_shape(self) -> tuple[int, ...]:
+        views = self.manifest.views
+        apart = views is not None and not views["average"]
+        return (views["count"], self.manifest.dim) if views and apart else (self.manifest.dim,)
+
+    def _read(self, file: Callable[[], StoredFile | None]) -> str:
+        """A text file of the manifest; a writer may just have replaced it by another."""
+        for _ in range(10):
+            found = file()
+            if found is None:
+                return ""
+            if (self.folder / found.name).exists():
+                return self._verified(found).read_bytes().decode()
+            self.manifest = read_manifest(self.folder)
+        raise StoreError(
+            f"The store {str(self.folder)!r} lost a file: run gpcache store verify."
+        )
+
+    def _tensor(self, name: str, key: str) -> NDArray[Any]:
+        """A tensor of a shard, read through the memory map."""
+        files = {file.name: file for file in self.manifest.files}
+        path = self._verified(files[name])
+        try:
+            with safe_open(path, "numpy") as tensors:
+                tensor: NDArray[Any] = tensors.get_tensor(key)
+        except SafetensorError:
+            raise _damage(path) from None
+        return tensor
+
+    def _verified(self, file: StoredFile) -> Path:
+        path = self.folder / file.name
+        if not path.is_file():
+            raise _damage(path, "missing")
+        if self._verify and file.name not in self._checked:
+            if sha256_of_file(path) != file.sha256:
+                raise _damage(path)
+            self._checked.add(file.name)
+        return path
+
+
+def _damage(path: Path, how: str = "damaged (its SHA-256 differs)") -> StoreError:
+    return StoreError(
+        f"{str(path)!r} is {how}: run 'gpcache store verify --repair {path.parent}', then extract "
+        "the images again."
+    )
+
+
+def _locked(folder: Path) -> FileLock:
+    return FileLock(folder / LOCK)
+
+
+def _temporary(pattern: str) -> str:
+    """How the temporary siblings of such files are called."""
+    folder, _, name = pattern.rpartition("/")
+    return f"{folder}/.{name}.*" if folder else f".{name}.*"
+
+
+def _described(views: Views | None) -> dict[str, Any] | None:
+    """The views as the manifest has them after JSON."""
+    described: dict[str, Any] | None = json.loads(json.dumps(views.describe() if views else None))
+    return described
+
+
+def _shown(views: dict[str, Any] | None) -> str:
+    if views is None:
+        return "one centre view an image"
+    how = "averaged" if views["average"] else "kept apart"
+    scale, seed = views["scale"], views["seed"]
+    return f"{views['count']} views an image, {how}, of scale {scale}, seed {seed}"

@@ -1,0 +1,91 @@
+"""Files that are whole or not there: atomic writes, and checksums that find what changed since."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpcache.errors import DataError
+
+_BLOCK = 2**20
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path` so that a crash leaves the old file or the new one, nothing between.
+
+    The bytes go to a temporary sibling, reach the disk, and only then take the name.
+    """
+    target = Path(path)
+    with _explained(target):
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes private files; the user's own setting is what was asked for.
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+
+
+def make_folder(path: str | Path) -> Path:
+    """Make a folder and its parents, or say in one sentence why that cannot be."""
+    folder = Path(path)
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def sha256(data: bytes) -> str:
+    """The checksum of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """The checksum of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """Turn what the system says about a failed write into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"The disk is full: {str(target)!r} was not written, and what was there before "
+                "is untouched."
+            ) from None
+        raise DataError(f"{str(target)!r} cannot be written: {error.strerror}.") from None
+
+
+def _umask() -> int:
+    # There is no way to read it but to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where folders can be synced (not on Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,272 @@
+"""Turns a path, bytes, a Pillow image or an array into RGB under a policy, or refuses it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import warnings
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from gpcache.errors import ImageRefusedError, MissingExtraError
+from gpcache.extras import require
+
+# Filters of warnings belong to the whole process: one thread at a time may change them.
+_WARNING_FILTERS = threading.Lock()
+
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_AVIF_BRANDS = {b"avif", b"avis"}
+
+# EXIF orientation → what brings the image upright.
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is decoded at all: limits that hold before a single pixel is unpacked."""
+
+    max_bytes: int = 20_000_000
+    max_pixels: int = 50_000_000
+    max_side: int = 16_384
+    small_side: int = 32
+    # The order is that of Pillow's own: what it loads at once comes first.
+    formats: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "AVIF")
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An upright RGB image, and what a user may want to know about how it was read."""
+
+    image: Image.Image
+    notes: tuple[str, ...] = ()
+
+
+def decode(source: Any, policy: Policy = POLICY) -> Decoded:
+    """Decode a path, bytes, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3), (h, w, 4).
+
+    Arrays hold uint8 or uint16. Transparency is composited on white, EXIF orientation applied,
+    16 bits are scaled to 8 (Pillow's mode "I" holds 16-bit values), and of an animation or a
+    multi-page file the first image is taken. Everything else raises ImageRefusedError.
+    """
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else "The image"
+    try:
+        return _decode(source, policy)
+    except ImageRefusedError as error:
+        reason = error.reason
+    except MissingExtraError as error:
+        reason = str(error).rstrip(".")
+    except MemoryError:
+        reason = "there is not enough memory to decode it"
+    except Exception as error:  # Pillow's decoders raise nearly every kind there is
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = f"it cannot be decoded ({lines[0][:100].rstrip('.')})"
+    raise ImageRefusedError(reason, name=str(name))
+
+
+def _decode(source: Any, policy: Policy) -> Decoded:
+    if isinstance(source, str | os.PathLike):
+        source = read_file(Path(source), policy)
+    if isinstance(source, bytes | bytearray | memoryview):
+        image, notes = _open(bytes(source), policy)
+    elif isinstance(source, Image.Image):
+        image, notes = source, []
+    elif isinstance(source, np.ndarray):
+        image, notes = _from_array(source, policy), []
+    else:
+        raise ImageRefusedError(
+            "it must be a path, bytes, a Pillow image or a numpy array, "
+            f"got {type(source).__name__}"
+        )
+    _check_size(image.size, policy)
+    image.load()
+    image = _rgb(_upright(image))
+    if min(image.size) < policy.small_side:
+        notes.append(f"too small: {image.width} × {image.height} pixels")
+    return Decoded(image, tuple(notes))
+
+
+def read_file(path: Path, policy: Policy = POLICY) -> bytes:
+    """The bytes of an image file, refused without reading where it is no file or too large."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise ImageRefusedError("it is a folder, not a file", name=str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageRefusedError("it is no regular file", name=str(path))
+        if status.st_size <= policy.max_bytes:
+            with path.open("rb") as file:
+                # One byte more than allowed tells a file that grows meanwhile.
+                content = file.read(policy.max_bytes + 1)
+        else:
+            content = None
+    except (FileNotFoundError, NotADirectoryError):
+        raise ImageRefusedError("there is no such file", name=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ImageRefusedError(f"it cannot be read ({reason})", name=str(path)) from None
+    if content is None or len(content) > policy.max_bytes:
+        raise ImageRefusedError(_too_many_bytes(policy), name=str(path))
+    return content
+
+
+def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
+    """The image of a file, its size checked but its pixels not yet decoded, and notes."""
+    if not content:
+        raise ImageRefusedError("it is empty")
+    if len(content) > policy.max_bytes:
+        raise ImageRefusedError(_too_many_bytes(policy))
+    if _is_heic(content):
+        return _open_heic(content, policy)
+    try:
+        # Pillow's warning of large images would reach the user before our refusal does.
+        with _WARNING_FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(BytesIO(content), formats=policy.formats)
+    except UnidentifiedImageError:
+        known = ", ".join(policy.formats[:-1])
+        raise ImageRefusedError(f"it is not an image ({known} or {policy.formats[-1]})") from None
+    except Image.DecompressionBombError:
+        raise ImageRefusedError(_too_many_pixels(policy)) from None
+    _check_size(image.size, policy)
+    if content.startswith(b"\xff\xd8") and _lacks_end(content):
+        raise ImageRefusedError("it is truncated")
+    # Counting the frames would parse the whole file; an MPO's other images are previews.
+    if image.format != "MPO" and getattr(image, "is_animated", False):
+        pages = image.format == "TIFF"
+        kind, unit = ("a file of several pages", "page") if pages else ("an animation", "frame")
+        return image, [f"{kind}: only the first {unit} is used"]
+    return image, []
+
+
+def _lacks_end(content: bytes) -> bool:
+    """Whether a JPEG stops before its end mark: Pillow notices that nearly always, not always."""
+    at = 2
+    while content[at : at + 1] == b"\xff":
+        marker = content[at + 1 : at + 2]
+        if marker == b"\xda":  # the pixels start, among which the end mark cannot stand
+            return content.find(b"\xff\xd9", at) < 0
+        if marker == b"\xff":  # padding
+            at += 1
+        else:
+            at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return False
+
+
+def _is_heic(content: bytes) -> bool:
+    """Whether the brands of an ISO media file say HEIF; AVIF files carry such a brand too."""
+    if content[4:8] != b"ftyp":
+        return False
+    length = min(int.from_bytes(content[:4], "big"), 256)
+    brands = {content[at : at + 4] for at in (8, *range(16, length, 4))}
+    return bool(brands & _HEIC_BRANDS) and not brands & _AVIF_BRANDS
+
+
+def _open_heic(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
+    # Its own function rather than its plug-in, which would change Pillow for the whole process.
+    pillow_heif = require("pillow_heif", "heif", purpose="reading HEIC")
+    file = pillow_heif.open_heif(content)
+    _check_size(file.size, policy)
+    image: Image.Image = file.to_pillow()
+    notes = ["a file of several images: only the main one is used"] if len(file) > 1 else []
+    return image, notes
+
+
+def _from_array(array: NDArray[Any], policy: Policy) -> Image.Image:
+    shape = array.shape
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)) or 0 in shape:
+        raise ImageRefusedError(
+            f"an array must be (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), got {shape}"
+        )
+    if array.dtype not in (np.uint8, np.uint16):
+        raise ImageRefusedError(f"an array must hold uint8 or uint16, got {array.dtype}")
+    _check_size((shape[1], shape[0]), policy)
+    values = array[..., 0] if len(shape) == 3 and shape[2] == 1 else array
+    values = _sixteen_to_eight(values) if values.dtype == np.uint16 else values
+    return Image.fromarray(np.ascontiguousarray(values))
+
+
+def _check_size(size: tuple[int, int], policy: Policy) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ImageRefusedError("it has no pixels")
+    if width * height > policy.max_pixels:
+        raise ImageRefusedError(f"{_too_many_pixels(policy)}: {width} × {height}")
+    if max(width, height) > policy.max_side:
+        raise ImageRefusedError(
+            f"a side is longer than {policy.max_side:,} pixels: {width} × {height}"
+        )
+
+
+def _too_many_bytes(policy: Policy) -> str:
+    return f"it is larger than {policy.max_bytes / 1e6:g} MB"
+
+
+def _too_many_pixels(policy: Policy) -> str:
+    return f"it has more than {policy.max_pixels / 1e6:g} million pixels"
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    # Damaged EXIF data, which Pillow passes over, may give a number of any type, or none.
+    orientation = image.getexif().get(_ORIENTATION_TAG)
+    method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if method is None else image.transpose(method)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ImageRefusedError(
+            "floating-point pixels have no agreed range, save it with 8 or 16 bits"
+        )
+    if image.mode.startswith("I"):
+        return _from_sixteen_bits(image)
+    if image.has_transparency_data:
+        colours = image.convert("RGBA")
+        white = Image.new("RGB", image.size, "white")
+        white.paste(colours, mask=colours)
+        return white
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _from_sixteen_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits (modes I;16, I;16B, I, …): Pillow's own conversion saturates it."""
+    tags = getattr(image, "tag_v2", {})
+    if tags.get(_BITS_TAG) == (12,) or tags.get(_PHOTOMETRIC_TAG) == 0:
+        # Pillow unpacks both, but says nothing of the other scale.
+        raise ImageRefusedError("grey of 12 bits, or with zero as white, is not read")
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 65535:
+        raise ImageRefusedError(
+            f"its values ({values.min()} to {values.max()}) are beyond 16 bits, "
+            "save it with 8 or 16 bits"
+        )
+    grey = _sixteen_to_eight(values)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _sixteen_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """0…65535 → 0…255, rounded to the nearest."""
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -1,0 +1,163 @@
+"""Folders of images: one folder a class, or a flat one without labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpcache.errors import DataError
+from gpcache.images.records import (
+    ClassNames,
+    Record,
+    Refused,
+    Source,
+    listed,
+    plural,
+    readable,
+)
+
+# Suffixes of files that people keep beside images. An unknown suffix is tried as an image.
+_SUFFIXES = """
+.txt .md .rst .json .jsonl .csv .tsv .xml .yaml .yml .toml .ini .cfg .log .html .htm .css .js .py
+.pyc .ipynb .sh .bat .pdf .doc .docx .xls .xlsx .ppt .pptx .odt .ods .zip .tar .gz .tgz .bz2 .xz
+.7z .rar .parquet .arrow .npy .npz .pt .pth .safetensors .h5 .hdf5 .mat .db .sqlite .mp3 .wav
+.flac .mp4 .m4v .mov .avi .mkv .webm .lnk .url .bak .tmp
+"""
+NO_IMAGES = frozenset(_SUFFIXES.split())
+JUNK = frozenset(("thumbs.db", "desktop.ini", "__macosx"))
+
+
+@dataclass
+class _Walk:
+    """The state of one walk below `root`: what was passed over, and the links taken so far."""
+
+    root: Path
+    follow: bool
+    refused: list[Refused] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    linked: set[Path] = field(default_factory=set)
+
+    def entries(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:
+        """The entries that may hold images, sorted, each with its name relative to the root."""
+        try:
+            with os.scandir(folder) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        except OSError as error:
+            self._refuse(prefix.rstrip("/"), f"the folder cannot be read ({error.strerror})")
+            return
+        for entry in entries:
+            name = prefix + readable(entry.name)
+            if is_junk(entry.name, folder=os.path.isdir(entry.path)):
+                self.skipped.append(name)
+            else:
+                yield entry, name
+
+    def files(self, folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+        """Every file below `folder`, however deep, with its name."""
+        waiting: list[tuple[Path, str, tuple[Path, ...]]]
+        waiting = [(folder, prefix, (self.root, folder.resolve()))]
+        while waiting:
+            folder, prefix, chain = waiting.pop()
+            for entry, name in self.entries(folder, prefix):
+                if not self.allowed(entry, name, chain):
+                    continue
+                if entry.is_dir():
+                    path = Path(entry.path)
+                    waiting.append((path, f"{name}/", (*chain, path.resolve())))
+                elif entry.is_file():
+                    yield name, Path(entry.path)
+                else:
+                    self._refuse(name, "it is no regular file")
+
+    def allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
+        """Whether to read an entry: links may neither leave the root nor lead round in circles.
+
+        Every linked folder is read once, or links among many folders would multiply for ever.
+        """
+        if not entry.is_symlink():
+            return True
+        try:
+            target = Path(entry.path).resolve(strict=True)
+        except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
+            self._refuse(name, "it is a broken link")
+            return False
+        if not self.follow and not target.is_relative_to(self.root):
+            self._refuse(name, "it is a link that leaves the folder (follow=True allows it)")
+            return False
+        if target.is_dir() and (target in chain or target in self.linked):
+            self._refuse(name, "it is a link to a folder that is read already")
+            return False
+        if target.is_dir():
+            self.linked.add(target)
+        return True
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self.refused.append(Refused(name, reason))
+
+
+def is_junk(name: str, *, folder: bool = False) -> bool:
+    """Whether a file or folder is what systems and people leave beside images."""
+    folded = name.casefold()
+    if name.startswith(".") or folded in JUNK:
+        return True
+    return not folder and os.path.splitext(folded)[1] in NO_IMAGES
+
+
+def from_folder(path: str | Path, *, follow: bool = False) -> Source:
+    """The images below a folder: its first level are the classes; without any, it is unlabelled.
+
+    `follow` allows links that leave the folder. Files are named relative to it and not decoded.
+    """
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise DataError(f"There is no folder {str(path)!r}.")
+    walk = _Walk(root, follow)
+    classes: list[tuple[Path, str]] = []
+    outside: list[Record] = []
+    for entry, name in walk.entries(root, ""):
+        if not walk.allowed(entry, name, (root,)):
+            continue
+        if entry.is_dir():
+            classes.append((Path(entry.path), name))
+        else:
+            outside.append(Record(name, Path(entry.path)))
+    if classes and outside:
+        raise DataError(
+            f"{str(path)!r} holds class folders and, outside of them, "
+            f"{listed([record.name for record in outside])}: put every image into a class folder."
+        )
+    source = Source(str(path), outside, refused=walk.refused)
+    records = outside or _classed(walk, classes, source)
+    if not records:
+        refused = f" ({plural(len(walk.refused), 'file')} refused)" if walk.refused else ""
+        raise DataError(
+            f"There is no image in {str(path)!r}{refused}: put images into it, or a folder of "
+            "images for each class."
+        )
+    source.records, source.total = records, len(records)
+    if walk.skipped:
+        source.notices.append(
+            f"{plural(len(walk.skipped), 'file')} that cannot be an image skipped: "
+            f"{listed(walk.skipped)}."
+        )
+    return source
+
+
+def _classed(walk: _Walk, classes: list[tuple[Path, str]], source: Source) -> list[Record]:
+    """The records of class folders, sorted by name; the source learns names and notices."""
+    names = ClassNames()
+    labels = {name: names.add(name) for _, name in classes}
+    records = [
+        Record(name, file, labels[folder_name])
+        for folder, folder_name in classes
+        for name, file in walk.files(folder, f"{folder_name}/")
+    ]
+    records.sort(key=lambda record: record.name)
+    source.classes = names.sorted()
+    source.notices += names.notices
+    if empty := sorted(set(source.classes) - {str(record.label) for record in records}):
+        noun = "A class" if len(empty) == 1 else f"{len(empty)} classes"
+        source.notices.append(f"{noun} without images: {listed(empty)}.")
+    return records

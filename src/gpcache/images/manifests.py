@@ -1,0 +1,164 @@
+"""Manifests: CSV, TSV or parquet tables of paths with labels, splits and groups."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpcache.errors import DataError
+from gpcache.extras import require
+from gpcache.images.records import (
+    ClassNames,
+    Record,
+    Refused,
+    Source,
+    listed,
+    plural,
+    readable,
+)
+
+COLUMNS = ("path", "label", "split", "group")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+# A row's number as a user counts it, and its cells by column.
+Row = tuple[int, dict[str, str]]
+
+
+def from_manifest(path: str | Path, *, follow: bool = False) -> Source:
+    """The images that a table names in `path`; `label`, `split` and `group` are optional columns.
+
+    Relative paths start at the table's folder, and only files below it are read unless `follow`
+    is true. An empty label means none.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"There is no manifest {str(path)!r}.")
+    source = Source(str(path), ())
+    rows = _parquet_rows if file.suffix.lower() == ".parquet" else _text_rows
+    base = file.resolve().parent
+    names = ClassNames()
+    known: dict[str, tuple[int, Record]] = {}
+    repeated = 0
+    for number, cells in rows(file, source):
+        record = _record(base, cells, names)
+        if record.name in known:
+            _check_same(record, number, *known[record.name][::-1], file)
+            repeated += 1
+            continue
+        known[record.name] = (number, record)
+        reason = _refusal(base, record, follow)
+        if reason is not None:
+            source.refused.append(Refused(record.name, f"{reason} (row {number})"))
+    refused = {entry.name for entry in source.refused}
+    records = [record for name, (_, record) in sorted(known.items()) if name not in refused]
+    if not records:
+        raise DataError(
+            f"No image of the manifest {str(path)!r} can be read: "
+            + (f"{source.refused[0].reason}." if source.refused else "it has no rows.")
+        )
+    if repeated:
+        source.notices.append(f"{plural(repeated, 'row')} that repeat another were merged.")
+    source.records, source.total = records, len(records)
+    source.notices += names.notices
+    source.classes = names.sorted()
+    return source
+
+
+def _record(base: Path, cells: dict[str, str], names: ClassNames) -> Record:
+    # Joining keeps an absolute path as it is.
+    place = os.path.normpath(base / cells["path"])
+    inside = os.path.relpath(place, base) if Path(place).is_relative_to(base) else place
+    label = cells.get("label") or None
+    return Record(
+        readable(inside).replace(os.sep, "/") if cells["path"] else "",
+        Path(place),
+        None if label is None else names.add(label),
+        cells.get("split") or None,
+        cells.get("group") or None,
+    )
+
+
+def _refusal(base: Path, record: Record, follow: bool) -> str | None:
+    """Why the file of a row cannot be read, or None."""
+    if not record.name:
+        return "the path is empty"
+    place = Path(str(record.content))
+    try:
+        if not follow and not place.resolve().is_relative_to(base):
+            return "the path leaves the folder of the manifest (follow=True allows it)"
+        if place.is_dir():
+            return "it is a folder, not a file"
+        return None if place.exists() else "there is no such file"
+    except (OSError, ValueError, RuntimeError):  # too long, a null character, a circle of links
+        return "the path cannot be read"
+
+
+def _check_same(record: Record, number: int, other: Record, first: int, file: Path) -> None:
+    """A path may stand in several rows that say the same."""
+    for column in COLUMNS[1:]:
+        value, before = getattr(record, column), getattr(other, column)
+        if value != before:
+            raise DataError(
+                f"{str(file)!r} names {record.name!r} twice with different {column}s: "
+                f"{before!r} in row {first} and {value!r} in row {number}."
+            )
+
+
+def _text_rows(file: Path, source: Source) -> Iterator[Row]:
+    delimiter = DELIMITERS.get(file.suffix.lower(), ",")
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            reader = csv.reader(opened, delimiter=delimiter, skipinitialspace=True, strict=True)
+            header = _header(next(reader, []), file, source)
+            for cells in reader:
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"Row {reader.line_num} of {str(file)!r} has {plural(len(cells), 'cell')}, "
+                        f"but the header has {len(header)}."
+                    )
+                yield reader.line_num, dict(zip(header, cells, strict=True))
+    except UnicodeDecodeError:
+        raise DataError(f"{str(file)!r} is no UTF-8 text: save it as UTF-8.") from None
+    except csv.Error as error:
+        raise DataError(f"Row {reader.line_num} of {str(file)!r} is broken: {error}.") from None
+    except OSError as error:
+        raise DataError(f"{str(file)!r} cannot be read: {error.strerror}.") from None
+
+
+def _parquet_rows(file: Path, source: Source) -> Iterator[Row]:
+    parquet = require("pyarrow.parquet", "parquet", purpose="Reading a parquet manifest")
+    try:
+        with parquet.ParquetFile(file) as table:
+            header = _header(table.schema_arrow.names, file, source)
+            used = [name for name in table.schema_arrow.names if name.strip().lower() in COLUMNS]
+            number = 0
+            for batch in table.iter_batches(columns=used):
+                columns = [column.to_pylist() for column in batch.columns]
+                present = [name for name in header if name in COLUMNS]
+                for values in zip(*columns, strict=True):
+                    number += 1
+                    texts = ("" if value is None else str(value) for value in values)
+                    yield number, dict(zip(present, texts, strict=True))
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
+        if isinstance(error, DataError):
+            raise
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise DataError(f"{str(file)!r} is no parquet file that can be read: {reason}.") from None
+
+
+def _header(names: list[str], file: Path, source: Source) -> list[str]:
+    """The column names in lower case; what is not used is noted."""
+    header = [name.strip().lower() for name in names]
+    if "path" not in header:
+        found = f"it has {listed(header, 5)}" if header else "it is empty"
+        raise DataError(f"{str(file)!r} needs a header with a column 'path': {found}.")
+    for column in COLUMNS:
+        if header.count(column) > 1:
+            raise DataError(f"{str(file)!r} has the column {column!r} more than once.")
+    if unknown := [name for name in header if name not in COLUMNS]:
+        source.notices.append(f"{plural(len(unknown), 'column')} not used: {listed(unknown)}.")
+    return header

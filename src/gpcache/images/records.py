@@ -1,0 +1,102 @@
+"""What every source of images gives: records, refusals and notices, and how class names compare."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpcache.errors import DataError
+
+_SUFFIXES = ".jpg .jpeg .jpe .jfif .png .apng .webp .gif .bmp .tif .tiff .avif .heic .heif"
+IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
+
+Content = Path | bytes | Image.Image | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image, not yet decoded; `label`, `split` and `group` where the source knows them."""
+
+    name: str
+    content: Content
+    label: str | None = None
+    split: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something that looked like an image and was not taken."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Source:
+    """Records, and what the user should hear about the rest.
+
+    `records` of a folder or a manifest can be read again and again; those of a stream only once,
+    and its `refused` and `notices` are complete only then. `classes` holds every class name that
+    is known in advance, also of classes without an image.
+    """
+
+    name: str
+    records: Iterable[Record]
+    total: int | None = None
+    refused: list[Refused] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+
+
+class ClassNames:
+    """Class names as Unicode (NFC) compares them; names that differ only in case are an error."""
+
+    def __init__(self) -> None:
+        self._spelling: dict[str, str] = {}  # normalised → as it was first written
+        self._folded: dict[str, str] = {}
+        self.notices: list[str] = []
+
+    def add(self, name: str) -> str:
+        """The normalised name; another spelling of a known one is noted."""
+        normal = unicodedata.normalize("NFC", name)
+        if normal not in self._spelling:
+            other = self._folded.setdefault(normal.casefold(), normal)
+            if other != normal:
+                raise DataError(
+                    f"The class names {other!r} and {normal!r} differ only in upper and lower "
+                    "case: give them one spelling, or names that differ."
+                )
+            self._spelling[normal] = name
+        elif name != self._spelling[normal]:
+            notice = f"Two spellings of the class {normal!r} (composed, decomposed) were merged."
+            if notice not in self.notices:
+                self.notices.append(notice)
+        return normal
+
+    def sorted(self) -> list[str]:
+        """All names so far."""
+        return sorted(self._spelling)
+
+
+def readable(name: str) -> str:
+    """A file's name as text: bytes that are no UTF-8, which Python hides in it, are spelt out."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def listed(names: list[str], limit: int = 3) -> str:
+    """Names for a sentence: the first few, quoted, and how many more there are."""
+    shown = ", ".join(repr(name if len(name) <= 80 else f"{name[:79]}…") for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: 1 file, 2,000 files."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

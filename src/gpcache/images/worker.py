@@ -1,0 +1,124 @@
+"""A light process that decodes images: requests on stdin, pixels or refusals on stdout.
+
+A message is the length of its header, the header as JSON, and `size` raw bytes. The first one
+carries the settings; every other one an image, and is answered by one message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import ImageRefusedError
+from gpcache.images.augment import Views
+from gpcache.images.decode import decode
+from gpcache.images.preprocess import Preprocess
+
+# Address space beyond what the process starts with.
+MEMORY_LIMIT = 2 * 2**30
+
+_LENGTH = struct.Struct("<I")
+_MAX_HEADER = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Pixels (v, size, size, 3) of an image's v views, and the notes of its decoding."""
+
+    pixels: NDArray[np.uint8]
+    notes: tuple[str, ...] = ()
+
+
+def prepare(source: Any, preprocess: Preprocess, views: Views | None, key: bytes | str) -> Prepared:
+    """Decode an image and cut it to size: the centre view, or seeded random views."""
+    decoded = decode(source)
+    if views is None:
+        return Prepared(preprocess.pixels(decoded.image)[None], decoded.notes)
+    return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes)
+
+
+def write_message(stream: IO[bytes], header: dict[str, Any], content: Any = b"") -> None:
+    """Write one message; `content` is anything that holds bytes."""
+    content = memoryview(content).cast("B")
+    text = json.dumps(header | {"size": len(content)}).encode()
+    stream.write(_LENGTH.pack(len(text)) + text)
+    stream.write(content)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes], limit: int) -> tuple[dict[str, Any], bytes] | None:
+    """Read one message of at most `limit` bytes; None where the stream ends or holds no message."""
+    start = stream.read(_LENGTH.size)
+    if len(start) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(start)
+    if length > _MAX_HEADER:
+        return None
+    text = stream.read(length)
+    if len(text) < length:
+        return None
+    try:
+        header: dict[str, Any] = json.loads(text)
+        size = int(header["size"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not 0 <= size <= limit:
+        return None
+    content = stream.read(size)
+    return (header, content) if len(content) == size else None
+
+
+def limit_memory(extra: int = MEMORY_LIMIT) -> None:
+    """Let this process grow by `extra` bytes at most, where the system can hold it to that."""
+    try:
+        import resource
+
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        limit = pages * resource.getpagesize() + extra
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    except (ImportError, OSError, ValueError):
+        return  # no Linux, or a tighter limit is set already
+
+
+def main() -> None:
+    """Answer requests until the other end closes the pipe."""
+    # Ctrl-C in a terminal reaches this process too, but the parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = sys.stdin.buffer
+    # A decoder that prints must not print into the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    first = read_message(requests, 0)
+    if first is None:
+        return
+    settings = first[0]
+    preprocess = Preprocess(**settings["preprocess"])
+    views = None if settings["views"] is None else Views(**settings["views"])
+    limit_memory()
+    try:
+        write_message(answers, {})
+        while (request := read_message(requests, sys.maxsize)) is not None:
+            header, content = request
+            try:
+                prepared = prepare(content, preprocess, views, header["key"])
+            except ImageRefusedError as error:
+                write_message(answers, {"refused": error.reason})
+            except MemoryError:
+                write_message(answers, {"refused": "there is not enough memory to prepare it"})
+            else:
+                write_message(answers, {"notes": prepared.notes}, prepared.pixels)
+    except BrokenPipeError:
+        return  # the parent is gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Decoding in separate processes, each with a limit of memory, and each image with one of time."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from gpcache.errors import DataError, GPCacheError, ImageRefusedError
+from gpcache.images.augment import Views
+from gpcache.images.preprocess import Preprocess
+from gpcache.images.worker import Prepared, prepare, read_message, write_message
+
+__all__ = ["DecodePool", "Prepared", "prepare"]
+
+MAX_WORKERS = 8
+START_LIMIT = 60.0
+
+
+class DecodePool:
+    """Worker processes that turn the bytes of images into pixels.
+
+    An image that breaks the policy, takes longer than `time_limit` seconds or brings its worker
+    down is refused; the others go on. A worker is a fresh interpreter that imports neither torch
+    nor the caller's script.
+    """
+
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        views: Views | None = None,
+        *,
+        workers: int | None = None,
+        time_limit: float = 30.0,
+    ) -> None:
+        count = min(os.cpu_count() or 1, MAX_WORKERS) if workers is None else workers
+        if count < 1:
+            raise DataError(f"workers must be 1 or more, got {workers!r}.")
+        if not time_limit > 0:
+            raise DataError(f"time_limit must be above zero seconds, got {time_limit!r}.")
+        self._settings = {
+            "preprocess": asdict(preprocess),
+            "views": None if views is None else asdict(views),
+        }
+        self._shape = (1 if views is None else views.count, preprocess.size, preprocess.size, 3)
+        self._time_limit = time_limit
+        self._closed = False
+        # Bounded, so that submitting waits for decoding and the bytes do not pile up.
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(2 * count)
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, content: bytes, key: str) -> Future[Prepared]:
+        """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
+
+        Waits while many images are queued.
+        """
+        if self._closed:
+            raise RuntimeError("The DecodePool is closed.")
+        future: Future[Prepared] = Future()
+        self._jobs.put((future, content, key))
+        return future
+
+    def close(self) -> None:
+        """Finish what was submitted and end the processes."""
+        if not self._closed:
+            self._closed = True
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> DecodePool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None and not self._closed:
+            self._drop_queued()
+        self.close()
+
+    def _drop_queued(self) -> None:
+        try:
+            while (job := self._jobs.get_nowait()) is not None:
+                job[0].cancel()
+        except queue.Empty:
+            return
+
+    def _serve(self) -> None:
+        """The work of one thread: feed one process, and replace it when it dies."""
+        worker: _Worker | None = None
+        while (job := self._jobs.get()) is not None:
+            future, content, key = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                if worker is None or not worker.alive:
+                    worker = _Worker(self._settings, self._shape)
+                future.set_result(worker.prepare(content, key, self._time_limit))
+            except Exception as error:
+                future.set_exception(error)
+        if worker is not None:
+            worker.close()
+
+
+_Job = tuple[Future[Prepared], bytes, str]
+
+
+class _Worker:
+    """One process and the pipes to it."""
+
+    def __init__(self, settings: dict[str, Any], shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._late = False
+        self._process = subprocess.Popen(
+            # -P keeps the current folder, which may hold anything, out of the import path.
+            [sys.executable, "-P", "-m", "gpcache.images.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": _import_path()},
+        )
+        if self._ask(settings, b"", START_LIMIT) is None:
+            raise GPCacheError(
+                "A decoding process does not start: run 'python -m gpcache.images.worker' in a "
+                "terminal to see why."
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def prepare(self, content: bytes, key: str, time_limit: float) -> Prepared:
+        """The pixels of one image; the process is dead after a crash or a delay."""
+        answer = self._ask({"key": key}, content, time_limit)
+        if answer is None and self._late:
+            raise ImageRefusedError(f"decoding took longer than {time_limit:g} s")
+        if answer is None:
+            raise ImageRefusedError("the decoder crashed")
+        header, pixels = answer
+        if "refused" in header:
+            raise ImageRefusedError(str(header["refused"]))
+        # Copied, because an array on bytes cannot be written to.
+        array = np.frombuffer(pixels, dtype=np.uint8).reshape(self._shape).copy()
+        return Prepared(array, tuple(header["notes"]))
+
+    def close(self) -> None:
+        """End the process: it leaves when its input ends."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except OSError:
+                continue  # what was written last reached nobody
+        self._process.wait()
+
+    def _ask(
+        self, header: dict[str, Any], content: bytes, limit: float
+    ) -> tuple[dict[str, Any], bytes] | None:
+        """The answer to a message; without a good one in time the process is ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        size = math.prod(self._shape)
+        timer = threading.Timer(limit, self._stop)
+        timer.start()
+        try:
+            write_message(self._process.stdin, header, content)
+            answer = read_message(self._process.stdout, size)
+        except OSError:
+            answer = None
+        finally:
+            timer.cancel()
+            timer.join()  # or it might still end the process under the next image
+        if answer is None or self._late or len(answer[1]) not in (0, size):
+            self._process.kill()
+            self.close()
+            return None
+        return answer
+
+    def _stop(self) -> None:
+        self._late = True
+        self._process.kill()
+
+
+# One thread each: the pool is what runs in parallel, and threads reserve address space.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+
+
+def _import_path() -> str:
+    """The import path of this process, so that a worker finds the same packages."""
+    return os.pathsep.join(filter(None, sys.path))
