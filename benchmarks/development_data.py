@@ -1,13 +1,14 @@
-"""Real features for measuring: the .npz files beside the project, or in $GPCACHE_DEV_DATA.
+"""Real data for measuring: features and photos beside the project, or in $GPCACHE_DEV_DATA.
 
-Nothing of it is part of the project. Files hold unit CLIP features in the community's splits; where
-a file has no test rows its validation rows serve as the test set.
+Nothing of it is part of the project. Feature files hold unit CLIP features in the community's
+splits; where a file has no test rows its validation rows serve as the test set.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache import TextPrior
+from gpcache import FeatureStore, Prompts, TextPrior, load_encoder, text_weights
+from gpcache.features.extract import extract
+from gpcache.features.store import Rows
+from gpcache.images.sources import open_source
+from gpcache.splits import draw_shots
 
 DRAWS = 5
 CHOOSING = ("dtd_vitb32", "caltech101_vitb32")
@@ -38,15 +43,44 @@ class Task:
     y_tuning: NDArray[np.str_] | None
 
 
-def folder() -> Path:
-    """Where the features lie; ends the program with one sentence where they do not."""
+def folder(kind: str = "features") -> Path:
+    """Where `kind` of data lie; ends the program with one sentence where they do not."""
     here = Path(__file__).resolve().parent.parent.parent / "shared"
-    found = Path(os.environ.get("GPCACHE_DEV_DATA", here)) / "features"
+    found = Path(os.environ.get("GPCACHE_DEV_DATA", here)) / kind
     if not found.is_dir():
-        sys.exit(
-            f"No features in {found}: set GPCACHE_DEV_DATA to the folder that holds features/."
-        )
+        sys.exit(f"No {kind} in {found}: set GPCACHE_DEV_DATA to the folder that holds {kind}/.")
     return found
+
+
+def photo_features(*parts: str) -> tuple[list[Rows], TextPrior]:
+    """The caltech20 photos of each part through `lite`, extracted once, and their text."""
+    encoder = load_encoder("lite", device="cpu")
+    place = Path(tempfile.gettempdir()) / "gpcache-caltech20.store"
+    for part in parts:
+        source = open_source(folder("images") / "caltech20" / part)
+        extract(source, place, encoder, split=part)
+    store = FeatureStore.open(place)
+    rows = [store.read(split=part) for part in parts]
+    prompts = Prompts.from_templates(sorted(set(rows[0].labels)))
+    prior = TextPrior(prompts.class_names, text_weights(encoder, prompts), encoder.logit_scale)
+    return rows, prior
+
+
+def photo_tasks(
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16), *, test: str = "train"
+) -> Iterator[Task]:
+    """Draws from the training photos; tested on the rest of them, or on the test photos.
+
+    Defaults are chosen on the former, so that the test photos stay for reporting.
+    """
+    (train, *other), prior = photo_features(*dict.fromkeys(("train", test)))
+    for k in shots:
+        for draw in range(DRAWS):
+            drawn = draw_shots(train.labels, train.paths, k, draw)
+            X, y = train.features[drawn.indices], train.labels[drawn.indices]
+            rest = train.features[drawn.rest], train.labels[drawn.rest]
+            tested = (other[0].features, other[0].labels) if other else rest
+            yield Task("caltech20_lite", k, draw, X, y, *tested, prior, None, None)
 
 
 def tasks(name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Iterator[Task]:

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from gpcache.gp.fusion import scaled_mean
-from gpcache.probability import fit_scales, fit_temperature, mean_nll
+from gpcache.probability import fit_scales, fit_temperature, mean_nll, smoothed_nll
 
 N_CLASSES = 5
 
@@ -26,12 +26,19 @@ def make(k, e=1, *, n=80, seed=0, signal=1.0):
     return torch.from_numpy(directions), torch.from_numpy(labels), torch.from_numpy(offset)
 
 
+def smoothed(labels, c):
+    """Targets (n, c): 1 − ε at the label and ε/(c − 1) at every other, with ε = 1/(n + 2)."""
+    doubt = 1 / (len(labels) + 2)
+    hot = np.eye(c)[labels]
+    return (1 - doubt) * hot + doubt / (c - 1) * (1 - hot)
+
+
 def gradient_of(directions, labels, scales, offset):
-    """Of the mean NLL, for directions (k, n, c) and scales (k,) in numpy, and the NLL itself."""
+    """Of the smoothed NLL, and the NLL itself: directions (k, n, c) and scales (k,) in numpy."""
     logits = np.tensordot(scales, directions, 1) + offset
-    wrong = softmax(logits, -1) - np.eye(logits.shape[-1])[labels]
-    loss = -log_softmax(logits, -1)[np.arange(len(labels)), labels].mean()
-    return loss, (directions * wrong).sum(-1).mean(-1)
+    targets = smoothed(labels, logits.shape[-1])
+    loss = -(targets * log_softmax(logits, -1)).sum(-1).mean()
+    return loss, (directions * (softmax(logits, -1) - targets)).sum(-1).mean(-1)
 
 
 def scipy_scales(directions, labels, offset):
@@ -104,22 +111,55 @@ def test_the_bound_holds_a_direction_that_misleads():
         torch.testing.assert_close(loss, loss_without)
     neither, loss = fit_scales(directions[1:], labels, offset=offset)
     assert neither.item() == 0
-    torch.testing.assert_close(loss[0], mean_nll(offset, labels))
+    expected = -(smoothed(labels, N_CLASSES) * log_softmax(offset.numpy(), -1)).sum(-1).mean()
+    assert loss.item() == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_separable_rows_have_finite_scales(size, dtype):
-    """No scale is the best one: the ridge stops it where nothing is left to gain."""
+    """All rows are right, and the next one is still not certain."""
     _, labels, _ = make(1)
     certain = size * torch.nn.functional.one_hot(labels, N_CLASSES).to(dtype)
     scales, losses = fit_scales(torch.stack([certain, certain.roll(1, 0)])[:, None], labels)
     assert scales.isfinite().all()
     assert scales[0, 0] > 0
-    assert 0 <= losses.item() < 1e-4
+    # No loss is below the entropy of the targets.
+    targets = smoothed(labels, N_CLASSES)
+    lowest = -(targets * np.log(targets)).sum(1).mean()
+    assert -1e-6 <= losses.item() - lowest < 1e-4
     temperature = fit_temperature(certain, labels)
     assert 0 < temperature < math.inf
-    assert mean_nll(certain / temperature, labels) < 1e-4
+    probability = (certain / temperature).softmax(-1)[torch.arange(80), labels]
+    torch.testing.assert_close(
+        probability, torch.full_like(probability, 81 / 82), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("c", [2, 5, 100])
+@pytest.mark.parametrize("n", [2, 8, 300])
+def test_n_right_rows_give_the_confidence_of_laplace(n, c):
+    """(n + 1)/(n + 2), however far the classes are apart."""
+    labels = torch.arange(n) % c
+    for size in (0.1, 30.0):
+        logits = size * torch.nn.functional.one_hot(labels, c).double()
+        temperature = fit_temperature(logits, labels)
+        assert 0 < temperature < math.inf
+        probability = (logits / temperature).softmax(-1).max(-1).values
+        torch.testing.assert_close(
+            probability, torch.full_like(probability, (n + 1) / (n + 2)), rtol=0, atol=1e-3
+        )
+
+
+def test_rows_that_are_right_by_unlike_margins_give_about_that_confidence():
+    """A scale cannot make all of them equally sure; their mean is near it."""
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(N_CLASSES, (60,), generator=generator)
+    margins = 1 + torch.rand(60, 1, generator=generator, dtype=torch.float64)
+    logits = margins * torch.nn.functional.one_hot(labels, N_CLASSES)
+    probability = (logits / fit_temperature(logits, labels)).softmax(-1).max(-1).values
+    assert probability.mean().item() == pytest.approx(61 / 62, abs=0.01)
+    assert probability.max() < 1 - 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -215,6 +255,35 @@ def test_mean_nll_is_a_loop(dtype):
     np.testing.assert_allclose(
         actual.numpy(), expected, rtol=1e-5 if dtype.itemsize == 4 else 1e-12
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(("n", "c"), [(1, 2), (11, 5), (40, 3)])
+def test_smoothed_nll_is_a_loop(n, c, dtype):
+    """−Σ target · log p, row by row and class by class."""
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(2, 3, n, c)) * 3
+    labels = generator.integers(c, size=n)
+    expected = np.zeros((2, 3))
+    for i, j in np.ndindex(2, 3):
+        for row, label in zip(logits[i, j], labels, strict=True):
+            total = sum(math.exp(z) for z in row)
+            for k, z in enumerate(row):
+                target = 1 - 1 / (n + 2) if k == label else 1 / (n + 2) / (c - 1)
+                expected[i, j] -= target * math.log(math.exp(z) / total) / n
+    actual = smoothed_nll(torch.from_numpy(logits).to(dtype), torch.from_numpy(labels))
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(
+        actual.numpy(), expected, rtol=1e-5 if dtype.itemsize == 4 else 1e-12
+    )
+
+
+def test_of_one_class_there_is_no_doubt():
+    logits, labels = torch.randn(7, 1), torch.zeros(7, dtype=torch.long)
+    assert smoothed_nll(logits, labels).item() == 0
+    scales, losses = fit_scales(logits[None, None], labels)
+    assert scales.isfinite().all()
+    assert losses.item() == 0
 
 
 def test_mean_nll_neither_overflows_nor_underflows():

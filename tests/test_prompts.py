@@ -204,7 +204,7 @@ def test_a_file_that_is_absent_or_too_large(tmp_path):
     large = tmp_path / "large.json"
     with large.open("wb") as stream:
         stream.truncate(50_000_001)
-    with pytest.raises(DataError, match=r"large.json is larger than 50.0 MB"):
+    with pytest.raises(DataError, match=r"large.json is larger than 50 MB"):
         Prompts.from_file(large)
 
 

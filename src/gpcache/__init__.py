@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataError",
     "EncoderError",
+    "FeatureStore",
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
@@ -30,6 +31,7 @@ __all__ = [
     "MissingExtraError",
     "ModelFileError",
     "NumericalError",
+    "Prompts",
     "ProtocolError",
     "StoreError",
     "TextPrior",
@@ -37,19 +39,27 @@ __all__ = [
     "TipAdapterFClassifier",
     "ZeroShotClassifier",
     "__version__",
+    "load_encoder",
+    "text_weights",
 ]
 
 # Public name → the module that defines it.
 _LAZY = {
+    "FeatureStore": "gpcache.features.store",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
+    "Prompts": "gpcache.prompts",
     "TextPrior": "gpcache.methods",
     "TipAdapterClassifier": "gpcache.methods",
     "TipAdapterFClassifier": "gpcache.methods",
     "ZeroShotClassifier": "gpcache.methods",
+    "load_encoder": "gpcache.encoders",
+    "text_weights": "gpcache.prompts",
 }
 
 if TYPE_CHECKING:
+    from gpcache.encoders import load_encoder
+    from gpcache.features.store import FeatureStore
     from gpcache.methods import (
         GPCacheClassifier,
         GPCacheFClassifier,
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
         TipAdapterFClassifier,
         ZeroShotClassifier,
     )
+    from gpcache.prompts import Prompts, text_weights
 else:
     # Hidden from type checkers, which would otherwise accept any misspelt name.
     def __getattr__(name: str) -> object:

@@ -1,14 +1,17 @@
-"""Files that are whole or not there: atomic writes, and checksums that find what changed since."""
+"""Files that are whole or not there: atomic writes, checksums, and JSON that is what it says."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from reprlib import repr as shown
+from typing import Any
 
 from gpcache.errors import DataError
 
@@ -43,6 +46,35 @@ def make_folder(path: str | Path) -> Path:
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def read_json(file: Path, what: str, *, limit: int) -> Any:
+    """The content of a JSON file of at most `limit` bytes; `what` it is opens the errors.
+
+    A key given twice in one object is an error: JSON would keep the last and say nothing.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in content:
+                raise DataError(f"The {what} {file} holds {shown(key)} more than once.")
+            content[key] = value
+        return content
+
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"The {what} {file} cannot be read: {error.strerror}.") from None
+    if len(data) > limit:
+        raise DataError(f"The {what} {file} is larger than {limit // 10**6} MB.")
+    try:
+        return json.loads(data, object_pairs_hook=unique)
+    except DataError:
+        raise
+    except (ValueError, RecursionError):
+        raise DataError(f"The {what} {file} is not JSON.") from None
 
 
 def sha256(data: bytes) -> str:

@@ -17,13 +17,13 @@ NEAR_BOUND = 0.05
 def fit_scales(
     directions: Tensor, labels: Tensor, *, offset: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Scales s ≥ 0 that minimise the mean NLL of offset + Σ_k s_k · directions_k.
+    """Scales s ≥ 0 that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
 
     directions (k, e, n, c) hold e independent problems of k scales; labels (n,); offset (n, c).
-    Returns scales (e, k) and NLL (e,). The problem is convex: damped Newton with the bound as an
+    Returns scales (e, k) and losses (e,). The problem is convex: damped Newton with the bound as an
     active set, all problems at once.
     """
-    k, e, n, _ = directions.shape
+    k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
     tiny = torch.finfo(directions.dtype).tiny
     largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
@@ -31,6 +31,10 @@ def fit_scales(
     size = size.clamp(min=tiny)
     unit = directions / size[..., None, None]
     at_label = unit[..., torch.arange(n, device=labels.device), labels]  # (k, e, n)
+    doubt = doubt_of(n, c)
+    at_target = (1 - doubt) * at_label
+    if c > 1:
+        at_target = at_target + doubt * (unit.sum(-1) - at_label) / (c - 1)
     eye = torch.eye(k, dtype=torch.bool, device=unit.device)
 
     def logits_at(scales: Tensor) -> Tensor:
@@ -38,7 +42,7 @@ def fit_scales(
         return fused if offset is None else fused + offset
 
     def objective(scales: Tensor) -> Tensor:
-        loss = mean_nll(logits_at(scales), labels)
+        loss = smoothed_nll(logits_at(scales), labels)
         return loss + 0.5 * RIDGE * scales.square().sum(-1)
 
     scales = unit.new_ones(e, k)
@@ -47,7 +51,7 @@ def fit_scales(
         probability = logits_at(scales).softmax(-1)
         weighted = unit * probability
         expected = weighted.sum(-1)  # (k, e, n)
-        gradient = (expected - at_label).mean(-1).mT + RIDGE * scales  # (e, k)
+        gradient = (expected - at_target).mean(-1).mT + RIDGE * scales  # (e, k)
         hessian = torch.einsum("kenc,lenc->ekl", weighted, unit) / n
         hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + RIDGE * eye
         # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
@@ -71,7 +75,28 @@ def fit_scales(
         value = torch.where(better, proposed, value)
         if float(gain.max()) <= TOLERANCE:
             break
-    return scales / size.mT, mean_nll(logits_at(scales), labels)
+    return scales / size.mT, smoothed_nll(logits_at(scales), labels)
+
+
+def doubt_of(n: int, c: int) -> float:
+    """The probability that n rows without a mistake still leave to one: Laplace's 1 / (n + 2).
+
+    Labels are smoothed by it, as Platt (1999) does for two classes: where all of a few rows are
+    right, plain likelihood would make the next one certain.
+    """
+    return 1 / (n + 2) if c > 1 else 0.0
+
+
+def smoothed_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean NLL (...) of logits (..., n, c) with `doubt_of` spread over the other classes."""
+    n, c = logits.shape[-2:]
+    loss = mean_nll(logits, labels)
+    if c == 1:
+        return loss
+    # With the mean over all classes instead of the others, the label's share is a little larger.
+    spread = doubt_of(n, c) * c / (c - 1)
+    everywhere = (logits.logsumexp(-1) - logits.mean(-1)).mean(-1)
+    return (1 - spread) * loss + spread * everywhere
 
 
 def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -81,7 +106,7 @@ def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """T > 0 for which softmax(logits / T) has the least NLL on rows that the model did not see."""
+    """T > 0 of the least smoothed NLL of softmax(logits / T) on rows that the model did not see."""
     scale, _ = fit_scales(logits[None, None], labels)
     # A scale of nought says that the logits know nothing: near-uniform, but finite.
     return 1.0 / max(float(scale), 1e-6)

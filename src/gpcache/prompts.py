@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.devices import format_bytes
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
+from gpcache.files import read_json
 
 DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
 
@@ -209,32 +208,3 @@ def _read_sentences(file: Path) -> dict[str, tuple[str, ...]]:
                 f"{shown(name)}, got {shown(sentences)}."
             )
     return {name: tuple(sentences) for name, sentences in content.items()}
-
-
-def read_json(file: Path, what: str, *, limit: int) -> Any:
-    """The content of a JSON file of at most `limit` bytes; `what` it is opens the errors.
-
-    A key given twice in one object is an error: JSON would keep the last and say nothing.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in content:
-                raise DataError(f"The {what} {file} holds {shown(key)} more than once.")
-            content[key] = value
-        return content
-
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(limit + 1)
-    except OSError as error:
-        raise DataError(f"The {what} {file} cannot be read: {error.strerror}.") from None
-    if len(data) > limit:
-        raise DataError(f"The {what} {file} is larger than {format_bytes(limit)}.")
-    try:
-        return json.loads(data, object_pairs_hook=unique)
-    except DataError:
-        raise
-    except (ValueError, RecursionError):
-        raise DataError(f"The {what} {file} is not JSON.") from None

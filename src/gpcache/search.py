@@ -1,8 +1,10 @@
 """Hyper-parameters from rows that the model did not see: left-out shots, or a validation set.
 
-For given (β, noise) the fusion weights are found exactly: α and the gain on the zero-shot logits by
-Newton on the convex NLL (or on a grid, by accuracy), η element by element. (β, noise) themselves
-are walked coarse to fine from the shipped defaults, or swept on a whole grid.
+At a given place the fusion weights are found exactly: α, and the gain on the zero-shot logits where
+it is no more than a weight, by Newton on the convex smoothed NLL (or on a grid, by accuracy), η
+element by element. The place itself is (β, noise), and the gain where the cache regresses on what
+the text leaves unsaid: it is walked to, coarse to fine, from the shipped defaults, or found by
+sweeping a whole grid.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.fusion import fuse, scaled_mean
-from gpcache.probability import fit_scales, mean_nll
+from gpcache.probability import fit_scales, mean_nll, smoothed_nll
 
 Auto = Literal["auto"]
 Criterion = Literal["nll", "accuracy", "marginal_likelihood"]
@@ -27,12 +29,14 @@ BETAS = tuple(2.0**i for i in range(-2, 6))
 NOISES = tuple(10.0 ** (i / 2) for i in range(-6, 3))
 ETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
 ALPHAS = tuple(10.0 ** (i / 4) for i in range(-4, 13))
+GAINS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
-# The adaptive walk: factors of two in β and √10 in noise, halved once; and where it must stop.
-STEP_BETA, STEP_NOISE = math.log(2), math.log(10) / 2
-BETA_RANGE, NOISE_RANGE = (2.0**-4, 2.0**6), (1e-4, 1e2)
-# Nats per squared e-fold of β or noise, divided by the shots per class: few shots say little about
-# either, so the choice is pulled towards the defaults (chosen on DTD and Caltech, ViT-B/32).
+# The adaptive walk over (β, noise, gain): factors of two, √10 and two, halved once; and where it
+# must stop.
+STEPS = (math.log(2), math.log(10) / 2, math.log(2))
+RANGES = ((2.0**-4, 2.0**6), (1e-4, 1e2), (2.0**-5, 2.0))
+# Nats per squared e-fold of each, divided by the shots per class: few shots say little about them,
+# so the choice is pulled towards the defaults (chosen on DTD and Caltech, ViT-B/32).
 PULL = 0.03
 
 
@@ -72,6 +76,9 @@ class Settings:
     criterion: Criterion = "nll"
     strategy: Strategy = "adaptive"
     defaults: Defaults = Defaults()
+    # Whether the cache regresses on what gain · zero_shot leaves unsaid, so that the gain shapes
+    # its targets and cannot be fitted afterwards.
+    residual: bool = False
 
     def all_given(self, *, uses_noise: bool, with_text: bool) -> bool:
         """Whether nothing is left to choose, for a method with or without noise and text."""
@@ -105,7 +112,8 @@ class Choice:
     score: float = math.nan
 
 
-Evaluate = Callable[[float, Sequence[float]], Sequence[HeldOut]]
+Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]
+Place = tuple[float, float, float]
 
 
 def shipped(settings: Settings, *, with_text: bool) -> Choice:
@@ -122,97 +130,120 @@ def shipped(settings: Settings, *, with_text: bool) -> Choice:
 
 
 def search(
-    evaluate: Evaluate, settings: Settings, *, shots: float, uses_noise: bool
+    evaluate: Evaluate,
+    settings: Settings,
+    *,
+    shots: float,
+    uses_noise: bool,
 ) -> list[Choice]:
     """All settings that were looked at, the best first. `shots` per class sets the pull."""
     pull = PULL / max(shots, 1.0) if settings.strategy == "adaptive" else 0.0
+    start = (
+        _or(settings.beta, settings.defaults.beta),
+        _or(settings.noise, settings.defaults.noise),
+        _or(settings.gain, 1.0),
+    )
+    free = (
+        settings.beta == "auto",
+        settings.noise == "auto" and uses_noise,
+        settings.gain == "auto" and settings.residual,
+    )
 
-    def look(beta: float, noises: Sequence[float]) -> list[Choice]:
+    def look(beta: float, noises: Sequence[float], gain: float) -> list[Choice]:
         found = []
-        for noise, held_out in zip(noises, evaluate(beta, noises), strict=True):
-            away = 0.0
-            if settings.beta == "auto":
-                away += math.log(beta / settings.defaults.beta) ** 2
-            if settings.noise == "auto" and uses_noise:
-                away += math.log(noise / settings.defaults.noise) ** 2
-            found.append(_fusion(held_out, settings, beta, noise, pull * away))
+        for noise, held_out in zip(noises, evaluate(beta, noises, gain), strict=True):
+            place = (beta, noise, gain)
+            away = sum(
+                math.log(here / there) ** 2
+                for here, there, walked in zip(place, start, free, strict=True)
+                if walked
+            )
+            found.append(_fusion(held_out, settings, place, pull * away))
         return found
 
-    betas = BETAS if settings.beta == "auto" else (settings.beta,)
-    noises = NOISES if settings.noise == "auto" else (settings.noise,)
-    if not uses_noise:
-        noises = (_or(settings.noise, settings.defaults.noise),)
     if settings.strategy == "grid":
-        seen = [choice for beta in betas for choice in look(beta, noises)]
+        grids = (BETAS, NOISES, GAINS)
+        betas, noises, gains = (
+            grid if walked else (value,)
+            for grid, value, walked in zip(grids, start, free, strict=True)
+        )
+        seen = [choice for g in gains for beta in betas for choice in look(beta, noises, g)]
     else:
-        seen = _walk(look, settings, uses_noise=uses_noise)
+        seen = _walk(lambda place: look(place[0], [place[1]], place[2])[0], start, free)
     return sorted(seen, key=lambda choice: (choice.score, choice.nll))
 
 
 def _walk(
-    look: Callable[[float, Sequence[float]], list[Choice]], settings: Settings, *, uses_noise: bool
+    look: Callable[[Place], Choice], start: Place, free: tuple[bool, bool, bool]
 ) -> list[Choice]:
-    """Descend on a lattice of (log β, log noise), one coordinate after the other, then finer."""
-    seen: dict[tuple[int, int], Choice] = {}
-    start_beta = _or(settings.beta, settings.defaults.beta)
-    start_noise = _or(settings.noise, settings.defaults.noise)
-    directions = []
-    if settings.noise == "auto" and uses_noise:
-        directions += [(0, -1), (0, 1)]
-    if settings.beta == "auto":
-        directions += [(1, 0), (-1, 0)]
+    """Descend on a lattice of logarithms, one coordinate after the other, then finer."""
+    seen: dict[tuple[int, int, int], Choice] = {}
+    directions = [(0, -1, 0), (0, 1, 0), (1, 0, 0), (-1, 0, 0), (0, 0, -1), (0, 0, 1)]
+    directions = [way for way in directions if any(a and b for a, b in zip(way, free, strict=True))]
 
-    def score(place: tuple[int, int]) -> float:
-        beta = start_beta * math.exp(place[0] * STEP_BETA / 2)
-        noise = start_noise * math.exp(place[1] * STEP_NOISE / 2)
+    def score(spot: tuple[int, int, int]) -> float:
+        place = tuple(
+            origin * math.exp(steps * step / 2)
+            for origin, steps, step in zip(start, spot, STEPS, strict=True)
+        )
         # The range bounds what is walked, not what was given.
-        inside = place[0] == 0 or BETA_RANGE[0] <= beta <= BETA_RANGE[1]
-        inside = inside and (place[1] == 0 or NOISE_RANGE[0] <= noise <= NOISE_RANGE[1])
+        inside = all(
+            steps == 0 or low <= value <= high
+            for steps, value, (low, high) in zip(spot, place, RANGES, strict=True)
+        )
         if not inside:
             return math.inf
-        if place not in seen:
-            seen[place] = look(beta, [noise])[0]
-        return seen[place].score
+        if spot not in seen:
+            beta, noise, gain = place
+            seen[spot] = look((beta, noise, gain))
+        return seen[spot].score
 
-    here, lowest = (0, 0), score((0, 0))
+    # What the text is worth comes first, and from afar: noise and β adapt to it, and would hold it
+    # where it is.
+    afar = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
+    here = min([(0, 0, 0), *afar], key=score)
+    lowest = score(here)
     for step in (2, 1):
         moved = True
         while moved:
             moved = False
-            for i, j in directions:
+            for i, j, k in directions:
                 # As far as it goes down one way, before another way is looked at.
-                while score(place := (here[0] + step * i, here[1] + step * j)) < lowest:
-                    here, lowest, moved = place, score(place), True
+                while (
+                    score(spot := (here[0] + step * i, here[1] + step * j, here[2] + step * k))
+                    < lowest
+                ):
+                    here, lowest, moved = spot, score(spot), True
     return list(seen.values())
 
 
-def _fusion(
-    held_out: HeldOut, settings: Settings, beta: float, noise: float, penalty: float
-) -> Choice:
-    """The best α, η and gain at one (β, noise)."""
+def _fusion(held_out: HeldOut, settings: Settings, place: Place, penalty: float) -> Choice:
+    """The best α and η, and the gain where it is a mere weight, at one place."""
+    beta, noise, gain = place
     etas = ETAS if settings.eta == "auto" else (settings.eta,)
     if held_out.variance is None:
         etas = (0.0,)
     scaled = torch.stack([scaled_mean(held_out.mean, held_out.variance, eta) for eta in etas])
     if settings.criterion == "accuracy":
-        alpha, eta, gain, nll, accuracy = _by_accuracy(held_out, scaled, etas, settings, noise)
+        alpha, eta, nll, accuracy = _by_accuracy(held_out, scaled, etas, settings, noise, gain)
         return Choice(beta, noise, alpha, eta, gain, nll, accuracy, penalty - accuracy)
-    alphas, gains, losses = _by_nll(held_out, scaled, settings)
+    alphas, gains, losses = _by_nll(held_out, scaled, settings, gain)
     i = int(losses.argmin())
     logits = fuse(held_out.zero_shot, scaled[i], None, alpha=alphas[i], gain=gains[i])
     accuracy = float((logits.argmax(-1) == held_out.labels).double().mean())
-    nll = float(losses[i])
-    score = nll + penalty
+    nll = float(mean_nll(logits, held_out.labels))
+    score = float(losses[i]) + penalty
     if settings.criterion == "marginal_likelihood":
         score = penalty - held_out.log_marginal_likelihood / held_out.mean.numel()
     return Choice(beta, noise, float(alphas[i]), etas[i], float(gains[i]), nll, accuracy, score)
 
 
-def _by_nll(held_out: HeldOut, scaled: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """α (e,), gain (e,) and NLL (e,) for scaled means (e, n, c)."""
+def _by_nll(
+    held_out: HeldOut, scaled: Tensor, settings: Settings, gain: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """α (e,), gain (e,) and smoothed NLL (e,) for scaled means (e, n, c)."""
     zero_shot = held_out.zero_shot
-    free_gain = settings.gain == "auto" and zero_shot is not None
-    gain = _or(settings.gain, 1.0)
+    free_gain = settings.gain == "auto" and zero_shot is not None and not settings.residual
     offset = None if zero_shot is None or free_gain else gain * zero_shot
     directions = []
     if settings.alpha == "auto":
@@ -225,7 +256,7 @@ def _by_nll(held_out: HeldOut, scaled: Tensor, settings: Settings) -> tuple[Tens
     alphas, gains = ones * _or(settings.alpha, 1.0), ones * gain
     if not directions:
         assert offset is not None  # either α or the gain was free, or α is in the offset
-        return alphas, gains, mean_nll(offset, held_out.labels)
+        return alphas, gains, smoothed_nll(offset, held_out.labels)
     scales, losses = fit_scales(torch.stack(directions), held_out.labels, offset=offset)
     if settings.alpha == "auto":
         alphas = scales[:, 0]
@@ -235,10 +266,14 @@ def _by_nll(held_out: HeldOut, scaled: Tensor, settings: Settings) -> tuple[Tens
 
 
 def _by_accuracy(
-    held_out: HeldOut, scaled: Tensor, etas: Sequence[float], settings: Settings, noise: float
-) -> tuple[float, float, float, float, float]:
-    """The grid point of highest accuracy; among equals the one of lowest NLL."""
-    gain = _or(settings.gain, 1.0)
+    held_out: HeldOut,
+    scaled: Tensor,
+    etas: Sequence[float],
+    settings: Settings,
+    noise: float,
+    gain: float,
+) -> tuple[float, float, float, float]:
+    """α, η, NLL and accuracy of the grid point of highest accuracy; of equals, lowest NLL."""
     # The mean shrinks like 1/(1 + noise), so α must be allowed to grow with it.
     grid = [a * (1 + noise) for a in ALPHAS] if settings.alpha == "auto" else [settings.alpha]
     best = (-1.0, math.inf, 0.0, 0.0)
@@ -254,7 +289,7 @@ def _by_accuracy(
         i = int(losses.argmin())
         if (top, -float(losses[i])) > (best[0], -best[1]):
             best = (top, float(losses[i]), alpha, etas[i])
-    return best[2], best[3], gain, best[1], best[0]
+    return best[2], best[3], best[1], best[0]
 
 
 def _or(setting: float | Auto, value: float) -> float:

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.files import write_atomic
-from gpcache.prompts import read_json
+from gpcache.files import read_json, write_atomic
 
 SPLIT_PARTS = ("train", "val", "test")
 INDEX_PARTS = ("train", "val")

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from gpcache import GPCacheClassifier
-from gpcache.features import FeatureStore, extract
+from gpcache.features.extract import extract
+from gpcache.features.store import FeatureStore
 from gpcache.images.augment import Views
 from gpcache.images.sources import from_iterable, open_source
 
@@ -107,7 +108,7 @@ def test_several_shards_and_batches_give_the_same(run, opened, tmp_path):
     np.testing.assert_allclose(small.read().features, opened().read().features, atol=1e-6)
 
 
-def test_split_names_what_the_source_does_not(run, opened, tmp_path, photos):
+def test_split_names_what_the_source_does_not(run, opened, photos):
     manifest = photos / "list.csv"
     manifest.write_text("path,label,split\na/0.png,x,val\na/1.png,x,\n")
     run(open_source(manifest), split="train")

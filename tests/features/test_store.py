@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpcache.errors import DataError, StoreError
-from gpcache.features import FeatureStore, Item
+from gpcache.features.store import FeatureStore, Item
 from gpcache.files import sha256
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
@@ -101,7 +101,7 @@ def test_other_views_are_refused(store, encoder, tmp_path):
         FeatureStore.create(store.folder, encoder, Views(3))
     FeatureStore.create(tmp_path / "views", encoder, Views(3, seed=4))
     FeatureStore.create(tmp_path / "views", encoder, Views(3, seed=4))
-    with pytest.raises(StoreError, match="seed 4, not 3 views an image, averaged.*seed 5"):
+    with pytest.raises(StoreError, match=r"seed 4, not 3 views an image, averaged.*seed 5"):
         FeatureStore.create(tmp_path / "views", encoder, Views(3, seed=5))
 
 
@@ -120,7 +120,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path, encoder):
 
 
 def test_no_store_is_one_sentence(tmp_path):
-    with pytest.raises(StoreError, match="is no feature store: it has no store.json"):
+    with pytest.raises(StoreError, match=r"is no feature store: it has no store\.json"):
         FeatureStore.open(tmp_path)
 
 

@@ -36,7 +36,7 @@ class ColourEncoder(Encoder):
 
 
 if __name__ == "__main__":
-    from gpcache.features import extract
+    from gpcache.features.extract import extract
     from gpcache.images.sources import open_source
 
     folder, store, shard_rows = sys.argv[1:]

@@ -11,7 +11,7 @@ from gpcache.gp.feature_maps import (
     FeatureMap,
     KernelSpace,
     ResidualProjection,
-    within_class_scatter,
+    within_class,
 )
 from gpcache.gp.kernels import unit_rows
 
@@ -38,9 +38,12 @@ def draw_projection(width, like, scale=0.4):
     return ResidualProjection(matrix.to(like))
 
 
-@pytest.fixture(params=[6, 40], ids=["narrow", "wide"])
+@pytest.fixture(params=[6, 40, 90], ids=["narrow", "wide", "wider"])
 def wide(request, device, dtype, tools):
-    """28 rows of unequal classes in a cone, as real features are; 40 columns make S singular."""
+    """28 rows of unequal classes in a cone, as real features are; from 40 columns on S is singular.
+
+    At 90 columns, more than twice the rows, the whitening goes by way of the rows.
+    """
     problem = tools.make_problem(width=request.param, device=device, dtype=dtype)
     axis = torch.linspace(-1, 2, request.param, device=device, dtype=dtype)
     axis = axis / axis.norm()
@@ -52,12 +55,13 @@ def wide(request, device, dtype, tools):
 def test_scatter_is_a_loop(wide, tools):
     labels = wide.labels * 17 + 3  # numbers with gaps
     expected = scatter_by_loop(tools.numpy64(wide.keys), labels.cpu().numpy())
-    scatter = within_class_scatter(wide.keys, labels)
-    tools.close(scatter, expected)
+    centred = within_class(wide.keys, labels)
+    tools.close(centred.mT @ centred, expected)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(
         labels.device
     )
-    tools.close(within_class_scatter(wide.keys[order], labels[order]), expected)
+    shuffled = within_class(wide.keys[order], labels[order])
+    tools.close(shuffled.mT @ shuffled, expected)
 
 
 @pytest.mark.parametrize("projected", [False, True])

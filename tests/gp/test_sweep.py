@@ -40,7 +40,7 @@ def check(points, expected, tools, **tolerance):
 @pytest.mark.parametrize("beta", BETAS)
 def test_queries_see_the_exact_posterior_of_every_noise(beta, problem, tools):
     precisions = [exact(problem, beta, noise) for noise in NOISES]
-    points = Sweep(problem.keys, problem.values, problem.queries).at(beta, NOISES)
+    points = Sweep(problem.keys, problem.queries).at(problem.values, beta, NOISES)
     check(points, [(p.posterior(problem.queries), p) for p in precisions], tools)
 
 
@@ -48,7 +48,7 @@ def test_queries_see_the_exact_posterior_of_every_noise(beta, problem, tools):
 @pytest.mark.parametrize("beta", BETAS)
 def test_without_queries_every_key_is_left_out(beta, problem, tools):
     precisions = [exact(problem, beta, noise) for noise in NOISES]
-    points = Sweep(problem.keys, problem.values).at(beta, NOISES)
+    points = Sweep(problem.keys).at(problem.values, beta, NOISES)
     check(points, [(p.leave_one_out(), p) for p in precisions], tools)
 
 
@@ -71,7 +71,7 @@ def test_the_number_of_noises_chooses_the_path(count, with_queries, problem, too
     posteriors = [p.posterior(queries) if with_queries else p.leave_one_out() for p in expected]
     monkeypatch.setattr(sweep, "cholesky", counted("cholesky", sweep.cholesky))
     monkeypatch.setattr(torch.linalg, "eigh", counted("eigh", torch.linalg.eigh))
-    points = Sweep(problem.keys, problem.values, queries).at(2.0, noises)
+    points = Sweep(problem.keys, queries).at(problem.values, 2.0, noises)
     many = count >= EIGEN_FROM
     assert calls == {"cholesky": 0 if many else count, "eigh": int(many)}
     check(points, list(zip(posteriors, expected, strict=True)), tools)
@@ -86,7 +86,7 @@ def test_the_paths_agree_where_the_kernel_is_singular(with_queries, problem, too
     for path in PATHS.values():
         monkeypatch.setattr(sweep, "EIGEN_FROM", path)
         queries = problem.queries if with_queries else None
-        found.append(Sweep(problem.keys, problem.values, queries).at(2.0, NOISES))
+        found.append(Sweep(problem.keys, queries).at(problem.values, 2.0, NOISES))
     # The condition number is 3 × 28 / 0.02.
     tolerance = {"rtol": 1e-3, "atol": 1e-3} if problem.keys.dtype == torch.float32 else {}
     for by_factor, by_eigenvalues in zip(*found, strict=True):
@@ -99,9 +99,9 @@ def test_the_paths_agree_where_the_kernel_is_singular(with_queries, problem, too
 
 @pytest.mark.usefixtures("path")
 def test_a_variance_that_is_not_asked_for_is_not_there(problem):
-    both = Sweep(problem.keys, problem.values, problem.queries)
-    with_it = both.at(2.0, NOISES)
-    without = both.at(2.0, NOISES, with_variance=False)
+    both = Sweep(problem.keys, problem.queries)
+    with_it = both.at(problem.values, 2.0, NOISES)
+    without = both.at(problem.values, 2.0, NOISES, with_variance=False)
     for full, few in zip(with_it, without, strict=True):
         assert few.variance is None
         assert torch.equal(few.mean, full.mean)
@@ -110,14 +110,26 @@ def test_a_variance_that_is_not_asked_for_is_not_there(problem):
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("with_queries", [True, False])
+def test_one_sweep_serves_many_values(with_queries, problem, tools):
+    """Nothing of what was regressed on is left behind for the next."""
+    queries = problem.queries if with_queries else None
+    shared = Sweep(problem.keys, queries)
+    for values in (problem.values, 3 - problem.values**2, problem.values[:, :1], problem.values):
+        precisions = [exact(replace(problem, values=values), 2.0, noise) for noise in NOISES]
+        expected = [p.posterior(queries) if with_queries else p.leave_one_out() for p in precisions]
+        check(shared.at(values, 2.0, NOISES), list(zip(expected, precisions, strict=True)), tools)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("with_queries", [True, False])
 def test_one_sweep_serves_many_betas(with_queries, problem):
     """Nothing of one β is left behind for the next, and the input stays what it was."""
     before = [t.clone() for t in (problem.keys, problem.values, problem.queries)]
     queries = problem.queries if with_queries else None
-    shared = Sweep(problem.keys, problem.values, queries)
+    shared = Sweep(problem.keys, queries)
     for beta in (*BETAS, BETAS[0]):
-        alone = Sweep(problem.keys, problem.values, queries).at(beta, NOISES)
-        for point, other in zip(shared.at(beta, NOISES), alone, strict=True):
+        alone = Sweep(problem.keys, queries).at(problem.values, beta, NOISES)
+        for point, other in zip(shared.at(problem.values, beta, NOISES), alone, strict=True):
             assert torch.equal(point.mean, other.mean)
             assert torch.equal(point.variance, other.variance)
             assert point.log_marginal_likelihood == other.log_marginal_likelihood
@@ -129,7 +141,7 @@ def test_one_sweep_serves_many_betas(with_queries, problem):
 def test_points_have_the_dtype_of_the_keys_and_no_gradient(problem):
     keys = problem.keys.clone().requires_grad_()
     for queries in (problem.queries, None):
-        for point in Sweep(keys, problem.values, queries).at(2.0, NOISES):
+        for point in Sweep(keys, queries).at(problem.values, 2.0, NOISES):
             for part in (point.mean, point.variance):
                 assert part.dtype == problem.keys.dtype
                 assert part.device == problem.keys.device
@@ -143,8 +155,8 @@ def test_extremes_stay_finite_and_proper(beta, problem):
     """With less noise than rounding takes off the eigenvalues of keys that are there twice."""
     problem = replace(problem, keys=problem.keys.repeat(2, 1), values=problem.values.repeat(2, 1))
     for queries in (problem.queries, None):
-        swept = Sweep(problem.keys, problem.values, queries)
-        for point in swept.at(beta, (1e-9, 1e-4, 1e2, 1e6)):
+        swept = Sweep(problem.keys, queries)
+        for point in swept.at(problem.values, beta, (1e-9, 1e-4, 1e2, 1e6)):
             assert point.mean.isfinite().all()
             assert ((point.variance > 0) & (point.variance <= 1)).all()
             assert np.isfinite(point.log_marginal_likelihood)

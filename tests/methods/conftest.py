@@ -78,6 +78,16 @@ def nll(logits, labels):
     return np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels])
 
 
+def smoothed_nll(logits, labels):
+    """What is minimised: targets 1 − ε at the label, ε/(c − 1) elsewhere, with ε = 1/(n + 2)."""
+    n, c = logits.shape
+    doubt = 1 / (n + 2)
+    targets = np.full((n, c), doubt / (c - 1))
+    targets[np.arange(n), labels] = 1 - doubt
+    shifted = logits - logits.max(1, keepdims=True)
+    return np.mean(np.sum(targets * (np.log(np.exp(shifted).sum(1))[:, None] - shifted), 1))
+
+
 def kernel(x, y, beta):
     """κ(x, y) = exp(−β(1 − xᵀy))."""
     return np.exp(-beta * (1 - x @ y.T))
@@ -140,13 +150,13 @@ def gp_logits(
     with_text=True,
     projection=None,
 ):
-    """gain · s f W + α · k G⁻¹ V / variance^η; V = Y, or Y − softmax(s f W) for the residual."""
+    """gain · s f W + α · k G⁻¹ V / variance^η; V = Y, or Y − softmax(gain · s f W)."""
     classes = np.sort(problem.prior.class_names) if with_text else np.unique(problem.y)
     values, text = one_hot(problem.y, classes), 0.0
     if with_text:
         text = gain * zero_shot(problem.prior, queries)
         if prior == "residual":
-            values = values - softmax(zero_shot(problem.prior, problem.X))
+            values = values - softmax(gain * zero_shot(problem.prior, problem.X))
     phi = feature_map(space, problem.X, problem.y, projection=projection)
     mean, variance = posterior(phi(problem.X), values, phi(queries), beta=beta, noise=noise)
     return text + alpha * mean / variance[:, None] ** eta
@@ -199,6 +209,7 @@ def tools():
         unit=unit,
         softmax=softmax,
         nll=nll,
+        smoothed_nll=smoothed_nll,
         kernel=kernel,
         one_hot=one_hot,
         posterior=posterior,

@@ -124,7 +124,7 @@ def test_each_group_has_its_own_process_and_its_own_divisor(n_groups, problem, t
     estimator.fit(problem.X, problem.y)
     query, classes = problem.queries[:1], estimator.classes_
     values = tools.one_hot(problem.y, classes) - tools.softmax(
-        tools.zero_shot(problem.prior, problem.X)
+        0.8 * tools.zero_shot(problem.prior, problem.X)
     )
     expected = 0.8 * tools.zero_shot(problem.prior, problem.queries)
     sizes = []
@@ -163,7 +163,7 @@ def test_class_mean_has_one_key_a_class(problem, tools):
 
 def test_the_ablation_is_three_constructor_calls(problem, tools):
     """B, B+W, B+W+C of the paper: plain sum, precision weighting, confidence scaling."""
-    numbers = {"alpha": 3.0, "beta": 2.5, "noise": 0.2, "eta": 1.5}
+    numbers = {"alpha": 3.0, "beta": 2.5, "noise": 0.2, "eta": 1.5, "gain": 1.0}
     shared = {"text_prior": problem.prior, "kernel_space": "raw", "prior": "zero_shot"}
     shared |= numbers | tools.float64
     calls = {

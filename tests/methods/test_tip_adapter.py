@@ -81,6 +81,6 @@ def test_alpha_and_beta_are_chosen_by_leaving_one_out(problem, tools):
     at_start.fit(problem.X, problem.y)
     assert estimator.loo_.protocol == "leave-one-out"
     assert len(np.unique(estimator.search_["beta"])) > 3
-    assert estimator.search_["score"][0] <= at_start.search_["nll"][0]
+    assert estimator.search_["score"][0] <= at_start.search_["score"][0]
     # No noise is looked at: there is none.
     assert len(np.unique(estimator.search_["noise"])) == 1

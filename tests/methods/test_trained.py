@@ -50,7 +50,7 @@ def trained_by_hand(
         covariance = torch.exp(-BETA * (1 - keys @ keys.T)) + NOISE * torch.eye(len(keys))
         inverse = torch.linalg.inv(covariance if precision_gradient else covariance.detach())
         variance = 1 - ((cross @ inverse) * cross).sum(1, keepdim=True)
-        cache = cross @ inverse @ (values - text.softmax(1)) / variance**eta
+        cache = cross @ inverse @ (values - (GAIN * text).softmax(1)) / variance**eta
         return GAIN * zero_shot + ALPHA * cache
 
     rows = torch.tensor(tools.unit(problem.X))

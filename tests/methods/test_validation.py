@@ -101,9 +101,11 @@ def test_with_a_validation_set_the_nll_is_that_of_its_rows(kind, hard, tools):
     estimator = kind(text_prior=problem.prior, **tools.float64)
     estimator.fit(problem.X, problem.y, validation=validation)
     labels = np.searchsorted(estimator.classes_, validation[1])
-    nll = tools.nll(estimator.logits(validation[0]), labels)
-    assert estimator.search_["nll"][0] == pytest.approx(nll)
-    assert estimator.search_["score"][0] == estimator.search_["nll"].min()  # nothing pulls
+    logits = estimator.logits(validation[0])
+    assert estimator.search_["nll"][0] == pytest.approx(tools.nll(logits, labels))
+    # Nothing pulls.
+    assert estimator.search_["score"][0] == pytest.approx(tools.smoothed_nll(logits, labels))
+    assert estimator.search_["score"][0] == estimator.search_["score"].min()
     without = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
     assert estimator.alpha_ != pytest.approx(without.alpha_)
     # The shots can still be held out, at the numbers that were chosen.
@@ -125,7 +127,9 @@ def test_one_shot_a_class_can_be_tuned_on_a_validation_set(hard, tools):
 
 @pytest.mark.parametrize("space", ["raw", "whitened"])
 @pytest.mark.parametrize("with_validation", [False, True])
-def test_the_temperature_minimises_the_nll_of_held_out_rows(space, with_validation, hard, tools):
+def test_the_temperature_minimises_the_smoothed_nll_of_held_out_rows(
+    space, with_validation, hard, tools
+):
     problem, validation = hard
     estimator = tools.gp_cache(problem, alpha=9.0, kernel_space=space)
     if with_validation:
@@ -135,10 +139,10 @@ def test_the_temperature_minimises_the_nll_of_held_out_rows(space, with_validati
         estimator.fit(problem.X, problem.y)
         logits, names = estimator.loo_.logits, problem.y
     labels = np.searchsorted(estimator.classes_, names)
-    best = tools.nll(logits / estimator.temperature_, labels)
+    best = tools.smoothed_nll(logits / estimator.temperature_, labels)
     around = np.geomspace(0.2, 5, 400) * estimator.temperature_
-    assert best <= min(tools.nll(logits / t, labels) for t in around) + 1e-9
-    assert best < tools.nll(logits, labels) - 1e-4  # it was needed
+    assert best <= min(tools.smoothed_nll(logits / t, labels) for t in around) + 1e-9
+    assert best < tools.smoothed_nll(logits, labels) - 1e-4  # it was needed
 
 
 @pytest.mark.parametrize("with_text", [True, False])

@@ -68,8 +68,8 @@ def extract(
     """
     from gpcache.cli.tables import print_refused
     from gpcache.encoders import load_encoder
-    from gpcache.features import FeatureStore
-    from gpcache.features import extract as run
+    from gpcache.features.extract import extract as run
+    from gpcache.features.store import FeatureStore
     from gpcache.images.augment import Views
     from gpcache.images.sources import open_source
 

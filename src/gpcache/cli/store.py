@@ -17,7 +17,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 def info(store: StoreArgument, json: JsonOption = False) -> None:
     """Say which encoder made the store, and what is in it."""
     from gpcache.devices import format_bytes
-    from gpcache.features import FeatureStore
+    from gpcache.features.store import FeatureStore
 
     opened = FeatureStore.open(store, verify=False)
     manifest, items = opened.manifest, opened.items()
@@ -55,7 +55,7 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Check every file against its SHA-256; exit code 1 if one is damaged."""
-    from gpcache.features import FeatureStore
+    from gpcache.features.store import FeatureStore
     from gpcache.progress import progress_bar
 
     opened = FeatureStore.open(store)

@@ -114,17 +114,21 @@ class FeatureStore:
                     _described(views),
                 ).write(place)
         store = cls(place)
-        store.require(encoder, views)
+        store.require_encoder(encoder)
+        store.require_views(views)
         return store
 
-    def require(self, encoder: Encoder, views: Views | None = None) -> None:
-        """Refuse an encoder or views other than those the store was made with."""
+    def require_encoder(self, encoder: Encoder) -> None:
+        """Refuse an encoder other than the one the store was made by."""
         if self.manifest.fingerprint != encoder.fingerprint:
             raise StoreError(
                 f"The store {str(self.folder)!r} was made by the encoder {self.manifest.encoder!r} "
                 f"(fingerprint {self.manifest.fingerprint[:12]}), not by {encoder.name!r} "
                 f"({encoder.fingerprint[:12]}): their features do not mix. Use another folder."
             )
+
+    def require_views(self, views: Views | None) -> None:
+        """Refuse views other than those the store was made with."""
         described = _described(views)
         if self.manifest.views != described:
             raise StoreError(
@@ -302,9 +306,7 @@ class FeatureStore:
             if (self.folder / found.name).exists():
                 return self._verified(found).read_bytes().decode()
             self.manifest = read_manifest(self.folder)
-        raise StoreError(
-            f"The store {str(self.folder)!r} lost a file: run gpcache store verify."
-        )
+        raise StoreError(f"The store {str(self.folder)!r} lost a file: run gpcache store verify.")
 
     def _tensor(self, name: str, key: str) -> NDArray[Any]:
         """A tensor of a shard, read through the memory map."""

@@ -29,18 +29,15 @@ class SweepPoint(NamedTuple):
 
 
 class Sweep:
-    """Keys (n, d) with values (n, c), and queries (m, d): unit rows in the kernel's space.
+    """Keys (n, d) and queries (m, d): unit rows in the kernel's space.
 
     Without queries, the points are the keys themselves, each left out in turn.
     """
 
-    def __init__(
-        self, keys: Tensor, values: Tensor, queries: Tensor | None = None, *, keep: bool = True
-    ) -> None:
+    def __init__(self, keys: Tensor, queries: Tensor | None = None, *, keep: bool = True) -> None:
         """`keep` holds the similarities between calls; otherwise memory is needed for one alone."""
         self._keys = keys
         self._queries = queries
-        self._values = values
         self._kept = self._similarities() if keep else None
 
     def _similarities(self) -> tuple[Tensor, Tensor | None]:
@@ -49,66 +46,74 @@ class Sweep:
 
     @torch.no_grad()
     def at(
-        self, beta: float, noises: Sequence[float], *, with_variance: bool = True
+        self, values: Tensor, beta: float, noises: Sequence[float], *, with_variance: bool = True
     ) -> list[SweepPoint]:
-        """One point for each noise."""
+        """One point for each noise, for keys with values (n, c)."""
         similarity, cross_similarity = self._kept or self._similarities()
         matrix = kernel_of(similarity, beta)
         cross = None if cross_similarity is None else kernel_of(cross_similarity, beta)
         if len(noises) >= EIGEN_FROM:
-            return self._by_eigenvalues(matrix, cross, noises, with_variance)
-        return [self._by_factor(matrix, cross, noise, with_variance) for noise in noises]
+            return _by_eigenvalues(values, matrix, cross, noises, with_variance)
+        return [_by_factor(values, matrix, cross, noise, with_variance) for noise in noises]
 
-    def _by_factor(
-        self, matrix: Tensor, cross: Tensor | None, noise: float, with_variance: bool
-    ) -> SweepPoint:
-        lifted = matrix.clone()
-        lifted.diagonal().add_(noise)
-        factor = cholesky(lifted)
-        evidence = log_determinant(factor)
-        if cross is None:
-            inverse = torch.cholesky_inverse(factor)
-            solved = inverse @ self._values
-            return self._left_out(solved, inverse.diagonal(), noise, evidence, with_variance)
-        solved = solve(factor, self._values)
-        variance = proper(1 - quadratic(factor, cross))[:, None] if with_variance else None
-        return SweepPoint(cross @ solved, variance, self._likelihood(solved, evidence))
 
-    def _by_eigenvalues(
-        self, matrix: Tensor, cross: Tensor | None, noises: Sequence[float], with_variance: bool
-    ) -> list[SweepPoint]:
-        values, vectors = torch.linalg.eigh(matrix)
-        # The kernel is positive semi-definite; what is below zero is rounding.
-        values = values.clamp(min=0)
-        projected = vectors.mT @ self._values
-        reach = None if cross is None else cross @ vectors
-        points = []
-        for noise in noises:
-            inverse = 1 / (values + noise)
-            evidence = -inverse.log().sum()
-            scaled = inverse[:, None] * projected
-            solved = vectors @ scaled
-            if reach is None:
-                diagonal = vectors.square() @ inverse
-                points.append(self._left_out(solved, diagonal, noise, evidence, with_variance))
-                continue
-            variance = proper(1 - reach.square() @ inverse)[:, None] if with_variance else None
-            points.append(SweepPoint(reach @ scaled, variance, self._likelihood(solved, evidence)))
-        return points
+def _by_factor(
+    values: Tensor, matrix: Tensor, cross: Tensor | None, noise: float, with_variance: bool
+) -> SweepPoint:
+    lifted = matrix.clone()
+    lifted.diagonal().add_(noise)
+    factor = cholesky(lifted)
+    evidence = log_determinant(factor)
+    if cross is None:
+        inverse = torch.cholesky_inverse(factor)
+        solved = inverse @ values
+        return _left_out(values, solved, inverse.diagonal(), noise, evidence, with_variance)
+    solved = solve(factor, values)
+    variance = proper(1 - quadratic(factor, cross))[:, None] if with_variance else None
+    return SweepPoint(cross @ solved, variance, _likelihood(values, solved, evidence))
 
-    def _left_out(
-        self,
-        solved: Tensor,
-        diagonal: Tensor,
-        noise: float,
-        evidence: Tensor,
-        with_variance: bool,
-    ) -> SweepPoint:
-        mean = self._values - solved / diagonal[:, None]
-        variance = proper(1 / diagonal - noise)[:, None] if with_variance else None
-        return SweepPoint(mean, variance, self._likelihood(solved, evidence))
 
-    def _likelihood(self, solved: Tensor, log_determinant: Tensor) -> float:
-        n, c = self._values.shape
-        fit = (self._values * solved).sum()
-        return float(-0.5 * (fit + c * log_determinant + n * c * math.log(2 * math.pi)))
+def _by_eigenvalues(
+    values: Tensor,
+    matrix: Tensor,
+    cross: Tensor | None,
+    noises: Sequence[float],
+    with_variance: bool,
+) -> list[SweepPoint]:
+    spectrum, vectors = torch.linalg.eigh(matrix)
+    # The kernel is positive semi-definite; what is below zero is rounding.
+    spectrum = spectrum.clamp(min=0)
+    projected = vectors.mT @ values
+    reach = None if cross is None else cross @ vectors
+    points = []
+    for noise in noises:
+        inverse = 1 / (spectrum + noise)
+        evidence = -inverse.log().sum()
+        scaled = inverse[:, None] * projected
+        solved = vectors @ scaled
+        if reach is None:
+            diagonal = vectors.square() @ inverse
+            points.append(_left_out(values, solved, diagonal, noise, evidence, with_variance))
+            continue
+        variance = proper(1 - reach.square() @ inverse)[:, None] if with_variance else None
+        points.append(SweepPoint(reach @ scaled, variance, _likelihood(values, solved, evidence)))
+    return points
+
+
+def _left_out(
+    values: Tensor,
+    solved: Tensor,
+    diagonal: Tensor,
+    noise: float,
+    evidence: Tensor,
+    with_variance: bool,
+) -> SweepPoint:
+    mean = values - solved / diagonal[:, None]
+    variance = proper(1 / diagonal - noise)[:, None] if with_variance else None
+    return SweepPoint(mean, variance, _likelihood(values, solved, evidence))
+
+
+def _likelihood(values: Tensor, solved: Tensor, log_determinant: Tensor) -> float:
+    n, c = values.shape
+    fit = (values * solved).sum()
+    return float(-0.5 * (fit + c * log_determinant + n * c * math.log(2 * math.pi)))

@@ -29,7 +29,7 @@ from gpcache.methods.arguments import (
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import CacheModel, Explanation
 from gpcache.methods.selection import SelectionMixin
-from gpcache.methods.shots import Recipe, Shots, make_values
+from gpcache.methods.shots import Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.updates import UpdatesMixin
 from gpcache.search import Auto, Choice, Criterion, Defaults, Settings
@@ -154,6 +154,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             criterion=self.criterion,
             strategy=self.strategy,
             defaults=self._defaults,
+            residual=self._residual(),
         )
 
     def _kernel_space(self) -> KernelSpace:
@@ -183,9 +184,9 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
         zero_shot = None if self._text is None else features @ self._text.mT
-        prior = zero_shot if self._residual() else None
-        values = make_values(labels, prior, features, len(self.classes_))
-        return Shots(features, labels, values, zero_shot)
+        return Shots.make(
+            features, labels, zero_shot, classes=len(self.classes_), residual=self._residual()
+        )
 
     def _read_validation(self, validation: Any) -> Shots:
         if not isinstance(validation, tuple | list) or len(validation) != 2:

@@ -4,8 +4,9 @@
 
 with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, and φ raw or a projection that
 was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ where it
-measured better (docs/defaults.md): V = Y − softmax(s f W), so that far from all shots the answer
-falls back to the text; φ whitened; η = 0.
+measured better (docs/defaults.md): V = Y − softmax(gain · s f W), so that far from all shots the
+answer falls back to the text, as far as held-out shots found the text trustworthy; φ whitened;
+η = 0.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class GPCacheClassifier(CacheClassifier):
         What the text encoder says of each class, matched by name. None: the cache alone.
     alpha, beta, noise, eta, gain : number or "auto"
         Weight of the cache, sharpness of the kernel, noise variance, exponent of the variance,
-        weight of the zero-shot logits. "auto" is chosen on held-out shots, or on a validation set
-        given to `fit`. `eta` acts only with `confidence_scaling`.
+        trust in the text. "auto" is chosen on held-out shots, or on a validation set given to
+        `fit`; the gain stays 1 where a class has text alone, of which shots know nothing. `eta`
+        acts only with `confidence_scaling`.
     prior : "residual" or "zero_shot"
         Regress on what the text leaves unsaid, or on the labels (the paper).
     kernel_space : "whitened", "centred" or "raw"
@@ -79,6 +81,7 @@ class GPCacheClassifier(CacheClassifier):
         *,
         noise: float | Auto = "auto",
         eta: float | Auto = "auto",
+        gain: float | Auto = "auto",
         prior: Literal["residual", "zero_shot"] = "residual",
         kernel_space: Literal["raw", "centred", "whitened"] = "whitened",
         precision: PrecisionName = "exact",
@@ -90,7 +93,7 @@ class GPCacheClassifier(CacheClassifier):
         confidence_scaling: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(kernel_space=kernel_space, **options)
+        super().__init__(gain=gain, kernel_space=kernel_space, **options)
         self.noise = noise
         self.eta = eta
         self.prior = prior

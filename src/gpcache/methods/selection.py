@@ -58,6 +58,8 @@ class SelectionMixin:
         Where there are none, what is shipped is taken.
         """
         with_text = self._text is not None
+        if settings.residual and settings.gain == "auto" and not self._text_can_be_judged():
+            settings = replace(settings, gain=1.0)
         asked = shipped(settings, with_text=with_text)
         all_given = settings.all_given(
             uses_noise=self._recipe.precision.uses_noise, with_text=with_text
@@ -81,10 +83,17 @@ class SelectionMixin:
             # Few folds tell where to go; many tell how far to trust the cache, because their
             # models have nearly as many shots as the final one.
             evidence = self._evidence(with_variance, coarse=False)
-            found = replace(settings, beta=seen[0].beta, noise=seen[0].noise)
+            best = seen[0]
+            found = replace(settings, beta=best.beta, noise=best.noise)
+            if settings.residual:
+                found = replace(found, gain=best.gain)
             seen = self._search(evidence, found, shots=shots) + seen
         self._accept(seen)
         return evidence
+
+    def _text_can_be_judged(self) -> bool:
+        """Whether the shots may say what the text is worth: they know nothing of other classes."""
+        return self._text is not None and len(torch.unique(self._shots.labels)) == len(self._text)
 
     def _is_silent(self) -> bool:
         """Whether held-out shots tell nothing: no class has two, or there is but one class."""
@@ -93,8 +102,8 @@ class SelectionMixin:
     def _search(self, evidence: Evidence, settings: Settings, *, shots: float) -> list[Choice]:
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
 
-            def evaluate(beta: float, noises: Sequence[float]) -> list[HeldOut]:
-                found = evidence(beta, noises)
+            def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+                found = evidence(beta, noises, gain)
                 bar.update(len(noises))
                 return found
 
@@ -107,6 +116,7 @@ class SelectionMixin:
         self._choice = choice
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
         self.noise_, self.gain_ = choice.noise, choice.gain
+        self._shots = self._shots.at_gain(choice.gain)
         rows = [asdict(one) for one in seen]
         self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
@@ -161,7 +171,7 @@ class SelectionMixin:
     def _untrained_logits(self, evidence: Evidence) -> tuple[Tensor, Tensor, str]:
         """What the evidence says at the chosen numbers, with keys that are the shots themselves."""
         choice = self._choice
-        held_out = evidence(choice.beta, [choice.noise])[0]
+        held_out = evidence(choice.beta, [choice.noise], choice.gain)[0]
         logits = fuse(
             held_out.zero_shot,
             held_out.mean,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from gpcache.search import HeldOut
 class Shots:
     """Unit rows (n, d), class numbers (n,), values to regress on (n, c), text logits (n, c).
 
+    The values are one-hot labels; with `residual`, less what gain · zero_shot already says.
     `views` (n, v, d) are augmented views of the rows, for methods that train.
     """
 
@@ -28,12 +29,41 @@ class Shots:
     labels: Tensor
     values: Tensor
     zero_shot: Tensor | None
+    residual: bool = False
     views: Tensor | None = None
+
+    @classmethod
+    def make(
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        zero_shot: Tensor | None,
+        *,
+        classes: int,
+        residual: bool,
+    ) -> Shots:
+        """Shots whose values are those of gain 1."""
+        values = torch.nn.functional.one_hot(labels, classes).to(features)
+        return cls(features, labels, values, zero_shot, residual).at_gain(1.0)
+
+    def at_gain(self, gain: float) -> Shots:
+        """The same shots with the values that belong to another gain."""
+        if not self.residual or self.zero_shot is None:
+            return self
+        values = torch.nn.functional.one_hot(self.labels, self.n_classes).to(self.features)
+        return replace(self, values=values - (gain * self.zero_shot).softmax(-1))
 
     def __getitem__(self, rows: Tensor) -> Shots:
         zero_shot = None if self.zero_shot is None else self.zero_shot[rows]
         views = None if self.views is None else self.views[rows]
-        return Shots(self.features[rows], self.labels[rows], self.values[rows], zero_shot, views)
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            values=self.values[rows],
+            zero_shot=zero_shot,
+            views=views,
+        )
 
     def __len__(self) -> int:
         return len(self.features)
@@ -66,12 +96,6 @@ class Shots:
         rank = rank_within(self.labels, self.content_order(seed))
         most = int(torch.bincount(self.labels).max())
         return torch.where(self.with_company(), rank % max(2, min(n_folds, most)), -1)
-
-
-def make_values(labels: Tensor, zero_shot: Tensor | None, like: Tensor, n_classes: int) -> Tensor:
-    """One-hot labels (n, c), less what the text already says (the residual prior) if given."""
-    values = torch.nn.functional.one_hot(labels, n_classes).to(like)
-    return values if zero_shot is None else values - zero_shot.softmax(-1)
 
 
 class Recipe(NamedTuple):
@@ -120,7 +144,7 @@ class Part:
         self._plan = recipe.plan(shots)
         # The exact posterior is what default fits sweep: similarities are computed once.
         self._sweep = (
-            Sweep(self._keys, shots.values, self._queries, keep=self._fits(siblings))
+            Sweep(self._keys, self._queries, keep=self._fits(siblings))
             if recipe.precision is ExactPrecision
             else None
         )
@@ -131,12 +155,15 @@ class Part:
         required = siblings * len(self._keys) * n * self._keys.element_size()
         return required <= free_memory(self._keys.device) // 4
 
-    def at(self, beta: float, noises: Sequence[float], *, with_variance: bool) -> list[SweepPoint]:
+    def at(
+        self, beta: float, noises: Sequence[float], gain: float, *, with_variance: bool
+    ) -> list[SweepPoint]:
         """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
+        values = self._shots.at_gain(gain).values
         if self._sweep is not None:
-            points = self._sweep.at(beta, noises, with_variance=with_variance)
+            points = self._sweep.at(values, beta, noises, with_variance=with_variance)
         else:
-            points = [self._one(beta, noise) for noise in noises]
+            points = [self._one(values, beta, noise) for noise in noises]
         rows = self._counted
         return [
             SweepPoint(
@@ -147,10 +174,8 @@ class Part:
             for point in points
         ]
 
-    def _one(self, beta: float, noise: float) -> SweepPoint:
-        precision = self._precision(
-            self._plan, self._keys, self._shots.values, beta=beta, noise=noise
-        )
+    def _one(self, values: Tensor, beta: float, noise: float) -> SweepPoint:
+        precision = self._precision(self._plan, self._keys, values, beta=beta, noise=noise)
         if self._queries is None:
             mean, variance = precision.leave_one_out()
         else:
@@ -162,7 +187,7 @@ class Part:
 
 
 class Evidence:
-    """What a cache model says about rows it has not seen, at any (β, noise)."""
+    """What a cache model says about rows it has not seen, at any (β, noise, gain)."""
 
     def __init__(
         self,
@@ -179,16 +204,19 @@ class Evidence:
         self._shots = shots[rows]
         self.rows = rows
         self.protocol = protocol
-        self._last: tuple[float, Sequence[float], list[HeldOut]] | None = None
+        self._last: tuple[tuple[float, Sequence[float], float], list[HeldOut]] | None = None
 
-    def __call__(self, beta: float, noises: Sequence[float]) -> list[HeldOut]:
+    def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
         """One answer for each noise. The last ones are kept: a report asks for them again."""
-        if self._last is None or self._last[:2] != (beta, noises):
-            self._last = (beta, noises, self._evaluate(beta, noises))
-        return self._last[2]
+        place = (beta, noises, gain)
+        if self._last is None or self._last[0] != place:
+            self._last = (place, self._evaluate(*place))
+        return self._last[1]
 
-    def _evaluate(self, beta: float, noises: Sequence[float]) -> list[HeldOut]:
-        by_part = [part.at(beta, noises, with_variance=self._with_variance) for part in self._parts]
+    def _evaluate(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+        by_part = [
+            part.at(beta, noises, gain, with_variance=self._with_variance) for part in self._parts
+        ]
         found = []
         for points in zip(*by_part, strict=True):
             mean = torch.cat([point.mean for point in points])

@@ -30,6 +30,7 @@ class UpdatesMixin:
     classes_: NDArray[Any]
     _text: Tensor | None
     _shots: Shots
+    gain_: float
     _model: CacheModel
     _recipe: Recipe
     _report: Any
@@ -54,15 +55,16 @@ class UpdatesMixin:
         self._warn_of_kept_whitening()
         if self.text_prior is None:
             self._reclass(np.unique(np.concatenate([self.classes_, labels])))
-        new = self._make_shots(features, self._label_numbers(labels))
+        new = self._make_shots(features, self._label_numbers(labels)).at_gain(self.gain_)
         old, precision = self._shots, self._model.precision
-        self._shots = Shots(
-            torch.cat([old.features, new.features]),
-            torch.cat([old.labels, new.labels]),
-            torch.cat([old.values, new.values]),
-            None if old.zero_shot is None else torch.cat([old.zero_shot, new.zero_shot]),
+        self._shots = replace(
+            old,
+            features=torch.cat([old.features, new.features]),
+            labels=torch.cat([old.labels, new.labels]),
+            values=torch.cat([old.values, new.values]),
+            zero_shot=None if old.zero_shot is None else torch.cat([old.zero_shot, new.zero_shot]),
             # A new shot is its own only view.
-            None
+            views=None
             if old.views is None
             else torch.cat([old.views, features[:, None].expand(-1, old.views.shape[1], -1)]),
         )
@@ -109,7 +111,7 @@ class UpdatesMixin:
 
     def _relabelled(self, numbers: Tensor) -> None:
         """The same shots, views included, with other class numbers (n,)."""
-        shots = self._make_shots(self._shots.features, numbers)
+        shots = self._make_shots(self._shots.features, numbers).at_gain(self.gain_)
         self._shots = replace(shots, views=self._shots.views)
 
     def _drop_empty_classes(self) -> None:

@@ -1,0 +1,119 @@
+"""How fast photos become features: decoding alone, encoding alone, both; `lite` against torch."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from development_data import folder
+from pages import table, write_page
+
+from gpcache import load_encoder
+from gpcache.encoders.efficientnet import _load
+from gpcache.encoders.lite import LiteEncoder
+from gpcache.features.extract import extract
+from gpcache.images.sources import open_source
+from gpcache.images.workers import DecodePool
+
+BATCH = 32
+ROUNDS = 5
+
+
+def rate(count: int, work: Callable[[], object], rounds: int = 1) -> float:
+    """Images a second, the best of some rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return count / best
+
+
+def decoding(files: list[bytes], encoder: LiteEncoder) -> float:
+    """The pool alone: bytes to pixels in separate processes."""
+
+    def work() -> None:
+        with DecodePool(encoder.preprocess) as pool:
+            futures = [pool.submit(content, str(row)) for row, content in enumerate(files)]
+            for future in futures:
+                future.result()
+
+    return rate(len(files), work)
+
+
+def encoders(encoder: LiteEncoder) -> list[list[object]]:
+    """One batch of pixels through the image network, in the ways that were tried."""
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), dtype=np.uint8)
+    images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
+    plain, folded = _load(), encoder._vision._layers
+    last = images.contiguous(memory_format=torch.channels_last)
+    plain_last = _load().to(memory_format=torch.channels_last)
+    ways: dict[str, Callable[[], object]] = {
+        "eager torch": lambda: plain.extract_features(images),
+        "eager torch, inference mode off": lambda: _with_gradient(plain, images),
+        "channels last": lambda: plain_last.extract_features(last),
+        "channels last, batch norm folded": lambda: folded(last),
+        "ONNX Runtime, folded (shipped)": lambda: encoder._vision.maps(images),
+        "whole encoder (shipped)": lambda: encoder.encode_pixels(pixels),
+    }
+    with torch.inference_mode():
+        for work in ways.values():
+            work()
+        rates = {name: rate(BATCH, work, ROUNDS) for name, work in ways.items()}
+    return [
+        ["way", "images/s", "ratio to eager"],
+        *(
+            [name, f"{value:.0f}", f"{value / rates['eager torch']:.1f}×"]
+            for name, value in rates.items()
+        ),
+    ]
+
+
+def _with_gradient(network: torch.nn.Module, images: torch.Tensor) -> None:
+    with torch.inference_mode(False), torch.enable_grad():
+        network.extract_features(images.clone())
+
+
+def main() -> None:
+    """Measure on the unlabelled photos and write the page."""
+    photos = folder("images") / "unlabelled"
+    encoder = load_encoder("lite", device="cpu")
+    assert isinstance(encoder, LiteEncoder)
+    encoder.encode_images(sorted(photos.iterdir())[:BATCH])
+    files = [path.read_bytes() for path in sorted(photos.iterdir())]
+    decode_rate = decoding(files, encoder)
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), dtype=np.uint8)
+    encode_rate = rate(BATCH, lambda: encoder.encode_pixels(pixels), ROUNDS)
+    with tempfile.TemporaryDirectory() as place:
+        report = extract(open_source(photos), Path(place) / "store", encoder)
+        again = extract(open_source(photos), Path(place) / "store", encoder)
+    together = report.encoded / report.seconds
+    rates = [
+        ["what", "images/s"],
+        ["decoding alone, two worker processes", f"{decode_rate:.0f}"],
+        ["encoding alone, two threads", f"{encode_rate:.0f}"],
+        ["`extract`: read, hash, decode, encode, write", f"{together:.0f}"],
+        ["`extract` again: nothing to encode", f"{again.known / again.seconds:.0f}"],
+    ]
+    write_page(
+        "extraction",
+        "From photos to features",
+        f"{len(files)} unlabelled photos ({sum(map(len, files)) / len(files) / 1000:.0f} kB each) "
+        f"on {torch.get_num_threads()} CPU cores of a quiet machine, encoder `lite`. Decoding is "
+        f"{decode_rate / encode_rate:.1f} times as fast as encoding, so the encoder is the bound; "
+        "both share the cores, so together they reach "
+        f"{together / (1 / (1 / decode_rate + 1 / encode_rate)):.0%} of what one after the other "
+        "would give.",
+        table(rates),
+        "## Ways to run the image network\n\nOne batch of 32, the best of five rounds, same run.",
+        table(encoders(encoder)),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Evaluation: predictions beside the truth, on named data under a named protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache import metrics
+from gpcache.errors import DataError
+
+
+class Confusion(NamedTuple):
+    """So many `images` of the class `truth` were taken for `answer`."""
+
+    truth: str
+    answer: str
+    images: int
+
+
+class ClassScore(NamedTuple):
+    """How one class did: images of it, and of those named so; NaN where there are none."""
+
+    name: str
+    n: int
+    recall: float
+    precision: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Images with known labels and what a model said of them.
+
+    `names` (n) are the images, `labels` (n,) class numbers, `probabilities` (n, c), `uncertainty`
+    (n,) and `rejected` (n,) the model's own doubts. `data` and `protocol` say what the figures are
+    of: no accuracy without them.
+    """
+
+    data: str
+    protocol: str
+    class_names: Sequence[str]
+    names: Sequence[str]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+    rejected: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
+            raise DataError(f"There is no labelled image to evaluate on in {self.data}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """Class numbers (n,) of the answers."""
+        best: NDArray[np.int64] = self.probabilities.argmax(1)
+        return best
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which answers (n,) are right, rejected or not."""
+        right: NDArray[np.bool_] = self.predicted == self.labels
+        return right
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        """The probability (n,) of each answer."""
+        highest: NDArray[np.float64] = self.probabilities.max(1)
+        return highest
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers, rejected or not."""
+        return float(self.correct.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the accuracy (Wilson)."""
+        return metrics.wilson_interval(int(self.correct.sum()), len(self))
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log-likelihood."""
+        return metrics.nll(self.probabilities, self.labels)
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error, 15 bins of equal width."""
+        return metrics.ece(self.probabilities, self.labels)
+
+    def per_class(self) -> list[ClassScore]:
+        """One row for every class, in order."""
+        matrix = self.confusion_matrix()
+        with np.errstate(invalid="ignore"):
+            recall, precision = matrix.diagonal() / matrix.sum(1), matrix.diagonal() / matrix.sum(0)
+        return [
+            ClassScore(name, int(n), float(r), float(p))
+            for name, n, r, p in zip(
+                self.class_names, matrix.sum(1), recall, precision, strict=True
+            )
+        ]
+
+    def confusion_matrix(self) -> NDArray[np.int64]:
+        """Counts (c, c): truth by answer."""
+        c = len(self.class_names)
+        return np.bincount(c * self.labels + self.predicted, minlength=c * c).reshape(c, c)
+
+    def confusions(self, top: int = 5) -> list[Confusion]:
+        """The most frequent mistakes, most frequent first."""
+        matrix = self.confusion_matrix()
+        np.fill_diagonal(matrix, 0)
+        order = np.argsort(-matrix, axis=None, kind="stable")[:top]
+        pairs = np.stack(np.unravel_index(order, matrix.shape), axis=1)
+        return [
+            Confusion(self.class_names[i], self.class_names[j], int(matrix[i, j]))
+            for i, j in pairs
+            if matrix[i, j]
+        ]
+
+    def hardest(self, top: int = 12) -> NDArray[np.int64]:
+        """Positions of the images whose true label got the least probability, worst first."""
+        at_label = self.probabilities[np.arange(len(self)), self.labels]
+        return np.argsort(at_label, kind="stable")[:top]
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as JSON holds them."""
+        return {
+            "data": self.data,
+            "protocol": self.protocol,
+            "n": len(self),
+            "accuracy": self.accuracy,
+            "interval": list(self.interval),
+            "nll": self.nll,
+            "ece": self.ece,
+            "rejected": int(self.rejected.sum()),
+            "per_class": {
+                score.name: {
+                    "n": score.n,
+                    "recall": _or_none(score.recall),
+                    "precision": _or_none(score.precision),
+                }
+                for score in self.per_class()
+            },
+            "confusions": [confusion._asdict() for confusion in self.confusions()],
+        }
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else value
