@@ -24,7 +24,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     The bytes go to a temporary sibling, reach the disk, and only then take the name.
     """
     target = Path(path)
-    with _explained(target):
+    with explained_writes(target):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -43,7 +43,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 def make_folder(path: str | Path) -> Path:
     """Make a folder and its parents, or say in one sentence why that cannot be."""
     folder = Path(path)
-    with _explained(folder):
+    with explained_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -92,7 +92,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def explained_writes(target: Path) -> Iterator[None]:
     """Turn what the system says about a failed write into a sentence."""
     try:
         yield

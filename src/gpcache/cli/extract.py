@@ -1,29 +1,22 @@
 """`gpcache extract`: images in, a feature store out."""
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-EncoderOption = Annotated[
-    str,
-    typer.Option(
-        help="lite, clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS, hf:MODEL or a folder."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")]
+from gpcache.cli.options import (
+    DeviceOption,
+    EncoderOption,
+    FollowOption,
+    ImagesArgument,
+    JsonOption,
+    print_json,
+)
 
 
 def extract(
-    images: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder of class folders, a flat folder, a .csv, .tsv or .parquet list with "
-            "the columns path, label, split, group, or webdataset .tar shards."
-        ),
-    ],
+    images: ImagesArgument,
     store: Annotated[
         Path, typer.Option("--output", "-o", metavar="STORE", help="The folder of the features.")
     ],
@@ -41,9 +34,7 @@ def extract(
     split: Annotated[
         str | None, typer.Option(help="Note this split (train, test, …) with the images.")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Follow links and paths that leave the folder.")
-    ] = False,
+    follow: FollowOption = False,
     device: DeviceOption = "auto",
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images encoded at once.", show_default="by memory")
@@ -58,15 +49,15 @@ def extract(
     Images are known by their content: a second run over the same folder encodes nothing. Refused
     files are listed with the reason on stderr and in the store.
 
-    [bold]Examples[/bold]
+    **Examples**
 
-      gpcache extract photos/ -o photos.store
+    - `gpcache extract photos/ -o photos.store`
 
-      gpcache extract list.csv -o photos.store --encoder clip-vit-b-16
+    - `gpcache extract list.csv -o photos.store --encoder clip-vit-b-16`
 
-      gpcache extract photos/ -o keys.store --views 10
+    - `gpcache extract photos/ -o keys.store --views 10`
     """
-    from gpcache.cli.tables import print_refused
+    from gpcache.cli.tables import print_notices, print_refused
     from gpcache.encoders import load_encoder
     from gpcache.features.extract import extract as run
     from gpcache.features.store import FeatureStore
@@ -85,10 +76,7 @@ def extract(
         workers=workers,
     )
     print_refused(report.refused)
-    for notice in [*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes[:20])]:
-        typer.echo(f"note: {notice}", err=True)
-    if len(report.notes) > 20:
-        typer.echo(f"note: … and {len(report.notes) - 20} notes more.", err=True)
+    print_notices([*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes)])
     rows = len(FeatureStore.open(store, verify=False))
     rate = report.encoded / report.seconds
     if json:
@@ -102,7 +90,7 @@ def extract(
             "notices": report.notices,
             "seconds": report.seconds,
         }
-        typer.echo(json_module.dumps(summary, indent=1, ensure_ascii=False))
+        print_json(summary)
         return
     typer.echo(
         f"{store}: {rows:,} images; {report.encoded:,} encoded now ({rate:.1f} images/s), "

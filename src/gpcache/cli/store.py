@@ -1,16 +1,16 @@
 """`gpcache store`: what a feature store holds, and whether it is still what was written."""
 
-import json as json_module
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpcache.cli.options import JsonOption, print_json, print_rows
+
 app = typer.Typer(no_args_is_help=True, help="Look into a feature store, or check it.")
 
 StoreArgument = Annotated[Path, typer.Argument(help="The folder of the store.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")]
 
 
 @app.command()
@@ -38,12 +38,14 @@ def info(store: StoreArgument, json: JsonOption = False) -> None:
         "bytes": size,
     }
     if json:
-        typer.echo(json_module.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
         return
+    rows = {}
     for key, value in (found | {"bytes": format_bytes(size)}).items():
         if isinstance(value, dict):
             value = ", ".join(f"{name} {count}" for name, count in value.items())
-        typer.echo(f"{key:<12} {'-' if value in (None, '') else value}")
+        rows[key] = "–" if value in (None, "") else str(value)
+    print_rows(rows)
 
 
 @app.command()
@@ -65,7 +67,7 @@ def verify(
         opened.drop(damaged)
     if json:
         files = len(opened.manifest.files)
-        typer.echo(json_module.dumps({"damaged": damaged, "files": files, "repaired": repair}))
+        print_json({"damaged": damaged, "files": files, "repaired": repair})
     elif not damaged:
         typer.echo(f"{store}: all {len(opened.manifest.files)} files are what was written.")
     else:

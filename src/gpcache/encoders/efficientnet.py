@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,12 +15,12 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from gpcache.errors import EncoderError
 from gpcache.extras import require
 from gpcache.images import Preprocess
+from gpcache.onnx_graph import Graph, Port
 
 # The network was trained on (x − 127) / 128.
 PREPROCESS = Preprocess(size=224, resize=256, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 WIDTH = 1280
-OPSET = 17
 
 
 class EfficientNetLite(nn.Module):
@@ -126,69 +127,46 @@ def _session(layers: nn.Sequential) -> Any:
     # Waiting threads that spin would steal the cores from the decoders.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return runtime.InferenceSession(
-        feature_graph(layers).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        feature_graph(layers), options, providers=["CPUExecutionProvider"]
     )
 
 
-def feature_graph(layers: nn.Sequential) -> Any:
-    """An ONNX model images (b, 3, 224, 224) → maps (b, 1280, 7, 7).
+def feature_graph(layers: nn.Sequential) -> bytes:
+    """An ONNX file images (b, 3, 224, 224) → maps (b, 1280, 7, 7).
 
     Written node by node: four kinds of layer need no tracing, and torch's exporter needs two
     packages more.
     """
-    onnx = require("onnx", "lite", purpose="The encoder 'lite'")
-    graph = _Graph(onnx)
-    graph.add(layers, "images", output="maps")
+    graph = Graph(require("onnx", "lite", purpose="The encoder 'lite'"))
+    write_layer(graph, layers, "images", output="maps")
     size = PREPROCESS.size
-    float32 = onnx.TensorProto.FLOAT
-    image = onnx.helper.make_tensor_value_info("images", float32, ["batch", 3, size, size])
-    maps = onnx.helper.make_tensor_value_info("maps", float32, ["batch", WIDTH, None, None])
-    made = onnx.helper.make_graph(graph.nodes, "lite", [image], [maps], graph.weights)
-    opset = onnx.helper.make_opsetid("", OPSET)
-    return onnx.helper.make_model(made, opset_imports=[opset], ir_version=8)
+    images: Port = ("images", np.float32, ["batch", 3, size, size])
+    maps: Port = ("maps", np.float32, ["batch", WIDTH, None, None])
+    return graph.serialised("lite", [images], [maps])
 
 
-class _Graph:
-    """Nodes and weights of an ONNX graph, written layer by layer."""
-
-    def __init__(self, onnx: Any) -> None:
-        self._onnx = onnx
-        self.nodes: list[Any] = []
-        self.weights: list[Any] = []
-        self._zero, self._six = self._weight(torch.tensor(0.0)), self._weight(torch.tensor(6.0))
-
-    def add(self, layer: nn.Module, source: str, output: str | None = None) -> str:
-        """Write `layer` on the value `source`; returns the name of what comes out."""
-        if isinstance(layer, nn.Sequential):
-            parts = list(layer)
-            for part in parts[:-1]:
-                source = self.add(part, source)
-            return self.add(parts[-1], source, output)
-        if isinstance(layer, Residual):
-            return self._node("Add", [source, self.add(layer.layers, source)], output)
-        if isinstance(layer, nn.ReLU6):
-            return self._node("Clip", [source, self._zero, self._six], output)
-        assert isinstance(layer, PaddedConvolution)
-        convolution, (left, right, top, bottom) = layer.convolution, layer.padding
-        assert convolution.bias is not None
-        inputs = [source, self._weight(convolution.weight), self._weight(convolution.bias)]
-        return self._node(
-            "Conv",
-            inputs,
-            output,
-            kernel_shape=list(convolution.kernel_size),
-            strides=list(convolution.stride),
-            pads=[top, left, bottom, right],
-            group=convolution.groups,
-        )
-
-    def _node(self, kind: str, inputs: list[str], output: str | None, **attributes: Any) -> str:
-        name = output or f"value{len(self.nodes)}"
-        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [name], **attributes))
-        return name
-
-    def _weight(self, tensor: Tensor) -> str:
-        name = f"weight{len(self.weights)}"
-        array = tensor.detach().cpu().numpy()
-        self.weights.append(self._onnx.numpy_helper.from_array(array, name))
-        return name
+def write_layer(graph: Graph, layer: nn.Module, source: str, output: str | None = None) -> str:
+    """Write `layer` on the value `source`; returns the name of what comes out."""
+    if isinstance(layer, nn.Sequential):
+        parts = list(layer)
+        for part in parts[:-1]:
+            source = write_layer(graph, part, source)
+        return write_layer(graph, parts[-1], source, output)
+    if isinstance(layer, Residual):
+        return graph.node("Add", source, write_layer(graph, layer.layers, source), output=output)
+    if isinstance(layer, nn.ReLU6):
+        return graph.node("Clip", source, graph.constant(0.0), graph.constant(6.0), output=output)
+    assert isinstance(layer, PaddedConvolution)
+    convolution, (left, right, top, bottom) = layer.convolution, layer.padding
+    assert convolution.bias is not None
+    return graph.node(
+        "Conv",
+        source,
+        graph.weight(convolution.weight),
+        graph.weight(convolution.bias),
+        output=output,
+        kernel_shape=list(convolution.kernel_size),
+        strides=list(convolution.stride),
+        pads=[top, left, bottom, right],
+        group=convolution.groups,
+    )

@@ -227,6 +227,14 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             variance = variance[:, 0]
         return mean.double().cpu().numpy(), variance.double().cpu().numpy()
 
+    def novelty(self, X: ArrayLike) -> NDArray[np.float64]:
+        """How unlike all shots each row (m,) is, from 0 to 1: the variance of the posterior.
+
+        Compare it with `held_out_novelty_`, which is what unseen rows of known classes have.
+        """
+        _, variance = self.posterior(X)
+        return variance.min(1) if variance.ndim == 2 else variance
+
     def explain(
         self, X: ArrayLike, *, top: int | None = 5, labels: ArrayLike | None = None
     ) -> Explanation:

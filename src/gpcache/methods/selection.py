@@ -186,6 +186,7 @@ class SelectionMixin:
         """A temperature from rows that the model has not seen; none where there are none."""
         self.temperature_ = 1.0
         self._report: HeldOutReport | None = None
+        self._novelty: NDArray[np.float64] | None = None
         if validation is not None:
             logits = self._model.logits(validation.features)
             self.temperature_ = fit_temperature(logits, validation.labels)
@@ -210,6 +211,25 @@ class SelectionMixin:
             nll=metrics.nll(probabilities, labels),
             ece=metrics.ece(probabilities, labels),
         )
+
+    @property
+    def held_out_novelty_(self) -> NDArray[np.float64]:
+        """How unlike all others each shot (n,) is, as if it had not been seen; NaN if not counted.
+
+        The variance of the posterior, of its nearest group where classes are grouped. Computed when
+        first asked for, and again after `add` or `remove`.
+        """
+        check_is_fitted(self)
+        if self._novelty is None:
+            self._novelty = np.full(len(self._shots), np.nan)
+            if not self._is_silent() and self._recipe.precision.uses_noise:
+                evidence = self._evidence(True, coarse=False)
+                choice = self._choice
+                held_out = evidence(choice.beta, [choice.noise], choice.gain)[0]
+                assert held_out.variance is not None
+                rows = evidence.rows.cpu().numpy()
+                self._novelty[rows] = held_out.variance.amin(1).double().cpu().numpy()
+        return self._novelty
 
     @property
     def loo_(self) -> HeldOutReport:

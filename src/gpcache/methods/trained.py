@@ -111,7 +111,7 @@ class TrainedKeysMixin(CacheClassifier):
         evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
         self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
-        self._report = None
+        self._report = self._novelty = None
 
     def _training(self) -> Training:
         return Training(

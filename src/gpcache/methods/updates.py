@@ -21,6 +21,7 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods.arguments import label_array, same_kind, shown
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Recipe, Shots
+from gpcache.methods.text_prior import TextPrior
 
 
 class UpdatesMixin:
@@ -40,6 +41,9 @@ class UpdatesMixin:
     _label_numbers: Any
     _make_shots: Any
     _condition: Any
+    _text_vectors: Any
+    _novelty: NDArray[np.float64] | None
+    n_features_in_: int
 
     def add(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
@@ -109,6 +113,38 @@ class UpdatesMixin:
         self._drop_empty_classes()
         return self
 
+    def set_text(self, text_prior: TextPrior) -> Self:
+        """Answer with other text, and thus other classes; all classes with shots must be in it.
+
+        Exact: the posterior is that of the same shots with the values that the text gives them.
+        """
+        check_is_fitted(self)
+        if self.text_prior is None:
+            raise DataError("A model without text cannot be given one: fit it with a text_prior.")
+        if text_prior.vectors.shape[1] != self.n_features_in_:
+            raise DataError(
+                f"The text vectors have {text_prior.vectors.shape[1]} columns, the shots "
+                f"{self.n_features_in_}: both must come from the same encoder."
+            )
+        text_prior.aligned(self.classes_[torch.unique(self._shots.labels).cpu().numpy()])
+        old, exact = self.classes_, self._exact()
+        self.text_prior, self.classes_ = text_prior, text_prior.classes
+        self._text = self._text_vectors()
+        number = {name: i for i, name in enumerate(self.classes_.tolist())}
+        device = self._shots.labels.device
+        moved = torch.tensor([number.get(name, -1) for name in old.tolist()], device=device)
+        self._relabelled(moved[self._shots.labels])
+        self._model = replace(self._model, text=self._text)
+        if exact is None:
+            self._rebuild(self._model.precision.keys)
+            return self
+        position = {name: i for i, name in enumerate(old.tolist())}
+        source = [position.get(name, -1) for name in self.classes_.tolist()]
+        columns = exact.with_columns(torch.tensor(source, device=device))
+        rows = torch.arange(len(self._shots), device=device)
+        self._accept_precision(columns.revalue(rows, self._shots.values))
+        return self
+
     def _relabelled(self, numbers: Tensor) -> None:
         """The same shots, views included, with other class numbers (n,)."""
         shots = self._make_shots(self._shots.features, numbers).at_gain(self.gain_)
@@ -130,7 +166,7 @@ class UpdatesMixin:
 
     def _accept_precision(self, precision: Any) -> None:
         self._model = replace(self._model, precision=precision)
-        self._report = None
+        self._report = self._novelty = None
 
     def _reclass(self, classes: NDArray[Any]) -> None:
         """Change the list of classes: columns of zeros come, columns without a shot go."""

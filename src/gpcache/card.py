@@ -1,0 +1,86 @@
+"""The model card: a README.md that says what a model is, with the front matter of the hub."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from gpcache.evaluation import Evaluation
+
+
+def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
+    """Markdown for a model folder; every figure says which data and protocol it comes from."""
+    model, encoder, training = config["model"], config["encoder"], config["training"]
+    counts = Counter(example["label"] for example in config["examples"])
+    shots = sorted(counts.values())
+    lines = [
+        "---",
+        "library_name: gpcache",
+        "pipeline_tag: image-classification",
+        f"base_model: {_plain(encoder['name'])}",
+        "base_model_relation: adapter",
+        "license: unknown",
+        "tags: [gpcache, few-shot, image-classification]",
+        "---",
+        "",
+        "# Image classifier",
+        "",
+        f"{len(model['classes'])} classes, learned from {len(config['examples'])} images by "
+        f"`{model['method']}` on the encoder `{_plain(encoder['name'])}` with gpcache "
+        f"{config['gpcache']}.",
+        "",
+        "## How good it is",
+        "",
+    ]
+    if held_out is None:
+        lines += ["Not known: no class has two images, so that none could be held out."]
+    else:
+        low, high = held_out.interval
+        lines += [
+            "| data | protocol | n | accuracy | 95 % interval | ECE | NLL |",
+            "|---|---|---|---|---|---|---|",
+            f"| {_plain(held_out.data)} | {held_out.protocol} | {len(held_out)} | "
+            f"{held_out.accuracy:.1%} | {low:.1%} – {high:.1%} | {held_out.ece:.1%} | "
+            f"{held_out.nll:.3f} |",
+            "",
+            "Hyper-parameters were chosen on the same images; expect a little less on new ones.",
+        ]
+    drawn = f", {training['shots']} a class drawn with seed {training['seed']}"
+    lines += [
+        "",
+        "## What it was made of",
+        "",
+        f"- Images: {_plain(training['source'])}{drawn if training['shots'] else ''}; "
+        + (f"{shots[0]} to {shots[-1]} a class" if shots else "none")
+        + f"; {len(training['refused'])} refused.",
+        f"- Encoder: `{_plain(encoder['name'])}`, fingerprint `{encoder['fingerprint'][:16]}…`, "
+        f"{encoder['dim']} numbers a vector.",
+        f"- Views of each image: {config['views'] or 1}.",
+        "- Classes: " + ", ".join(f"{_plain(name)} ({counts[name]})" for name in model["classes"]),
+    ]
+    if "choice" in model:
+        choice = ", ".join(
+            f"{name} {model['choice'][name]:.4g}" for name in ("alpha", "beta", "noise", "gain")
+        )
+        lines.append(f"- Chosen: {choice}; temperature {model['temperature']:.4g}.")
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from gpcache import ImageClassifier",
+        'model = ImageClassifier.load("this folder")',
+        'for answer in model.predict(["photo.jpg"]):',
+        "    print(answer.label, answer.probability, answer.rejected)",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Text that cannot act as Markdown, HTML or YAML."""
+    safe = "".join(letter if letter.isprintable() else "�" for letter in str(text))
+    for letter in "\\`*_[]<>|#&":
+        safe = safe.replace(letter, f"\\{letter}") if letter in "\\*_`[]|#" else safe
+    return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,74 @@
+"""`gpcache evaluate`: how good a model is on labelled images that it has not seen."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpcache.cli.options import (
+    DeviceOption,
+    FollowOption,
+    ImagesArgument,
+    JsonOption,
+    ModelArgument,
+    RejectOption,
+    percent,
+    print_json,
+    print_rows,
+)
+
+
+def evaluate(
+    model: ModelArgument,
+    images: ImagesArgument,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report as one HTML file.")
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write its plots as PNG and SVG.")
+    ] = None,
+    reject: RejectOption = 0.05,
+    follow: FollowOption = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Compare the model's answers with the labels of images that were not trained on.
+
+    **Examples**
+
+    - `gpcache evaluate pets.gpc test_photos/ --report report.html`
+
+    - `gpcache evaluate pets.gpc test.csv --json`
+    """
+    from gpcache.classifier import ImageClassifier
+    from gpcache.cli.tables import figures, print_refused
+    from gpcache.images.records import Refused
+    from gpcache.images.sources import open_source
+
+    classifier = ImageClassifier.load(model, device=device)
+    refused: list[Refused] = []
+    source = open_source(images.resolve(), follow=follow)
+    found = classifier.evaluate(source, reject=reject, refused=refused)
+    if report is not None or plots is not None:
+        from gpcache.report import save_plots, write_report
+        from gpcache.reporting import make_report
+
+        made = make_report(classifier, found, images.resolve(), refused)
+        if report is not None:
+            write_report(made, report)
+        if plots is not None:
+            save_plots(made, plots)
+    print_refused(refused)
+    if json:
+        print_json(found.summary() | {"refused_files": len(refused)})
+        return
+    answered = ~found.rejected
+    rows = figures(found)
+    rows["rejected"] = f"{percent(found.rejected.mean())} answered by 'I don't know'" + (
+        f"; of the others {percent(found.correct[answered].mean())} are right"
+        if answered.any()
+        else ""
+    )
+    if report is not None:
+        rows["report"] = str(report)
+    print_rows(rows)

@@ -1,0 +1,60 @@
+"""`gpcache export`: a model as one file for other runtimes."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpcache.cli.options import JsonOption, ModelArgument, print_json
+
+
+class Target(StrEnum):
+    """What to export to."""
+
+    ONNX = "onnx"
+
+
+def export(
+    model: ModelArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file.", show_default="MODEL.onnx")
+    ] = None,
+    format: Annotated[Target, typer.Option("--format", "-f", help="Which format.")] = Target.ONNX,
+    images: Annotated[
+        bool,
+        typer.Option("--images", help="Pixels in, not features: only for the encoder lite."),
+    ] = False,
+    variance: Annotated[
+        bool, typer.Option(help="Whether the variance comes out too; without it, less memory.")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Write the fitted head, or with --images the whole model, as one ONNX graph.
+
+    **Examples**
+
+    - `gpcache export pets.gpc -o pets.onnx`
+
+    - `gpcache export pets.gpc -o pets.onnx --images`
+    """
+    from gpcache.classifier import ImageClassifier
+    from gpcache.devices import format_bytes
+    from gpcache.export import export_image_onnx, export_onnx
+    from gpcache.files import write_atomic
+
+    classifier = ImageClassifier.load(model, device="cpu")
+    if images:
+        data = export_image_onnx(classifier.model, classifier.encoder, variance=variance)
+    else:
+        data = export_onnx(
+            classifier.model,
+            variance=variance,
+            encoder_fingerprint=classifier.encoder.fingerprint,
+        )
+    target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
+    write_atomic(target, data)
+    if json:
+        print_json({"file": str(target), "bytes": len(data), "format": format.value})
+        return
+    typer.echo(f"{target}: {format_bytes(len(data))}, opset 17.")

@@ -1,0 +1,114 @@
+"""`gpcache fit`: labelled images in, a model folder out."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpcache.cli.options import (
+    DeviceOption,
+    EncoderOption,
+    FollowOption,
+    ImagesArgument,
+    JsonOption,
+    print_json,
+    print_rows,
+)
+
+
+def fit(
+    images: ImagesArgument,
+    model: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="The model folder to write.")
+    ],
+    encoder: EncoderOption = "lite",
+    method: Annotated[
+        str, typer.Option(help="gpcache, gpcache-f, tip-adapter, tip-adapter-f or zero-shot.")
+    ] = "gpcache",
+    shots: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Draw K images of each class.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A sentence with {} for the class name; repeat for several.",
+            show_default="a photo of a {}.",
+        ),
+    ] = None,
+    text: Annotated[bool, typer.Option(help="Whether class names count.")] = True,
+    class_name: Annotated[
+        list[str] | None,
+        typer.Option("--class", help="A further class, known by its name alone; repeatable."),
+    ] = None,
+    views: Annotated[
+        int, typer.Option(min=0, help="Random views whose mean is an image's key.")
+    ] = 0,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Keep small pictures in the model.")
+    ] = False,
+    follow: FollowOption = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Learn from a few labelled images per class; seconds, no validation set.
+
+    A class folder without an image, or `--class NAME`, is known by its name alone. What is printed
+    comes from held-out training images.
+
+    **Examples**
+
+    - `gpcache fit photos/ -o pets.gpc`
+
+    - `gpcache fit photos/ -o pets.gpc --prompt "a photo of a {}, a type of pet."`
+
+    - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
+    """
+    from gpcache.classifier import ImageClassifier
+    from gpcache.cli.tables import figures, print_notices, print_refused
+    from gpcache.images.sources import open_source
+    from gpcache.prompts import DEFAULT_TEMPLATES
+
+    start = time.perf_counter()
+    source = open_source(images.resolve(), follow=follow)
+    classifier = ImageClassifier(
+        encoder,
+        method=method,
+        prompt=(prompt or DEFAULT_TEMPLATES) if text else None,
+        views=views,
+        device=device,
+    )
+    classifier.fit(source, shots=shots, seed=seed, classes=class_name or ())
+    classifier.save(model, thumbnails=thumbnails)
+    seconds = time.perf_counter() - start
+    print_refused(classifier.training.refused)
+    print_notices(classifier.training.notices)
+    held_out, suspects = classifier.held_out(), classifier.suspects()
+    if json:
+        print_json(
+            {
+                "model": str(model),
+                "classes": classifier.classes,
+                "images": len(classifier.examples),
+                "held_out": None if held_out is None else held_out.summary(),
+                "suspicious": [asdict(finding) for finding in suspects],
+                "refused": [
+                    {"path": one.name, "reason": one.reason} for one in classifier.training.refused
+                ],
+                "seconds": seconds,
+            }
+        )
+        return
+    rows = {
+        "model": f"{model}: {len(classifier.classes)} classes, {len(classifier.examples)} images, "
+        f"encoder {classifier.encoder_name}, method {method}"
+    }
+    if held_out is None:
+        rows["accuracy"] = "not known: no class has two images, so that none could be held out"
+    else:
+        rows |= figures(held_out)
+    rows["suspicious"] = "\n".join(finding.sentence for finding in suspects[:5]) or "none"
+    rows["seconds"] = f"{seconds:.1f}"
+    print_rows(rows)

@@ -1,0 +1,48 @@
+"""`gpcache inspect`: what a model folder holds."""
+
+from collections import Counter
+
+from gpcache.cli.options import JsonOption, ModelArgument, print_json, print_rows
+
+
+def inspect(model: ModelArgument, json: JsonOption = False) -> None:
+    """Say what a model was made of and what it says of itself.
+
+    **Example**
+
+    - `gpcache inspect pets.gpc`
+    """
+    from gpcache.classifier import ImageClassifier
+    from gpcache.cli.tables import figures
+
+    classifier = ImageClassifier.load(model, device="cpu")
+    counts = Counter(example.label for example in classifier.examples)
+    held_out = classifier.held_out()
+    numbers = {
+        name: getattr(classifier.model, f"{name}_")
+        for name in ("alpha", "beta", "noise", "eta", "gain", "temperature")
+        if hasattr(classifier.model, f"{name}_")
+    }
+    if json:
+        print_json(
+            {
+                "encoder": classifier.encoder_name,
+                "method": classifier.method,
+                "classes": {name: counts[name] for name in classifier.classes},
+                "numbers": numbers,
+                "templates": classifier.templates,
+                "views": classifier.views.count if classifier.views else 0,
+                "source": classifier.training.source,
+                "held_out": None if held_out is None else held_out.summary(),
+            }
+        )
+        return
+    rows = {
+        "model": str(model),
+        "encoder": classifier.encoder_name,
+        "method": str(classifier.method),
+        "images": f"{len(classifier.examples)} from {classifier.training.source}",
+        "classes": ", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
+        "numbers": ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
+    }
+    print_rows(rows | (figures(held_out) if held_out is not None else {}))

@@ -1,0 +1,22 @@
+"""Small pictures for reports and pages: encoded anew, so that nothing of the file comes along."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from PIL import Image
+
+from gpcache.images.decode import decode
+
+SIDE = 160
+QUALITY = 80
+
+
+def thumbnail(source: Any, side: int = SIDE) -> bytes:
+    """A JPEG of at most `side` pixels a side, without the metadata of the original."""
+    image = decode(source).image
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=QUALITY)
+    return stream.getvalue()

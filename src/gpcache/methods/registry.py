@@ -1,0 +1,59 @@
+"""The methods by name: what each is, where it comes from, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpcache.errors import DataError
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
+from gpcache.methods.zero_shot import ZeroShotClassifier
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: its name on the command line, its paper, and its estimator.
+
+    `needs` lists what it cannot do without: "text", "shots".
+    """
+
+    name: str
+    paper: str
+    trains: bool
+    needs: tuple[str, ...]
+    constructor: type[FeatureClassifier]
+
+
+_GPCACHE = "Ding et al., 2024, Calibrated Cache Model for Few-Shot Vision-Language Model Adaptation"
+_TIP = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
+_CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
+
+_METHODS = (
+    Method("gpcache", _GPCACHE, False, ("shots",), GPCacheClassifier),
+    Method("gpcache-f", _GPCACHE, True, ("shots",), GPCacheFClassifier),
+    Method("tip-adapter", _TIP, False, ("shots",), TipAdapterClassifier),
+    Method("tip-adapter-f", _TIP, True, ("shots",), TipAdapterFClassifier),
+    Method("zero-shot", _CLIP, False, ("text",), ZeroShotClassifier),
+)
+
+
+def registry() -> dict[str, Method]:
+    """All methods by name."""
+    return {method.name: method for method in _METHODS}
+
+
+def find_method(name: str) -> Method:
+    """The method of this name; an unknown one is an error that lists them."""
+    methods = registry()
+    if name not in methods:
+        raise DataError(f"There is no method {name!r}: use {', '.join(methods)}.")
+    return methods[name]
+
+
+def name_of(model: FeatureClassifier) -> str:
+    """The name under which a model's method is registered."""
+    for method in _METHODS:
+        if type(model) is method.constructor:
+            return method.name
+    raise DataError(f"{type(model).__name__} is not among the registered methods.")

@@ -1,0 +1,160 @@
+"""A fitted method as plain numbers and arrays, to be written to disk and made again elsewhere.
+
+What can be computed again cheaply, such as a factorisation, is not kept: a model that was fitted
+on a GPU comes back on a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpcache.devices import resolve_device, resolve_dtype
+from gpcache.errors import DataError
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.model import CacheModel, HeldOutReport
+from gpcache.methods.registry import find_method, name_of
+from gpcache.methods.shots import Recipe
+from gpcache.methods.text_prior import TextPrior
+from gpcache.search import Choice
+
+# Options that are arrays or belong to a machine, not to the model.
+_NOT_OPTIONS = ("text_prior", "projection", "device", "dtype")
+
+
+class State(NamedTuple):
+    """`settings` as JSON holds them, and the arrays by name."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+def state_of(model: FeatureClassifier) -> State:
+    """Everything that a fitted model needs to answer, be updated and report."""
+    options = model.get_params(deep=False)
+    settings: dict[str, Any] = {
+        "method": name_of(model),
+        "options": {key: value for key, value in options.items() if key not in _NOT_OPTIONS},
+        "classes": model.classes_.tolist(),
+        "width": int(model.n_features_in_),
+        "temperature": float(model.temperature_),
+    }
+    arrays: dict[str, NDArray[Any]] = {}
+    prior = model.text_prior
+    if prior is not None:
+        settings["text"] = {"classes": list(prior.class_names), "scale": prior.logit_scale}
+        arrays["text"] = np.asarray(prior.vectors)
+    if isinstance(model, CacheClassifier):
+        _add_cache(model, settings, arrays)
+    return State(settings, arrays)
+
+
+def _add_cache(
+    model: CacheClassifier, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> None:
+    if model.projection is not None:
+        if callable(model.projection):
+            raise DataError(
+                "A projection that is a function cannot be saved: give its matrix instead."
+            )
+        arrays["projection"] = np.asarray(model.projection)
+    report, novelty = model.loo_, model.held_out_novelty_
+    settings["choice"] = {key: _or_none(value) for key, value in asdict(model._choice).items()}
+    settings["search"] = {
+        name: [_or_none(value) for value in column.tolist()]
+        for name, column in model.search_.items()
+    }
+    settings["held_out"] = {
+        "accuracy": _or_none(report.accuracy),
+        "nll": _or_none(report.nll),
+        "ece": _or_none(report.ece),
+        "protocol": report.protocol,
+    }
+    fitted = model._model
+    arrays["held_out_logits"], arrays["held_out_counted"] = report.logits, report.counted
+    arrays["held_out_novelty"] = novelty
+    kept = {
+        "features": model._shots.features,
+        "labels": model._shots.labels,
+        "keys": fitted.precision.keys,
+        "map_mean": fitted.feature_map.mean,
+        "map_matrix": fitted.feature_map.matrix,
+    }
+    for name, tensor in kept.items():
+        if tensor is not None:
+            arrays[name] = tensor.detach().cpu().numpy()
+
+
+def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClassifier:
+    """The fitted model, on `device`."""
+    settings, arrays = state
+    constructor = find_method(settings["method"]).constructor
+    prior = None
+    if "text" in settings:
+        text = settings["text"]
+        prior = TextPrior(text["classes"], arrays["text"], text["scale"])
+    options = dict(settings["options"])
+    if "projection" in arrays:
+        options["projection"] = arrays["projection"]
+    model = constructor(**options, text_prior=prior, device=device)
+    model._device = resolve_device(device)
+    model._dtype = resolve_dtype("auto", model._device)
+    model.classes_ = np.array(settings["classes"])
+    model.n_features_in_ = settings["width"]
+    model.temperature_ = settings["temperature"]
+    model._text = model._text_vectors()
+    if isinstance(model, CacheClassifier):
+        _restore_cache(model, state)
+    return model
+
+
+def _restore_cache(model: CacheClassifier, state: State) -> None:
+    settings, arrays = state
+
+    def tensor(name: str) -> torch.Tensor | None:
+        if name not in arrays:
+            return None
+        found = torch.as_tensor(arrays[name], device=model._device)
+        return found.to(model._dtype) if found.is_floating_point() else found
+
+    features, labels, keys = tensor("features"), tensor("labels"), tensor("keys")
+    if features is None or labels is None or keys is None:
+        raise DataError("The saved model lacks its shots.")
+    choice = Choice(**{key: _or_nan(value) for key, value in settings["choice"].items()})
+    model._shots = model._make_shots(features, labels)
+    model._recipe = Recipe(model._kernel_space(), *model._precision())
+    model._accept([choice])
+    model.search_ = {
+        name: np.array([_or_nan(value) for value in column])
+        for name, column in settings["search"].items()
+    }
+    space = model._recipe.space
+    feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
+    precision = model._condition(model._shots, keys)
+    model._model = CacheModel(feature_map, precision, model._text, choice)
+    held_out = settings["held_out"]
+    accuracy, nll, ece = (_or_nan(held_out[name]) for name in ("accuracy", "nll", "ece"))
+    model._report = HeldOutReport(
+        arrays["held_out_logits"],
+        arrays["held_out_counted"],
+        accuracy,
+        nll,
+        ece,
+        held_out["protocol"],
+    )
+    model._novelty = arrays["held_out_novelty"]
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else value
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value

@@ -1,0 +1,133 @@
+"""From a classifier and an evaluation to a report: the hardest images, and what spoke for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpcache import __version__
+from gpcache.classifier import ImageClassifier
+from gpcache.errors import ImageRefusedError
+from gpcache.evaluation import Evaluation
+from gpcache.images.records import Refused
+from gpcache.images.thumbnails import thumbnail
+from gpcache.methods.cache import CacheClassifier
+from gpcache.report import Case, Embedding, Evidence, Report
+
+CASES = 12
+SHARES = 6
+
+
+def make_report(
+    classifier: ImageClassifier,
+    test: Evaluation | None,
+    folder: Path | None = None,
+    refused: list[Refused] | None = None,
+) -> Report:
+    """All that can be shown; `folder` is where the images of `test` lie."""
+    model = classifier.model
+    cases: dict[str, list[Case]] = {}
+    if test is not None and folder is not None:
+        cases["Hardest test images"] = hardest(classifier, test, folder)
+    embedding, search, chosen = None, None, {"temperature": model.temperature_}
+    if isinstance(model, CacheClassifier):
+        cases["Suspicious training images"] = suspicious(classifier, model)
+        embedding = _embedding(classifier, model)
+        search = model.search_
+        names = ("alpha", "beta", "noise", "eta", "gain")
+        chosen |= {name: getattr(model, f"{name}_") for name in names}
+    return Report(
+        title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
+        test=test,
+        held_out=classifier.held_out(),
+        cases={heading: listed for heading, listed in cases.items() if listed},
+        embedding=embedding,
+        search=search,
+        chosen=chosen,
+        facts={
+            "encoder": classifier.encoder_name,
+            "method": str(classifier.method),
+            "training images": classifier.training.source,
+            "gpcache": __version__,
+            "torch": torch.__version__,
+        },
+        refused=[(one.name, one.reason) for one in refused or []],
+    )
+
+
+def hardest(classifier: ImageClassifier, test: Evaluation, folder: Path) -> list[Case]:
+    """The test images whose true class got the least probability."""
+    cases = []
+    for row in test.hardest(CASES):
+        # A list of images names them by their own folder.
+        root = folder if folder.is_dir() else folder.parent
+        path = root / test.names[row]
+        try:
+            picture = thumbnail(path)
+        except ImageRefusedError:
+            continue
+        answer = int(test.predicted[row])
+        cases.append(
+            Case(
+                picture,
+                test.names[row],
+                truth=test.class_names[int(test.labels[row])],
+                answer=test.class_names[answer],
+                probability=float(test.probabilities[row, answer]),
+                **_evidence(classifier, classifier.encoder.encode_images([path]), None),
+            )
+        )
+    return cases
+
+
+def suspicious(classifier: ImageClassifier, model: CacheClassifier) -> list[Case]:
+    """The training images whose label is probably wrong, and what speaks for another one."""
+    cases = []
+    for finding in classifier.suspects()[:CASES]:
+        picture = classifier.picture(finding.row)
+        if picture is None or finding.suggestion is None:
+            continue
+        features = model._shots.features[finding.row : finding.row + 1].cpu().numpy()
+        example = classifier.examples[finding.row]
+        cases.append(
+            Case(
+                picture,
+                example.name,
+                truth=example.label,
+                answer=str(finding.suggestion),
+                probability=float(finding.score),
+                evidence_for=str(finding.suggestion),
+                **_evidence(classifier, features, str(finding.suggestion)),
+            )
+        )
+    return cases
+
+
+def _evidence(classifier: ImageClassifier, features: Any, label: str | None) -> dict[str, Any]:
+    """The loudest training images for the answer, or for `label`, and the rest of the logit."""
+    model = classifier.model
+    if not isinstance(model, CacheClassifier):
+        return {}
+    labels = None if label is None else [label]
+    why = model.explain(features, top=SHARES, labels=labels)
+    evidence = [
+        Evidence(classifier.picture(row), classifier.examples[row].label, float(share))
+        for row, share in zip(why.shots[0], why.shares[0], strict=True)
+    ]
+    rest = float(why.cache_logit[0] - why.shares[0].sum())
+    text = None if model.text_prior is None else float(why.text_logit[0])
+    return {"evidence": evidence, "others": rest, "text": text}
+
+
+def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding:
+    number = {name: row for row, name in enumerate(classifier.classes)}
+    return Embedding(
+        data="training images",
+        class_names=classifier.classes,
+        labels=np.array([number[example.label] for example in classifier.examples]),
+        features=model._shots.features.cpu().numpy(),
+        mapped=model._model.precision.keys.detach().cpu().numpy(),
+    )
