@@ -13,13 +13,18 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-clip lint clean
 
+# PHOTOS=my/folder (one folder a class) instead of the digits that come with the installation.
 demo: $(VENV)/.base
-	$(BIN)/python -m gpcache demo
+	$(BIN)/python -m gpcache demo $(PHOTOS)
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+# The open_clip encoders need torchvision, which does not import beside a CPU build of torch.
+test-clip: $(VENV)/.test
+	.ci/open_clip
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -28,12 +33,12 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-clip gpcache-demo build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) .
+	$(INSTALL) ".[lite,report]"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made

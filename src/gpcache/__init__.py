@@ -27,6 +27,7 @@ __all__ = [
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
+    "ImageClassifier",
     "ImageRefusedError",
     "MissingExtraError",
     "ModelFileError",
@@ -48,6 +49,7 @@ _LAZY = {
     "FeatureStore": "gpcache.features.store",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
+    "ImageClassifier": "gpcache.classifier",
     "Prompts": "gpcache.prompts",
     "TextPrior": "gpcache.methods",
     "TipAdapterClassifier": "gpcache.methods",
@@ -58,6 +60,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from gpcache.classifier import ImageClassifier
     from gpcache.encoders import load_encoder
     from gpcache.features.store import FeatureStore
     from gpcache.methods import (

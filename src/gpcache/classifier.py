@@ -136,8 +136,9 @@ class ImageClassifier:
         source = _source(images)
         self.training = Training(source.name, shots, seed if shots else None)
         if shots:
-            source = self._drawn(source, shots, seed)
-        features, self.examples = self._encoded(source, "fit")
+            features, self.examples = self._drawn(source, shots, seed)
+        else:
+            features, self.examples = self._encoded(source, "fit")
         names = sorted({example.label for example in self.examples} | {*source.classes, *classes})
         if not names:
             raise DataError(f"There is no labelled image in {source.name!r}.")
@@ -400,14 +401,31 @@ class ImageClassifier:
             )
         return self.model
 
-    def _drawn(self, source: Source, shots: int, seed: int) -> Source:
-        records = list(source.records)
-        labelled = [record.label for record in records]
-        draw = draw_shots(labelled, [record.name for record in records], shots, seed)
+    def _drawn(
+        self, source: Source, shots: int, seed: int
+    ) -> tuple[NDArray[np.float32], list[Example]]:
+        """The features and examples of `shots` images a class; refused ones are drawn again."""
+        records = {record.name: record for record in source.records}
+        found: dict[str, tuple[NDArray[np.float32], Example]] = {}
+        while True:
+            labels = [record.label for record in records.values()]
+            draw = draw_shots(labels, list(records), shots, seed)
+            chosen = [list(records)[row] for row in draw.indices]
+            fresh = [records[name] for name in chosen if name not in found]
+            if not fresh:
+                break
+            part = Source(source.name, fresh, len(fresh))
+            features, examples = self._encoded(part, "fit")
+            found |= {one.name: (row, one) for row, one in zip(features, examples, strict=True)}
+            for record in fresh:
+                if record.name not in found:
+                    del records[record.name]
+        self.training.refused += source.refused
+        self.training.notices += source.notices
         for label, count in draw.short.items():
             self.training.notices.append(f"The class {label!r} has {count} of {shots} images.")
-        chosen = [records[row] for row in draw.indices]
-        return replace(source, records=chosen, total=len(chosen))
+        drawn = [found[name] for name in chosen]
+        return np.stack([row for row, _ in drawn]), [example for _, example in drawn]
 
     def _encoded(
         self, source: Source, description: str

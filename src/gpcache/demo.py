@@ -1,125 +1,100 @@
-"""A demonstration that needs no download: few-shot on scikit-learn's handwritten digits.
+"""A demonstration on image files that needs no download: digits, or a folder of the user's own.
 
-Pixels stand in for an encoder's features, and there is no text, so the cache speaks alone.
+Few images of each class are learned, the others tested; the page that is written shows the rest.
 """
 
 from __future__ import annotations
 
-import json as json_module
-import time
-import warnings
-from collections.abc import Callable, Sequence
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
 from sklearn.datasets import load_digits
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, train_test_split
-from sklearn.preprocessing import normalize
 
-from gpcache import metrics
+from gpcache.classifier import ImageClassifier
 from gpcache.errors import DataError
-from gpcache.methods import GPCacheClassifier, TipAdapterClassifier
-from gpcache.progress import progress_bar
+from gpcache.evaluation import Evaluation
+from gpcache.files import make_folder
+from gpcache.images.records import Record, Source
+from gpcache.images.sources import open_source
+from gpcache.prediction import Prediction
+from gpcache.prompts import DEFAULT_TEMPLATES
+from gpcache.report import write_report
+from gpcache.reporting import make_report
+from gpcache.splits import draw_shots
 
-CLASSES = 10
-POOL = 0.5
-
-
-def linear_probe(shots: int) -> Any:
-    """Logistic regression; its strength by cross-validation on the shots where that is possible."""
-    probe = LogisticRegression(max_iter=1000)
-    if shots < 2:
-        return probe
-    strengths = {"C": np.logspace(-2, 4, 7)}
-    return GridSearchCV(probe, strengths, scoring="neg_log_loss", cv=min(4, shots))
-
-
-METHODS: dict[str, Callable[[int], Any]] = {
-    "GPCache": lambda _: GPCacheClassifier(),
-    "Tip-Adapter": lambda _: TipAdapterClassifier(),
-    "linear probe": linear_probe,
-}
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGITS_EACH = 60
+DIGIT_PIXELS = 64
+DIGIT_PROMPT = 'the number "{}" written by hand.'
+TEST_LIMIT = 500
 
 
-def main(shots: Sequence[int], seeds: int, json: bool) -> None:
-    """Print accuracy ± its deviation over draws, ECE and seconds of a fit, for each method."""
-    if seeds < 1 or any(k < 1 for k in shots):
-        raise DataError("demo needs at least one seed, and at least one shot a class.")
+@dataclass(frozen=True)
+class Demonstration:
+    """What was learned and tested, an answer with its reasons, and where the files lie."""
+
+    classifier: ImageClassifier
+    test: Evaluation
+    answers: list[Prediction]
+    model: Path
+    report: Path
+
+
+def demonstrate(
+    folder: str | Path, photos: str | Path | None = None, *, shots: int = 8, seed: int = 0
+) -> Demonstration:
+    """Learn `shots` images of each class, test on the others, and write model and report."""
+    place = make_folder(folder)
+    prompt: Any = DEFAULT_TEMPLATES
+    if photos is None:
+        photos, prompt = write_digits(place / "digits"), DIGIT_PROMPT
+    source = open_source(Path(photos).resolve())
+    train, test = parted(source, shots, seed)
+    classifier = ImageClassifier("lite", prompt=prompt).fit(train)
+    model, page = place / "demo.gpc", place / "report.html"
+    classifier.save(model)
+    evaluation = classifier.evaluate(test, refused=[])
+    write_report(make_report(classifier, evaluation, Path(photos)), page)
+    hardest = {evaluation.names[row] for row in evaluation.hardest(2)}
+    some = [record for record in test.records if record.name in hardest]
+    answers = list(classifier.predict(Source("demo", some, len(some)), why=3))
+    return Demonstration(classifier, evaluation, answers, model, page)
+
+
+def parted(source: Source, shots: int, seed: int) -> tuple[Source, Source]:
+    """The images to learn, and at most a few hundred of the others to test on."""
+    records = list(source.records)
+    counts = np.unique([str(r.label) for r in records if r.label], return_counts=True)[1]
+    if not len(counts):
+        raise DataError(f"{source.name!r} has no class folders: put each class in one of its own.")
+    # A class must keep images to be tested on.
+    most = max(1, min(shots, int(np.median(counts)) // 2))
+    draw = draw_shots([r.label for r in records], [r.name for r in records], most, seed)
+    rest = np.random.default_rng(seed).permutation(draw.rest)[:TEST_LIMIT]
+    others = [records[row] for row in sorted(rest) if records[row].label is not None]
+    if not others:
+        raise DataError(f"{source.name!r} leaves no image to test on: give more of each class.")
+    return _source(source, [records[row] for row in draw.indices]), _source(source, others)
+
+
+def _source(source: Source, records: list[Record]) -> Source:
+    return Source(source.name, records, len(records), classes=source.classes)
+
+
+def write_digits(folder: Path) -> Path:
+    """scikit-learn's handwritten digits as image files, in a folder for each class."""
     digits = load_digits()
-    X = normalize(digits.data)
-    X_pool, X_test, y_pool, y_test = train_test_split(
-        X, digits.target, test_size=1 - POOL, stratify=digits.target, random_state=0
-    )
-    most = int(np.bincount(y_pool).min())
-    if max(shots) > most:
-        raise DataError(f"The digits have {most} images of a class to draw from, not {max(shots)}.")
-    rows: list[dict[str, Any]] = []
-    with progress_bar("demo", total=len(shots) * len(METHODS) * seeds, unit="fit") as bar:
-        for k in shots:
-            for name, make in METHODS.items():
-                figures = []
-                for seed in range(seeds):
-                    chosen = _draw(y_pool, k, seed)
-                    figures.append(
-                        _measure(make(k), X_pool[chosen], y_pool[chosen], X_test, y_test)
-                    )
-                    bar.update()
-                accuracy, ece, seconds = np.array(figures).T
-                rows.append(
-                    {
-                        "shots": k,
-                        "method": name,
-                        "accuracy": float(accuracy.mean()),
-                        "accuracy_std": float(accuracy.std()),
-                        "ece": float(ece.mean()),
-                        "seconds": float(seconds.mean()),
-                    }
-                )
-    if json:
-        print(json_module.dumps(rows, indent=1))
-        return
-    print(
-        f"Handwritten digits (scikit-learn, 8×8 pixels as features, no text): {len(y_test)} test\n"
-        f"images, mean of {seeds} draws of shots a class. Nothing is tuned on test images:\n"
-        "hyper-parameters come from the shots alone.\n"
-    )
-    print(f"{'shots':>5}  {'method':<13} {'accuracy %':>12}  {'ECE %':>6}  {'fit s':>6}")
-    for row in rows:
-        accuracy = f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_std']:.1f}"
-        print(
-            f"{row['shots']:>5}  {row['method']:<13} {accuracy:>12}  "
-            f"{100 * row['ece']:>6.1f}  {row['seconds']:>6.2f}"
-        )
-
-
-def _draw(labels: NDArray[Any], shots: int, seed: int) -> NDArray[np.int64]:
-    generator = np.random.default_rng(seed)
-    rows = [
-        generator.choice(np.flatnonzero(labels == label), shots, replace=False)
-        for label in range(CLASSES)
-    ]
-    return np.concatenate(rows)
-
-
-def _measure(
-    model: Any,
-    X: NDArray[Any],
-    y: NDArray[Any],
-    X_test: NDArray[Any],
-    y_test: NDArray[Any],
-) -> tuple[float, float, float]:
-    """Accuracy, ECE and seconds of the fit."""
-    start = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X, y)
-    seconds = time.perf_counter() - start
-    probabilities = model.predict_proba(X_test)
-    return (
-        metrics.accuracy(probabilities, y_test),
-        metrics.ece(probabilities, y_test),
-        seconds,
-    )
+    if folder.exists():
+        shutil.rmtree(folder)
+    for number, name in enumerate(DIGITS):
+        rows = np.flatnonzero(digits.target == number)[:DIGITS_EACH]
+        place = make_folder(folder / name)
+        for row in rows:
+            pixels = (255 - digits.images[row] * 255 / 16).astype(np.uint8)
+            image = Image.fromarray(pixels).resize((DIGIT_PIXELS,) * 2, Image.Resampling.BICUBIC)
+            image.save(place / f"{row:04}.png")
+    return folder

@@ -77,7 +77,7 @@ def hardest(classifier: ImageClassifier, test: Evaluation, folder: Path) -> list
                 truth=test.class_names[int(test.labels[row])],
                 answer=test.class_names[answer],
                 probability=float(test.probabilities[row, answer]),
-                **_evidence(classifier, classifier.encoder.encode_images([path]), None),
+                **_evidence(classifier, classifier.encoder.encode_images([path])),
             )
         )
     return cases
@@ -91,33 +91,42 @@ def suspicious(classifier: ImageClassifier, model: CacheClassifier) -> list[Case
         if picture is None or finding.suggestion is None:
             continue
         features = model._shots.features[finding.row : finding.row + 1].cpu().numpy()
-        example = classifier.examples[finding.row]
+        example, suggestion = classifier.examples[finding.row], str(finding.suggestion)
         cases.append(
             Case(
                 picture,
                 example.name,
                 truth=example.label,
-                answer=str(finding.suggestion),
+                answer=suggestion,
                 probability=float(finding.score),
-                evidence_for=str(finding.suggestion),
-                **_evidence(classifier, features, str(finding.suggestion)),
+                evidence_for=suggestion,
+                **_evidence(classifier, features, suggestion, itself=finding.row),
             )
         )
     return cases
 
 
-def _evidence(classifier: ImageClassifier, features: Any, label: str | None) -> dict[str, Any]:
-    """The loudest training images for the answer, or for `label`, and the rest of the logit."""
+def _evidence(
+    classifier: ImageClassifier, features: Any, label: str | None = None, itself: int = -1
+) -> dict[str, Any]:
+    """The loudest training images for the answer, or for `label`, and the rest of the logit.
+
+    A training image's say about `itself` tells nothing; it is left to the rest.
+    """
     model = classifier.model
     if not isinstance(model, CacheClassifier):
         return {}
-    labels = None if label is None else [label]
-    why = model.explain(features, top=SHARES, labels=labels)
+    why = model.explain(features, top=SHARES + 1, labels=None if label is None else [label])
+    loudest = [
+        (row, share)
+        for row, share in zip(why.shots[0], why.shares[0].tolist(), strict=True)
+        if row != itself
+    ][:SHARES]
     evidence = [
-        Evidence(classifier.picture(row), classifier.examples[row].label, float(share))
-        for row, share in zip(why.shots[0], why.shares[0], strict=True)
+        Evidence(classifier.picture(row), classifier.examples[row].label, share)
+        for row, share in loudest
     ]
-    rest = float(why.cache_logit[0] - why.shares[0].sum())
+    rest = float(why.cache_logit[0]) - sum(share for _, share in loudest)
     text = None if model.text_prior is None else float(why.text_logit[0])
     return {"evidence": evidence, "others": rest, "text": text}
 
@@ -125,7 +134,7 @@ def _evidence(classifier: ImageClassifier, features: Any, label: str | None) -> 
 def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding:
     number = {name: row for row, name in enumerate(classifier.classes)}
     return Embedding(
-        data="training images",
+        data="training images, whose labels the kernel's space has seen",
         class_names=classifier.classes,
         labels=np.array([number[example.label] for example in classifier.examples]),
         features=model._shots.features.cpu().numpy(),

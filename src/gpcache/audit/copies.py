@@ -20,7 +20,7 @@ from gpcache.methods.arguments import shown
 # images of different classes are closer than 0.08 of that median (docs/results/label-errors.md);
 # copies that were saved again, mirrored or cropped a little are mostly within.
 NEAR = 0.05
-# And within this share of the distance to the nearest row: images of one narrow class are no copies.
+# And within this share of that to the nearest row: images of one narrow class are no copies.
 NEARER = 0.2
 NEIGHBOURS = 8
 # Pairs of so many rows tell the typical distance.

@@ -33,10 +33,10 @@ def write_text(answers: Iterable[Prediction], form: str, output: Path | None, to
             _write_csv(answers, stream, top)
         else:
             for answer in answers:
-                stream.write(_lines(answer, top))
+                stream.write(lines(answer, top))
 
 
-def _lines(answer: Prediction, top: int) -> str:
+def lines(answer: Prediction, top: int) -> str:
     label = "I don't know" if answer.rejected else answer.label
     shown = [f"{printable(answer.name)}  {printable(label)}"]
     if answer.rejected:

@@ -22,8 +22,8 @@ from gpcache.images.records import (
 _SUFFIXES = """
 .txt .md .rst .json .jsonl .csv .tsv .xml .yaml .yml .toml .ini .cfg .log .html .htm .css .js .py
 .pyc .ipynb .sh .bat .pdf .doc .docx .xls .xlsx .ppt .pptx .odt .ods .zip .tar .gz .tgz .bz2 .xz
-.7z .rar .parquet .arrow .npy .npz .pt .pth .safetensors .h5 .hdf5 .mat .db .sqlite .mp3 .wav
-.flac .mp4 .m4v .mov .avi .mkv .webm .lnk .url .bak .tmp
+.7z .rar .parquet .arrow .npy .npz .pt .pth .safetensors .h5 .hdf5 .mat .db .sqlite .dat .bin .mp3
+.wav .ogg .flac .mp4 .m4v .mov .avi .mkv .webm .lnk .url .bak .tmp
 """
 NO_IMAGES = frozenset(_SUFFIXES.split())
 JUNK = frozenset(("thumbs.db", "desktop.ini", "__macosx"))

@@ -18,7 +18,7 @@ def _case(case: Case) -> str:
     return (
         f'<li class="case card">{picture(case.image, case.caption)}<div class="verdict">'
         f'<p class="caption">{name(case.caption)}</p>'
-        f"<dl><div><dt>truth</dt><dd>{name(case.truth)}</dd></div>"
+        f"<dl><div><dt>label</dt><dd>{name(case.truth)}</dd></div>"
         f'<div><dt>answer</dt><dd class="{kind}">{name(case.answer)}</dd></div>'
         f"<div><dt>confidence</dt><dd>{bar(case.probability)}</dd></div></dl></div>"
         f"{_evidence(case) if case.evidence else ''}</li>"
