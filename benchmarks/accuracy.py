@@ -140,9 +140,9 @@ def choosing() -> None:
 Options of `GPCacheClassifier` on the data that defaults are chosen on: DTD (mean of five draws from
 its validation split) with and without text, Caltech without text, and the 39 Caltech classes that
 have text; and the training photos of caltech20 through `lite`, with text, tested on those that were
-not drawn (five draws); 2, 4, 8, 16 shots. No validation set: everything is chosen on held-out shots.
-Cells are test accuracy / ECE in %; the mean columns weigh every cell alike. Each row changes one
-thing in the default.
+not drawn (five draws); 2, 4, 8, 16 shots. No validation set: everything is chosen on held-out
+shots. Cells are test accuracy / ECE in %; the mean columns weigh every cell alike. Each row changes
+one thing in the default.
 """
     write("choosing", "Choosing the defaults", text, rows)
 

@@ -1,0 +1,112 @@
+"""The product's own speed: fit and predict from photos, a live update, an endless stream."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from development_data import folder
+from pages import table, write_page
+
+from gpcache import GPCacheClassifier, ImageClassifier, TextPrior, load_encoder
+from gpcache.encoders import Encoder
+
+STREAM = 100_000
+UPDATE = 1_600
+
+
+def megabytes() -> float:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def photos(encoder: Encoder) -> list[list[object]]:
+    """Five photos a class: fit with encoding, save, load, and predict the test photos."""
+    place = folder("images") / "caltech20"
+    start = time.perf_counter()
+    model = ImageClassifier(encoder).fit(place / "train", shots=5, seed=0)
+    fitted = time.perf_counter() - start
+    start = time.perf_counter()
+    evaluation = model.evaluate(place / "test")
+    tested = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as temporary:
+        start = time.perf_counter()
+        model.save(Path(temporary) / "model.gpc")
+        saved = time.perf_counter() - start
+        start = time.perf_counter()
+        ImageClassifier.load(Path(temporary) / "model.gpc")
+        loaded = time.perf_counter() - start
+    rate = f"{len(evaluation) / tested:.0f} images/s"
+    return [
+        ["fit on 100 photos of 20 classes, encoding included", f"{fitted:.2f} s"],
+        [f"predict {len(evaluation)} test photos, encoding included", f"{tested:.2f} s, {rate}"],
+        ["save, load", f"{saved:.2f} s, {loaded:.2f} s"],
+    ]
+
+
+def update() -> list[list[object]]:
+    """One shot more at n = 1,600: seconds, and how far from a refit with the same numbers."""
+    rng = np.random.default_rng(0)
+    classes, width = 100, 512
+    text = rng.normal(size=(classes, width))
+    y = np.arange(UPDATE + 1) % classes
+    X = text[y] / np.sqrt(width) + 1.2 * rng.normal(size=(UPDATE + 1, width)) / np.sqrt(width)
+    prior = TextPrior(list(range(classes)), text)
+    model = GPCacheClassifier(text_prior=prior, kernel_space="raw").fit(X[:-1], y[:-1])
+    numbers = {name: getattr(model, f"{name}_") for name in ("alpha", "beta", "noise", "gain")}
+    start = time.perf_counter()
+    model.add(X[-1:], y[-1:])
+    seconds = time.perf_counter() - start
+    refit = GPCacheClassifier(text_prior=prior, kernel_space="raw", **numbers).fit(X, y)
+    queries = rng.normal(size=(200, width))
+    difference = np.abs(model.decision_function(queries) - refit.decision_function(queries)).max()
+    scale = np.abs(refit.decision_function(queries)).max()
+    return [
+        ["add one encoded photo at n = 1,600", f"{seconds:.3f} s"],
+        ["its largest difference to a refit, relative to the logits", f"{difference / scale:.1e}"],
+    ]
+
+
+def stream(encoder: Encoder) -> list[list[object]]:
+    """100,000 images that never all exist at once: images a second, and memory on the way."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+
+    def images() -> Iterator[np.ndarray]:
+        for number in range(STREAM):
+            pixels[number % 64, number // 64 % 64] = number % 256
+            yield pixels.copy()
+
+    place = folder("images") / "caltech20" / "train"
+    model = ImageClassifier(encoder).fit(place, shots=5)
+    marks: list[float] = []
+    start = time.perf_counter()
+    for count, _ in enumerate(model.predict(images()), start=1):
+        if count in (STREAM // 10, STREAM):
+            marks.append(megabytes())
+    seconds = time.perf_counter() - start
+    return [
+        [f"predict a stream of {STREAM:,} images of 64 × 64", f"{STREAM / seconds:.0f} images/s"],
+        ["peak memory after 10 %, after all of it", f"{marks[0]:.0f} MB, {marks[1]:.0f} MB"],
+    ]
+
+
+def main() -> None:
+    """Measure and write the page."""
+    encoder = load_encoder("lite", device="cpu")
+    encoder.encode_texts(["warm"])
+    rows = [["what", "measured"], *photos(encoder), *update(), *stream(encoder)]
+    write_page(
+        "product",
+        "Speed of the product",
+        "Two CPU cores of a quiet machine, encoder `lite` already loaded, caltech20 photos.",
+        table(rows),
+    )
+
+
+if __name__ == "__main__":
+    main()
