@@ -31,12 +31,13 @@ how many of the 20 classes the first 20 labels reach.
 - *suggest, with model*: 20 without labels, then 20 at a time from a model fitted on those so far;
   *its own noise* takes the model's noise instead of 0.01.
 - *k-centre*: the row farthest from all chosen, from the most central one on. Its deviation at 20 is
-  that of the classifier, which gives up on one of the ten pools: only one class has two shots there.
+  that of the classifier, which gives up on one of the ten pools: there one class alone has two.
 - *uncertainty*: 20 at random, then 20 at a time by the least margin of a model fitted so far;
   *suggest, then uncertainty* starts from the 20 of suggest.
 
-β = 1, noise = 0.01 and the centred space were chosen on the training photos, on DTD and on
-Caltech101 (ViT-B/32), never on these test photos. Most of these classes are ImageNet classes, which
+β = 1, noise = 0.01 and the centred space were chosen among 40 settings on the training photos, some
+of them also on DTD and Caltech101 (ViT-B/32, test rows), never on these test photos; nor was the
+choice not to take the model's own noise. Most of these classes are ImageNet classes, which
 the image network of `lite` was trained on.
 """
 

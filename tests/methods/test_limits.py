@@ -151,3 +151,17 @@ def test_a_turn_of_the_space_changes_nothing(precision, problem, tools):
     np.testing.assert_allclose(
         other.logits(problem.queries @ turn), one.logits(problem.queries), rtol=1e-8
     )
+
+
+@pytest.mark.parametrize("estimator", [GPCacheClassifier, TipAdapterClassifier])
+def test_a_few_rows_of_a_few_classes_do_not_speak_for_all(estimator):
+    """18 classes with one shot and one with two: two held-out rows would decide everything."""
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(19, 64))
+    labels = np.append(np.arange(19), 18)
+    model = estimator().fit(centres[labels] + 0.5 * generator.normal(size=(20, 64)), labels)
+    alone = estimator().fit(centres + 0.5 * generator.normal(size=(19, 64)), np.arange(19))
+    assert (model.alpha_, model.beta_, model.temperature_) == (alone.alpha_, alone.beta_, 1.0)
+    tested = np.repeat(np.arange(19), 10)
+    queries = centres[tested] + 0.5 * generator.normal(size=(190, 64))
+    assert model.score(queries, tested) > 0.95

@@ -175,7 +175,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
                 "Leave-one-out would leak: a whitening has seen the label that is left out. "
                 "Use selection='folds', which learns it again without the held-out shots."
             )
-        if space.sees_labels and not bool(self._shots.with_company().any()):
+        if space.sees_labels and not self._shots.can_be_held_out():
             # One shot a class says nothing about the scatter within classes. Without text nothing
             # else sets the scale of the logits, and how alike the images of a data set are
             # should not: centring takes that out.

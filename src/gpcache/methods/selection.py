@@ -96,8 +96,8 @@ class SelectionMixin:
         return self._text is not None and len(torch.unique(self._shots.labels)) == len(self._text)
 
     def _is_silent(self) -> bool:
-        """Whether held-out shots tell nothing: no class has two, or there is but one class."""
-        return self._shots.n_classes < 2 or not bool(self._shots.with_company().any())
+        """Whether held-out shots tell nothing: most classes have one, or there is but one class."""
+        return self._shots.n_classes < 2 or not self._shots.can_be_held_out()
 
     def _search(self, evidence: Evidence, settings: Settings, *, shots: float) -> list[Choice]:
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:

@@ -81,6 +81,14 @@ class Shots:
         """Rows (n,) whose class has another shot: only their absence leaves the class its keys."""
         return torch.bincount(self.labels, minlength=self.n_classes)[self.labels] > 1
 
+    def can_be_held_out(self) -> bool:
+        """Whether held-out rows can speak for the whole: at least half of the classes have two.
+
+        A few rows of a few classes would tell of those alone, and anything at all by chance.
+        """
+        counts = torch.bincount(self.labels)
+        return int((counts > 1).sum()) * 2 >= int((counts > 0).sum())
+
     def content_order(self, seed: int) -> Tensor:
         """A random order of the rows that depends on what they are, not on where they stand."""
         generator = torch.Generator().manual_seed(seed)

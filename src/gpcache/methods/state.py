@@ -6,7 +6,7 @@ on a GPU comes back on a CPU.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,12 @@ def state_of(model: FeatureClassifier) -> State:
     options = model.get_params(deep=False)
     settings: dict[str, Any] = {
         "method": name_of(model),
-        "options": {key: value for key, value in options.items() if key not in _NOT_OPTIONS},
+        "options": {
+            # numpy's numbers are welcome as options, but JSON has none of them.
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in options.items()
+            if key not in _NOT_OPTIONS
+        },
         "classes": model.classes_.tolist(),
         "width": int(model.n_features_in_),
         "temperature": float(model.temperature_),
@@ -48,7 +53,8 @@ def state_of(model: FeatureClassifier) -> State:
     arrays: dict[str, NDArray[Any]] = {}
     prior = model.text_prior
     if prior is not None:
-        settings["text"] = {"classes": list(prior.class_names), "scale": prior.logit_scale}
+        names = np.asarray(prior.class_names).tolist()
+        settings["text"] = {"classes": names, "scale": prior.logit_scale}
         arrays["text"] = np.asarray(prior.vectors)
     if isinstance(model, CacheClassifier):
         _add_cache(model, settings, arrays)
@@ -65,6 +71,8 @@ def _add_cache(
             )
         arrays["projection"] = np.asarray(model.projection)
     report, novelty = model.loo_, model.held_out_novelty_
+    # Which space was taken depends on the shots of the fit, which may since have come and gone.
+    settings["space"] = model._recipe.space.name
     settings["choice"] = {key: _or_none(value) for key, value in asdict(model._choice).items()}
     settings["search"] = {
         name: [_or_none(value) for value in column.tolist()]
@@ -82,6 +90,7 @@ def _add_cache(
     kept = {
         "features": model._shots.features,
         "labels": model._shots.labels,
+        "views": model._shots.views,
         "keys": fitted.precision.keys,
         "map_mean": fitted.feature_map.mean,
         "map_matrix": fitted.feature_map.matrix,
@@ -99,6 +108,8 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     if "text" in settings:
         text = settings["text"]
         prior = TextPrior(text["classes"], arrays["text"], text["scale"])
+        # They have length one already; to scale them again would move their last bits.
+        object.__setattr__(prior, "vectors", arrays["text"])
     options = dict(settings["options"])
     if "projection" in arrays:
         options["projection"] = arrays["projection"]
@@ -127,14 +138,14 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     if features is None or labels is None or keys is None:
         raise DataError("The saved model lacks its shots.")
     choice = Choice(**{key: _or_nan(value) for key, value in settings["choice"].items()})
-    model._shots = model._make_shots(features, labels)
-    model._recipe = Recipe(model._kernel_space(), *model._precision())
+    model._shots = replace(model._make_shots(features, labels), views=tensor("views"))
+    space = replace(model._kernel_space(), name=settings["space"])
+    model._recipe = Recipe(space, *model._precision())
     model._accept([choice])
     model.search_ = {
         name: np.array([_or_nan(value) for value in column])
         for name, column in settings["search"].items()
     }
-    space = model._recipe.space
     feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
     precision = model._condition(model._shots, keys)
     model._model = CacheModel(feature_map, precision, model._text, choice)
