@@ -42,6 +42,22 @@ except SystemExit:
     assert loaded_after(code) == []
 
 
+def test_no_command_needs_anything_heavy_for_its_help():
+    commands = ["fit", "predict", "evaluate", "check", "suggest", "add", "remove", "relabel"]
+    commands += ["inspect", "export", "extract", "store", "store:info", "store:verify", "demo"]
+    code = f"""
+import sys
+from gpcache.cli.app import main
+for command in {commands}:
+    sys.argv = ["gpcache", *command.split(":"), "--help"]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, command
+"""
+    assert loaded_after(code) == []
+
+
 def test_dir_lists_every_public_name():
     methods = {
         "GPCacheClassifier",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from html import escape
 from typing import Any
 
 from gpcache.evaluation import Evaluation
+
+_MARKUP = "\\`*_[]|#~$"
+_JOINERS = "\u200c\u200d"  # not printed themselves, but emoji and some scripts need them
 
 
 def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
@@ -17,7 +22,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         "---",
         "library_name: gpcache",
         "pipeline_tag: image-classification",
-        f"base_model: {_plain(encoder['name'])}",
+        f"base_model: {json.dumps(_printed(encoder['name']), ensure_ascii=False)}",
         "base_model_relation: adapter",
         "license: unknown",
         "tags: [gpcache, few-shot, image-classification]",
@@ -26,14 +31,14 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         "# Image classifier",
         "",
         f"{len(model['classes'])} classes, learned from {len(config['examples'])} images by "
-        f"`{model['method']}` on the encoder `{_plain(encoder['name'])}` with gpcache "
+        f"{model['method']} on the encoder {_plain(encoder['name'])} with gpcache "
         f"{config['gpcache']}.",
         "",
         "## How good it is",
         "",
     ]
     if held_out is None:
-        lines += ["Not known: no class has two images, so that none could be held out."]
+        lines += ["Not known: no image could be held out. Evaluate it on images of your own."]
     else:
         low, high = held_out.interval
         lines += [
@@ -53,7 +58,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         f"- Images: {_plain(training['source'])}{drawn if training['shots'] else ''}; "
         + (f"{shots[0]} to {shots[-1]} a class" if shots else "none")
         + f"; {len(training['refused'])} refused.",
-        f"- Encoder: `{_plain(encoder['name'])}`, fingerprint `{encoder['fingerprint'][:16]}…`, "
+        f"- Encoder: {_plain(encoder['name'])}, fingerprint `{encoder['fingerprint'][:16]}…`, "
         f"{encoder['dim']} numbers a vector.",
         f"- Views of each image: {config['views'] or 1}.",
         "- Classes: " + ", ".join(f"{_plain(name)} ({counts[name]})" for name in model["classes"]),
@@ -79,8 +84,11 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that cannot act as Markdown, HTML or YAML."""
-    safe = "".join(letter if letter.isprintable() else "�" for letter in str(text))
-    for letter in "\\`*_[]<>|#&":
-        safe = safe.replace(letter, f"\\{letter}") if letter in "\\*_`[]|#" else safe
-    return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Text that cannot act as Markdown or HTML."""
+    escaped = "".join(f"\\{one}" if one in _MARKUP else one for one in _printed(text))
+    return escape(escaped, quote=False)
+
+
+def _printed(text: str) -> str:
+    """Text on one line, without characters that change how others are shown."""
+    return "".join(one if one.isprintable() or one in _JOINERS else "�" for one in str(text))

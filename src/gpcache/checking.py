@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
-
-import numpy as np
 
 from gpcache.audit import Audit, audit
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError
-from gpcache.features.stream import encoded
+from gpcache.features.gather import gather
 from gpcache.images.records import Record, Refused, Source
 from gpcache.methods import TextPrior
-from gpcache.progress import progress_bar
 from gpcache.prompts import Prompts, text_weights
 
 GROUPS = ("list", "folder", "none")
@@ -29,6 +24,7 @@ class Checked:
     names: list[str]
     classes: int
     refused: list[Refused]
+    notices: list[str]
 
 
 def check_images(
@@ -37,51 +33,29 @@ def check_images(
     """Look for what is suspicious among the labelled images of `source`."""
     if groups not in GROUPS:
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
-    records, hashes, rows, refused = encode_all(source, encoder)
+    found = gather(source, encoder)
+    records = found.records
     labels = [record.label for record in records]
     classes = sorted({label for label in labels if label is not None})
     if not classes:
-        raise DataError(f"There is no labelled image in {source.name!r}.")
+        raise DataError(
+            f"There is no labelled image in {source.name!r}: give a folder for each class, or a "
+            "list with the column label."
+        )
     prior = None
     if text:
         prompts = Prompts.from_templates(classes)
         prior = TextPrior(classes, text_weights(encoder, prompts), encoder.logit_scale)
-    found = audit(
-        rows,
+    audited = audit(
+        found.features,
         labels,
-        hashes=hashes,
+        hashes=found.hashes,
         groups=[_group(record, groups) for record in records],
         text_prior=prior,
         names=[record.name for record in records],
     )
-    return Checked(found, [record.name for record in records], len(classes), refused)
-
-
-def encode_all(
-    source: Source, encoder: Encoder
-) -> tuple[list[Record], list[str], np.ndarray[Any, np.dtype[np.float32]], list[Refused]]:
-    """Records, hashes and features (n, dim) of all images that can be read, and the others."""
-    records: list[Record] = []
-    hashes: list[str] = []
-    rows = []
-    refused: list[Refused] = []
-    known: dict[str, Any] = {}
-    stream = encoded(source, encoder)
-    with closing(stream), progress_bar("encode", total=source.total, unit="image") as bar:
-        for found in stream:
-            bar.update()
-            if isinstance(found, Refused):
-                refused.append(found)
-                continue
-            if found.features is not None:
-                known[found.hash] = found.features
-            records.append(found.record)
-            hashes.append(found.hash)
-            rows.append(known[found.hash])
-    refused += source.refused
-    if not rows:
-        raise DataError(f"There is no image that can be read in {source.name!r}.")
-    return records, hashes, np.stack(rows), refused
+    names = [record.name for record in records]
+    return Checked(audited, names, len(classes), found.refused, found.notices)
 
 
 def _group(record: Record, groups: str) -> str | None:

@@ -19,25 +19,29 @@ _BLOCK = 2**20
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path` so that a crash leaves the old file or the new one, nothing between.
+    """Write `data` to `path`: a crash leaves the old file or the new one, nothing between."""
+    with replacing(path) as place:
+        place.write_bytes(data)
 
-    The bytes go to a temporary sibling, reach the disk, and only then take the name.
-    """
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary sibling to write to; if all goes well it reaches the disk and takes the name."""
     target = Path(path)
     with explained_writes(target):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
+        os.close(descriptor)
+        place = Path(name)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
+            yield place
+            with place.open("rb") as file:
                 os.fsync(file.fileno())
             # mkstemp makes private files; the user's own setting is what was asked for.
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
+            place.chmod(0o666 & ~umask())
+            os.replace(place, target)
+        finally:
+            place.unlink(missing_ok=True)
+        sync_folder(target.parent)
 
 
 def make_folder(path: str | Path) -> Path:
@@ -105,14 +109,15 @@ def explained_writes(target: Path) -> Iterator[None]:
         raise DataError(f"{str(target)!r} cannot be written: {error.strerror}.") from None
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The permissions that the user's files do not get."""
     # There is no way to read it but to set it.
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename last through a power cut, where folders can be synced (not on Windows)."""
     if os.name == "nt":
         return

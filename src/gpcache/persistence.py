@@ -1,7 +1,8 @@
 """The model folder: config.json, model.safetensors and README.md, whole or not there.
 
-config.json holds the SHA-256 of the tensors and of itself. A folder is written beside its place
-and then takes it in one step, so that a crash leaves the old model or the new one.
+config.json holds the SHA-256 of the tensors and, as its first entry, of its own bytes without that
+entry's value; this stays so in every schema. A folder is written beside its place and then takes
+it in one step, so that a crash leaves the old model or the new one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from gpcache.errors import DataError, ModelFileError
-from gpcache.files import explained_writes, sha256, write_atomic
+from gpcache.files import explained_writes, sha256, sync_folder, umask, write_atomic
 
 SCHEMA = 1
 CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
 
+_LITTER = (".DS_Store", "desktop.ini")  # what file managers leave behind
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux's renameat2
 _HERE = -100  # AT_FDCWD
 
@@ -34,41 +36,54 @@ def save_folder(
     folder: str | Path, config: dict[str, Any], arrays: dict[str, NDArray[Any]], card: str
 ) -> None:
     """Write a model folder; an existing model in its place is replaced, anything else is not."""
-    target = Path(folder)
-    if target.exists() and not (target / CONFIG).is_file() and _holds_something(target):
-        raise DataError(
-            f"{str(target)!r} exists and is no model: choose another name, it was left as it is."
-        )
+    target = check_place(folder)
     tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    content = {"schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
-    sealed = content | {"sha256": sha256(_canonical(content))}
+    content = {"sha256": "", "schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    # The names of files may hold bytes that are no UTF-8, which Python hides in surrogates.
+    unsealed = text.encode("utf-8", "surrogatepass")
+    seal = f'"{sha256(unsealed)}"'.encode()
     with explained_writes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", dir=target.parent))
         try:
-            place.chmod(0o755)
+            # mkdtemp makes private folders; the user's own setting is what was asked for.
+            place.chmod(0o777 & ~umask())
             write_atomic(place / TENSORS, tensors)
             write_atomic(place / CARD, card.encode())
-            text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False)
-            write_atomic(place / CONFIG, text.encode())
+            write_atomic(place / CONFIG, unsealed.replace(b'""', seal, 1))
             _put(place, target)
+            sync_folder(target.parent)
         finally:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def check_place(folder: str | Path) -> Path:
+    """Where a model goes, without links; an error where something other than a model is."""
+    target = Path(folder).resolve()  # a link to a model stays one
+    if target.exists() and not _replaceable(target):
+        raise DataError(
+            f"{str(target)!r} exists and is no model, or holds other files as well: choose another "
+            "name, it was left as it is."
+        )
+    return target
 
 
 def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read a model folder; nothing of a damaged or newer one is used."""
     place = Path(folder)
     try:
-        content = json.loads((place / CONFIG).read_bytes())
+        written = (place / CONFIG).read_bytes()
+        content = json.loads(written)
         seal, schema = content.pop("sha256"), content["schema"]
+        intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFileError(f"{str(place)!r} is no gpcache model: it has no {CONFIG}.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _damaged(place / CONFIG) from None
-    if isinstance(schema, int) and schema > SCHEMA:
+    if intact and isinstance(schema, int) and schema > SCHEMA:
         raise ModelFileError(f"{str(place)!r} was saved by a newer gpcache: upgrade gpcache.")
-    if schema != SCHEMA or sha256(_canonical(content)) != seal:
+    if not intact or schema != SCHEMA:
         raise _damaged(place / CONFIG)
     try:
         data = (place / TENSORS).read_bytes()
@@ -76,7 +91,7 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         raise ModelFileError(
             f"{str(place / TENSORS)!r} is missing: save the model again."
         ) from None
-    if sha256(data) != content["tensors_sha256"]:
+    if sha256(data) != content.get("tensors_sha256"):
         raise _damaged(place / TENSORS)
     try:
         return content, load(data)
@@ -90,12 +105,20 @@ def _damaged(path: Path) -> ModelFileError:
     )
 
 
-def _canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True).encode()
-
-
-def _holds_something(path: Path) -> bool:
-    return not path.is_dir() or any(path.iterdir())
+def _replaceable(path: Path) -> bool:
+    """Whether a model may take this place: an empty folder, or another model and nothing else."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    if not names:
+        return True
+    try:
+        content = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    # Other tools keep a config.json too.
+    ours = isinstance(content, dict) and "tensors_sha256" in content
+    return ours and names <= {CONFIG, TENSORS, CARD, *_LITTER}
 
 
 def _put(place: Path, target: Path) -> None:

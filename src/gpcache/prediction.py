@@ -1,13 +1,20 @@
-"""Prediction: one type for every answer, whatever the input was."""
+"""Prediction: one type for every answer, and how a model's numbers become one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpcache.evaluation import Evaluation
+from gpcache.examples import Example
+from gpcache.features.stream import Encoded
+from gpcache.methods import FeatureClassifier
+from gpcache.methods.cache import CacheClassifier
 
 
 class Neighbour(NamedTuple):
@@ -76,3 +83,104 @@ class Prediction:
         if self.neighbours:
             found["why"] = [neighbour._asdict() for neighbour in self.neighbours]
         return found
+
+
+def answers(
+    model: FeatureClassifier,
+    examples: Sequence[Example],
+    images: Sequence[Encoded],
+    *,
+    reject: float,
+    why: int = 0,
+) -> list[Prediction]:
+    """What a fitted model says of encoded images; `examples` are the images it was fitted on.
+
+    `reject` is the share of good images that may be refused, `why` how many examples to name.
+    """
+    features = np.stack([image.features for image in images if image.features is not None])
+    probabilities = model.predict_proba(features)
+    uncertainty, familiarity = _doubts(model, features, probabilities)
+    neighbours: list[tuple[Neighbour, ...]] = [()] * len(images)
+    if why and isinstance(model, CacheClassifier):
+        explained = model.explain(features, top=why)
+        neighbours = [
+            tuple(
+                Neighbour(examples[row].name, examples[row].label, float(share))
+                for row, share in zip(rows, shares, strict=True)
+            )
+            for rows, shares in zip(explained.shots, explained.shares, strict=True)
+        ]
+    return [
+        Prediction(
+            image.record.name,
+            model.classes_,
+            probabilities[row],
+            float(uncertainty[row]),
+            float(familiarity[row]),
+            bool(familiarity[row] <= reject),
+            neighbours[row],
+        )
+        for row, image in enumerate(images)
+    ]
+
+
+def compared(
+    found: Sequence[Prediction],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    *,
+    data: str,
+    protocol: str,
+) -> Evaluation:
+    """Predictions beside the class numbers (n,) that are true."""
+    return Evaluation(
+        data=data,
+        protocol=protocol,
+        class_names=classes,
+        names=[one.name for one in found],
+        labels=np.array(labels, dtype=np.int64),
+        probabilities=np.array([one.distribution for one in found]),
+        uncertainty=np.array([one.uncertainty for one in found]),
+        rejected=np.array([one.rejected for one in found], dtype=bool),
+    )
+
+
+def held_out_evaluation(
+    model: CacheClassifier, examples: Sequence[Example], *, data: str
+) -> Evaluation | None:
+    """What the model says of its examples, each held out; None where none could be."""
+    rows = np.flatnonzero(model.loo_.counted).tolist()
+    if not rows:
+        return None
+    classes = [str(name) for name in model.classes_]
+    number = {name: row for row, name in enumerate(classes)}
+    logits = model.loo_.logits[rows] / model.temperature_
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    return Evaluation(
+        data=data,
+        protocol=f"no validation set: {model.loo_.protocol}",
+        class_names=classes,
+        names=[examples[row].name for row in rows],
+        labels=np.array([number[examples[row].label] for row in rows]),
+        probabilities=odds / odds.sum(1, keepdims=True),
+        uncertainty=model.held_out_novelty_[rows],
+        rejected=np.zeros(len(rows), dtype=bool),
+    )
+
+
+def _doubts(
+    model: FeatureClassifier, features: NDArray[Any], probabilities: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How unlike the examples each image is, and the share of held-out examples as unlike.
+
+    That share is a conformal p-value: new images of the same kind fall below ε at a rate of ε at
+    most, as far as holding examples out leaves the others as good a model.
+    """
+    if not isinstance(model, CacheClassifier):
+        return 1 - probabilities.max(1), np.full(len(features), np.nan)
+    novelty = model.novelty(features)
+    held_out = np.sort(model.held_out_novelty_[~np.isnan(model.held_out_novelty_)])
+    if not len(held_out):
+        return novelty, np.full(len(features), np.nan)
+    at_least = len(held_out) - np.searchsorted(held_out, novelty, side="left")
+    return novelty, (1 + at_least) / (1 + len(held_out))

@@ -15,6 +15,7 @@ from gpcache.evaluation import Evaluation
 from gpcache.images.records import Refused
 from gpcache.images.thumbnails import thumbnail
 from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.registry import name_of
 from gpcache.report import Case, Embedding, Evidence, Report
 
 CASES = 12
@@ -49,7 +50,7 @@ def make_report(
         chosen=chosen,
         facts={
             "encoder": classifier.encoder_name,
-            "method": str(classifier.method),
+            "method": name_of(model),
             "training images": classifier.training.source,
             "gpcache": __version__,
             "torch": torch.__version__,

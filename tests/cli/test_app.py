@@ -2,44 +2,13 @@
 
 import subprocess
 import sys
+import warnings
 from types import ModuleType
 
 import pytest
 
 import gpcache
 from gpcache.cli.app import main
-from gpcache.errors import DataError
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run `gpcache ...` in this process and return (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gpcache", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def fake_demo(monkeypatch):
-    """Replace the demo by one that notes what it was called with; set `error` to make it fail."""
-    module = ModuleType("gpcache.demo")
-    module.calls, module.error = [], None
-
-    def demo_main(**options):
-        module.calls.append(options)
-        if module.error:
-            raise module.error
-        print("the result")
-
-    module.main = demo_main
-    monkeypatch.setitem(sys.modules, "gpcache.demo", module)
-    return module
 
 
 def test_version(run):
@@ -61,30 +30,52 @@ def test_the_module_runs_as_a_command():
     assert result.stdout == f"gpcache {gpcache.__version__}\n"
 
 
-def test_demo_defaults(run, fake_demo):
-    assert run("demo") == (0, "the result\n", "")
-    assert fake_demo.calls == [{"shots": [1, 2, 4, 8, 16], "seeds": 5, "json": False}]
+def test_an_error_of_ours_is_one_sentence_on_stderr(run, tmp_path):
+    place = tmp_path / "nothing\x1b[31m"
+    code, out, err = run("inspect", place)
+    assert (code, out) == (2, "")
+    assert err == f"gpcache: {str(place)!r} is no gpcache model: it has no config.json.\n"
 
 
-def test_demo_options(run, fake_demo):
-    run("demo", "--shots", "2", "--shots", "8", "--seeds", "3", "--json")
-    assert fake_demo.calls == [{"shots": [2, 8], "seeds": 3, "json": True}]
+def test_what_the_system_says_is_one_sentence(run, tmp_path):
+    place = tmp_path / ("a" * 300)
+    code, out, err = run("check", place)
+    assert (code, out) == (2, "")
+    assert err == f"gpcache: {str(place)!r}: File name too long.\n"
 
 
-@pytest.mark.parametrize("arguments", [["--shots", "0"], ["--seeds", "0"], ["--shots", "many"]])
-def test_bad_options_never_reach_the_demo(run, fake_demo, arguments):
-    code, out, err = run("demo", *arguments)
-    assert (code, out, fake_demo.calls) == (2, "", [])
-    assert arguments[0] in err
-
-
-def test_an_error_of_ours_is_one_sentence_on_stderr(run, fake_demo):
-    fake_demo.error = DataError("shots must be at most 20, got 50.")
-    assert run("demo") == (2, "", "gpcache: shots must be at most 20, got 50.\n")
-
-
-def test_an_error_that_is_not_ours_is_not_hidden(monkeypatch, fake_demo):
-    fake_demo.error = ZeroDivisionError("a bug")
+def test_an_error_that_is_not_ours_is_not_hidden(monkeypatch):
+    """A bug keeps its traceback: a module that lacks what the command imports is one."""
+    monkeypatch.setitem(sys.modules, "gpcache.demo", ModuleType("gpcache.demo"))
     monkeypatch.setattr(sys, "argv", ["gpcache", "demo"])
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ImportError, match="demonstrate"):
         main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["fit", "photos"], "--output"),
+        (["fit", "photos", "-o", "a.gpc", "--shots", "0"], "--shots"),
+        (["predict", "a.gpc", "photos", "--format", "xml"], "--format"),
+        (["evaluate", "a.gpc", "photos", "--reject", "1"], "--reject"),
+        (["check", "photos", "--top", "many"], "--top"),
+        (["demo", "--shots", "0"], "--shots"),
+        (["train"], "train"),
+    ],
+)
+def test_a_bad_option_is_named(run, arguments, named):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert named in err
+    assert "Traceback" not in err
+
+
+def test_warnings_are_notes_that_cannot_steer_the_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "showwarning", None)
+    monkeypatch.setattr(sys, "argv", ["gpcache", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    warnings.showwarning("low \x1b[31mmemory", UserWarning, "file.py", 1)
+    warnings.showwarning("for developers", DeprecationWarning, "file.py", 1)
+    assert capsys.readouterr().err == "note: low �[31mmemory\n"

@@ -198,8 +198,11 @@ def test_parts_that_are_absent_are_left_out(report, read):
     assert page.find("h2") == []
 
 
-def test_one_class_two_images_all_right(evaluation, read):
-    report = Report("tiny", test=evaluation(2, 1))
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_class_few_images_all_right(n, evaluation, read):
+    test = evaluation(n, 1)
+    embedding = Embedding("photos/", test.class_names, test.labels, np.eye(n))
+    report = Report("tiny", test=test, embedding=embedding)
     text = read(render(report)).text
     assert "100.0\xa0%" in text
     assert "Not one answer was wrong" in text

@@ -2,10 +2,9 @@
 
 import csv
 import io
-import json
+import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import IO, Any
 
 import typer
 
-from gpcache.cli.options import percent, printable
+from gpcache.cli.options import json_text, percent, printable
 from gpcache.errors import DataError
 from gpcache.extras import require
-from gpcache.files import explained_writes
+from gpcache.files import replacing
 from gpcache.prediction import Prediction
 
 COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected")
@@ -28,7 +27,7 @@ def write_text(answers: Iterable[Prediction], form: str, output: Path | None, to
     with _stream(output) as stream:
         if form == "jsonl":
             for answer in answers:
-                stream.write(json.dumps(answer.as_dict(top), ensure_ascii=False) + "\n")
+                stream.write(json_text(answer.as_dict(top)) + "\n")
         elif form == "csv":
             _write_csv(answers, stream, top)
         else:
@@ -37,6 +36,7 @@ def write_text(answers: Iterable[Prediction], form: str, output: Path | None, to
 
 
 def lines(answer: Prediction, top: int) -> str:
+    """An answer for people, its further classes and its reasons beneath it."""
     label = "I don't know" if answer.rejected else answer.label
     shown = [f"{printable(answer.name)}  {printable(label)}"]
     if answer.rejected:
@@ -52,27 +52,29 @@ def lines(answer: Prediction, top: int) -> str:
     return "\n".join(shown) + "\n"
 
 
-def _flat(answer: Prediction, top: int) -> dict[str, Any]:
-    """One row of a table: the columns, and label and probability of each further class."""
-    row: dict[str, Any] = {name: answer.as_dict()[name] for name in COLUMNS}
-    for rank, (name, probability) in enumerate(answer.top(top)[1:], start=2):
-        row |= {f"label_{rank}": name, f"probability_{rank}": probability}
-    return row
+def _columns(top: int) -> list[str]:
+    """The columns of a table: label and probability once more for each further class."""
+    return [*COLUMNS, *(f"{name}_{k}" for k in range(2, top + 1) for name in COLUMNS[1:3])]
+
+
+def _row(answer: Prediction, top: int) -> list[Any]:
+    found = answer.as_dict()
+    further = (value for pair in answer.top(top)[1:] for value in pair)
+    return [*(found[name] for name in COLUMNS), *further]
 
 
 def _write_csv(answers: Iterable[Prediction], stream: IO[str], top: int) -> None:
-    writer = None
+    shown = printable if stream.isatty() else str
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_columns(top))
     for answer in answers:
-        row = _flat(answer, top)
-        if writer is None:
-            writer = csv.DictWriter(stream, list(row), lineterminator="\n")
-            writer.writeheader()
-        writer.writerow({key: _no_formula(value) for key, value in row.items()})
+        cells = _row(answer, top)
+        writer.writerow(_cell(shown(cell)) if isinstance(cell, str) else cell for cell in cells)
 
 
-def _no_formula(value: Any) -> Any:
+def _cell(text: str) -> str:
     """A spreadsheet would run a text that begins like a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def write_parquet(answers: Iterable[Prediction], output: Path | None, top: int) -> None:
@@ -81,26 +83,16 @@ def write_parquet(answers: Iterable[Prediction], output: Path | None, top: int) 
         raise DataError("Parquet is no text: give a file with --output answers.parquet.")
     arrow = require("pyarrow", "parquet", purpose="Writing parquet")
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
-    with _replacing(output) as place:
-        writer: Any = None
-        rows: list[dict[str, Any]] = []
-
-        def flush() -> None:
-            nonlocal writer, rows
-            if rows:
-                table = arrow.Table.from_pylist(rows)
-                writer = writer or parquet.ParquetWriter(place, table.schema)
-                writer.write_table(table.cast(writer.schema))
-                rows = []
-
-        for answer in answers:
-            rows.append(_flat(answer, top))
-            if len(rows) == ROWS:
-                flush()
-        flush()
-        if writer is None:
-            raise DataError("There is no answer to write.")
-        writer.close()
+    kinds = {"image": arrow.string(), "label": arrow.string(), "rejected": arrow.bool_()}
+    names = _columns(top)
+    schema = arrow.schema(
+        [(name, kinds.get(name.split("_")[0], arrow.float64())) for name in names]
+    )
+    with replacing(output) as place, parquet.ParquetWriter(place, schema) as writer:
+        rows = (dict(zip(names, _row(answer, top), strict=True)) for answer in answers)
+        # itertools.batched comes with Python 3.12.
+        while batch := list(itertools.islice(rows, ROWS)):
+            writer.write_table(arrow.Table.from_pylist(batch, schema))
 
 
 @contextmanager
@@ -117,20 +109,5 @@ def _stream(output: Path | None) -> Iterator[IO[str]]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         return
-    with _replacing(output) as place, place.open("w", encoding="utf-8", newline="") as stream:
+    with replacing(output) as place, place.open("w", encoding="utf-8", newline="") as stream:
         yield stream
-
-
-@contextmanager
-def _replacing(output: Path) -> Iterator[Path]:
-    """A temporary sibling that takes the name of `output` if all goes well."""
-    with explained_writes(output):
-        descriptor, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
-        os.close(descriptor)
-        place = Path(name)
-        try:
-            yield place
-            place.chmod(0o644)
-            os.replace(place, output)
-        finally:
-            place.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """The command `gpcache`: gathers the commands and turns our errors into one sentence."""
 
 import logging
+import platform
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -15,6 +16,7 @@ from gpcache.cli.export import export
 from gpcache.cli.extract import extract
 from gpcache.cli.fit import fit
 from gpcache.cli.inspect import inspect
+from gpcache.cli.options import VerboseOption, printable
 from gpcache.cli.predict import predict
 from gpcache.cli.suggest import suggest
 from gpcache.cli.update import add, relabel, remove
@@ -27,14 +29,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 done but "
-    "something was found or refused, 2 a mistake in what was asked.",
+    epilog="Results go to stdout, progress and warnings to stderr. Exit codes: 0 done; 1 done, but "
+    "something was found or could not be read; 2 a mistake in what was asked.",
 )
-for command in (fit, predict, evaluate, check, suggest, add, remove, relabel, inspect, export):
-    app.command()(command)
-app.command()(extract)
-app.add_typer(store.app, name="store")
-app.command()(demo)
+PANELS = {
+    "From photos to answers": (fit, predict, evaluate),
+    "Better with every photo": (check, suggest, add, remove, relabel),
+    "The model": (inspect, export),
+    "Features on disk": (extract,),
+    "A first look": (demo,),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(store.app, name="store", rich_help_panel="Features on disk")
+
+logger = logging.getLogger(__name__)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,16 +61,12 @@ def _gpcache(
             "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what is done to stderr.")
-    ] = False,
+    _verbose: VerboseOption = False,
 ) -> None:
     """Few labelled images per class in, a classifier that knows when it does not know out.
 
     No validation set, no training needed, seconds on a CPU.
     """
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
 
 
 def main() -> None:
@@ -69,11 +75,22 @@ def main() -> None:
     try:
         app(prog_name="gpcache")
     except GPCacheError as error:
-        typer.echo(f"gpcache: {error}", err=True)
-        raise SystemExit(2) from None
+        _fail(str(error))
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        # A name too long, a folder that may not be read: the system's word on the user's files.
+        place = f"{error.filename!r}: " if error.filename else ""
+        _fail(f"{place}{error.strerror}.")
+
+
+def _fail(sentence: str) -> NoReturn:
+    logger.info("gpcache %s, Python %s", __version__, platform.python_version(), exc_info=True)
+    typer.echo(f"gpcache: {printable(sentence)}", err=True)
+    raise SystemExit(2)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Our warnings as notes; those of libraries speak to developers, who have -W error."""
     if issubclass(category, UserWarning | RuntimeWarning):
-        typer.echo(f"note: {message}", err=True)
+        typer.echo(f"note: {printable(str(message))}", err=True)

@@ -12,9 +12,19 @@ from gpcache.cli.options import (
     FollowOption,
     ImagesArgument,
     JsonOption,
+    VerboseOption,
     print_json,
     printable,
 )
+
+HEADINGS = {
+    "leak": "Copies in two classes or groups",
+    "label": "Labels that are probably wrong",
+    "duplicate": "Copies",
+    "near-duplicate": "Near copies",
+    "harmful": "Images without which the others do better",
+    "outlier": "Unlike all other images",
+}
 
 
 def check(
@@ -32,8 +42,9 @@ def check(
     follow: FollowOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Find label errors, outliers, duplicates, leaks between classes and harmful shots.
+    """Find wrong labels, copies, outliers and harmful images.
 
     Every image is judged by a model that has not seen it; exit code 1 if something was found.
 
@@ -44,14 +55,16 @@ def check(
     - `gpcache check list.csv --top 30 --json`
     """
     from gpcache.checking import check_images
-    from gpcache.cli.tables import print_notices, print_refused
+    from gpcache.cli.tables import listed, print_notices, print_refused
     from gpcache.encoders import load_encoder
+    from gpcache.images.records import plural
     from gpcache.images.sources import open_source
 
     source = open_source(images.resolve(), follow=follow)
     found = check_images(source, load_encoder(encoder, device=device), groups=groups, text=text)
     print_refused(found.refused)
-    print_notices([*source.notices, *found.audit.notices])
+    notices = [*found.notices, *found.audit.notices]
+    print_notices(notices)
     findings = found.audit.findings
     if json:
         content = [
@@ -62,15 +75,23 @@ def check(
             }
             for finding in findings
         ]
-        print_json({"images": len(found.names), "findings": content})
+        print_json(
+            {
+                "images": len(found.names),
+                "classes": found.classes,
+                "findings": content,
+                "refused": listed(found.refused),
+                "notices": notices,
+            }
+        )
         raise typer.Exit(1 if findings else 0)
-    counts = Counter(finding.kind for finding in findings)
-    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
-    typer.echo(f"{len(found.names):,} images of {found.classes:,} classes: {summary} found.")
-    for kind in counts:
-        typer.echo(f"\n{kind}")
+    classes = "1 class" if found.classes == 1 else f"{found.classes:,} classes"
+    summary = plural(len(findings), "finding") if findings else "nothing found"
+    typer.echo(f"{plural(len(found.names), 'image')} of {classes}: {summary}.")
+    for kind, count in Counter(finding.kind for finding in findings).items():
+        typer.echo(f"\n{HEADINGS[kind]} ({count:,})")
         for finding in found.audit.of(kind)[:top]:
             typer.echo(f"  {printable(finding.sentence)}")
-        if counts[kind] > top:
-            typer.echo(f"  … and {counts[kind] - top} more (--top).")
+        if count > top:
+            typer.echo(f"  … and {count - top:,} more (--top).")
     raise typer.Exit(1 if findings else 0)

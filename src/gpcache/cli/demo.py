@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpcache.cli.options import JsonOption, print_json, print_rows
+from gpcache.cli.options import JsonOption, VerboseOption, print_json, print_rows
 
 
 def demo(
@@ -21,8 +21,11 @@ def demo(
     shots: Annotated[int, typer.Option(min=1, metavar="K", help="Images learned a class.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Learn a few images of each class, test on the others, and write a report; no download.
+    """Learn and test on images at hand, and write a report.
+
+    A few images of each class are learned and the others tested; nothing is downloaded.
 
     **Examples**
 

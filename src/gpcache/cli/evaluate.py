@@ -12,6 +12,8 @@ from gpcache.cli.options import (
     JsonOption,
     ModelArgument,
     RejectOption,
+    VerboseOption,
+    check_file,
     percent,
     print_json,
     print_rows,
@@ -31,8 +33,11 @@ def evaluate(
     follow: FollowOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Compare the model's answers with the labels of images that were not trained on.
+    """Compare a model's answers with the labels of unseen images.
+
+    Exit code 1 if some could not be read: they are listed on stderr and not counted.
 
     **Examples**
 
@@ -41,10 +46,12 @@ def evaluate(
     - `gpcache evaluate pets.gpc test.csv --json`
     """
     from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import figures, print_refused
+    from gpcache.cli.tables import figures, listed, print_refused
     from gpcache.images.records import Refused
     from gpcache.images.sources import open_source
 
+    if report is not None:
+        check_file(report)
     classifier = ImageClassifier.load(model, device=device)
     refused: list[Refused] = []
     source = open_source(images.resolve(), follow=follow)
@@ -60,8 +67,8 @@ def evaluate(
             save_plots(made, plots)
     print_refused(refused)
     if json:
-        print_json(found.summary() | {"refused_files": len(refused)})
-        return
+        print_json(found.summary() | {"refused": listed(refused)})
+        raise typer.Exit(1 if refused else 0)
     answered = ~found.rejected
     rows = figures(found)
     rows["rejected"] = f"{percent(found.rejected.mean())} answered by 'I don't know'" + (
@@ -71,4 +78,7 @@ def evaluate(
     )
     if report is not None:
         rows["report"] = str(report)
+    if plots is not None:
+        rows["plots"] = str(plots)
     print_rows(rows)
+    raise typer.Exit(1 if refused else 0)

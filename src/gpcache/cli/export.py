@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from gpcache.cli.options import JsonOption, ModelArgument, print_json
+from gpcache.cli.options import (
+    JsonOption,
+    ModelArgument,
+    VerboseOption,
+    check_file,
+    print_json,
+    printable,
+)
 
 
 class Target(StrEnum):
@@ -29,8 +36,11 @@ def export(
         bool, typer.Option(help="Whether the variance comes out too; without it, less memory.")
     ] = True,
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Write the fitted head, or with --images the whole model, as one ONNX graph.
+    """Write a model as one ONNX file for other runtimes.
+
+    It takes features, or with `--images` the pixels of an image.
 
     **Examples**
 
@@ -42,7 +52,10 @@ def export(
     from gpcache.devices import format_bytes
     from gpcache.export import export_image_onnx, export_onnx
     from gpcache.files import write_atomic
+    from gpcache.onnx_graph import OPSET
 
+    target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
+    check_file(target)
     classifier = ImageClassifier.load(model, device="cpu")
     if images:
         data = export_image_onnx(classifier.model, classifier.encoder, variance=variance)
@@ -52,9 +65,8 @@ def export(
             variance=variance,
             encoder_fingerprint=classifier.encoder.fingerprint,
         )
-    target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
     write_atomic(target, data)
     if json:
         print_json({"file": str(target), "bytes": len(data), "format": format.value})
         return
-    typer.echo(f"{target}: {format_bytes(len(data))}, opset 17.")
+    typer.echo(printable(f"{target}: {format_bytes(len(data))}, opset {OPSET}."))

@@ -11,7 +11,9 @@ from gpcache.cli.options import (
     FollowOption,
     ImagesArgument,
     JsonOption,
+    VerboseOption,
     print_json,
+    printable,
 )
 
 
@@ -43,11 +45,12 @@ def extract(
         int | None, typer.Option(min=1, help="Decoding processes.", show_default="by cores")
     ] = None,
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Turn images into features on disk; run it again to go on or to add new images.
+    """Turn images into features on disk.
 
-    Images are known by their content: a second run over the same folder encodes nothing. Refused
-    files are listed with the reason on stderr and in the store.
+    Run it again to go on after a break, or to add new images: they are known by their content, and
+    none is encoded twice. Refused files are listed with the reason on stderr and in the store.
 
     **Examples**
 
@@ -57,7 +60,7 @@ def extract(
 
     - `gpcache extract photos/ -o keys.store --views 10`
     """
-    from gpcache.cli.tables import print_notices, print_refused
+    from gpcache.cli.tables import listed, print_notices, print_refused
     from gpcache.encoders import load_encoder
     from gpcache.features.extract import extract as run
     from gpcache.features.store import FeatureStore
@@ -85,7 +88,7 @@ def extract(
             "images": rows,
             "encoded": report.encoded,
             "known": report.known,
-            "refused": [{"path": it.name, "reason": it.reason} for it in report.refused],
+            "refused": listed(report.refused),
             "notes": [{"path": it.name, "note": it.reason} for it in report.notes],
             "notices": report.notices,
             "seconds": report.seconds,
@@ -93,6 +96,6 @@ def extract(
         print_json(summary)
         return
     typer.echo(
-        f"{store}: {rows:,} images; {report.encoded:,} encoded now ({rate:.1f} images/s), "
-        f"{report.known:,} known before, {len(report.refused):,} refused."
+        f"{printable(str(store))}: {rows:,} images; {report.encoded:,} encoded now "
+        f"({rate:.1f} images/s), {report.known:,} known before, {len(report.refused):,} refused."
     )

@@ -1,5 +1,6 @@
 """`gpcache fit`: labelled images in, a model folder out."""
 
+import logging
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +14,15 @@ from gpcache.cli.options import (
     FollowOption,
     ImagesArgument,
     JsonOption,
+    VerboseOption,
     print_json,
     print_rows,
 )
+from gpcache.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 5
 
 
 def fit(
@@ -52,11 +59,12 @@ def fit(
     follow: FollowOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Learn from a few labelled images per class; seconds, no validation set.
+    """Learn from a few labelled images per class, in seconds.
 
-    A class folder without an image, or `--class NAME`, is known by its name alone. What is printed
-    comes from held-out training images.
+    No validation set is needed: what is printed comes from held-out training images. A class folder
+    without an image, or `--class NAME`, is known by its name alone.
 
     **Examples**
 
@@ -67,12 +75,23 @@ def fit(
     - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
     """
     from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import figures, print_notices, print_refused
+    from gpcache.cli.tables import (
+        counts,
+        held_out_figures,
+        listed,
+        print_notices,
+        print_refused,
+    )
     from gpcache.images.sources import open_source
+    from gpcache.persistence import check_place
     from gpcache.prompts import DEFAULT_TEMPLATES
 
+    if not text and (class_name or prompt):
+        raise DataError("--no-text lets no class name count: leave out --class and --prompt.")
+    check_place(model)
     start = time.perf_counter()
     source = open_source(images.resolve(), follow=follow)
+    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
     classifier = ImageClassifier(
         encoder,
         method=method,
@@ -81,11 +100,13 @@ def fit(
         device=device,
     )
     classifier.fit(source, shots=shots, seed=seed, classes=class_name or ())
+    logger.info("fitted %s on %s", method, classifier.encoder_name)
     classifier.save(model, thumbnails=thumbnails)
-    seconds = time.perf_counter() - start
+    logger.info("saved %r", str(model))
     print_refused(classifier.training.refused)
     print_notices(classifier.training.notices)
     held_out, suspects = classifier.held_out(), classifier.suspects()
+    seconds = time.perf_counter() - start
     if json:
         print_json(
             {
@@ -94,21 +115,19 @@ def fit(
                 "images": len(classifier.examples),
                 "held_out": None if held_out is None else held_out.summary(),
                 "suspicious": [asdict(finding) for finding in suspects],
-                "refused": [
-                    {"path": one.name, "reason": one.reason} for one in classifier.training.refused
-                ],
+                "refused": listed(classifier.training.refused),
+                "notices": classifier.training.notices,
                 "seconds": seconds,
             }
         )
         return
-    rows = {
-        "model": f"{model}: {len(classifier.classes)} classes, {len(classifier.examples)} images, "
-        f"encoder {classifier.encoder_name}, method {method}"
+    sentences = [finding.sentence for finding in suspects]
+    further = [f"… and {len(sentences) - SHOWN} more: run gpcache check"]
+    rows: dict[str, str | list[str]] = {
+        "model": f"{model}: {counts(classifier)}, encoder {classifier.encoder_name}, "
+        f"method {method}",
+        **held_out_figures(classifier),
+        "suspicious": sentences[:SHOWN] + further[: len(sentences) > SHOWN] or "none",
+        "seconds": f"{seconds:.1f}",
     }
-    if held_out is None:
-        rows["accuracy"] = "not known: no class has two images, so that none could be held out"
-    else:
-        rows |= figures(held_out)
-    rows["suspicious"] = "\n".join(finding.sentence for finding in suspects[:5]) or "none"
-    rows["seconds"] = f"{seconds:.1f}"
     print_rows(rows)

@@ -2,32 +2,35 @@
 
 from collections import Counter
 
-from gpcache.cli.options import JsonOption, ModelArgument, print_json, print_rows
+from gpcache.cli.options import JsonOption, ModelArgument, VerboseOption, print_json, print_rows
 
 
-def inspect(model: ModelArgument, json: JsonOption = False) -> None:
-    """Say what a model was made of and what it says of itself.
+def inspect(
+    model: ModelArgument, json: JsonOption = False, _verbose: VerboseOption = False
+) -> None:
+    """Say what a model was made of, and how good it is.
 
     **Example**
 
     - `gpcache inspect pets.gpc`
     """
     from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import figures
+    from gpcache.cli.tables import held_out_figures
 
     classifier = ImageClassifier.load(model, device="cpu")
     counts = Counter(example.label for example in classifier.examples)
-    held_out = classifier.held_out()
     numbers = {
         name: getattr(classifier.model, f"{name}_")
         for name in ("alpha", "beta", "noise", "eta", "gain", "temperature")
         if hasattr(classifier.model, f"{name}_")
     }
     if json:
+        held_out = classifier.held_out()
         print_json(
             {
                 "encoder": classifier.encoder_name,
                 "method": classifier.method,
+                "images": len(classifier.examples),
                 "classes": {name: counts[name] for name in classifier.classes},
                 "numbers": numbers,
                 "templates": classifier.templates,
@@ -45,4 +48,4 @@ def inspect(model: ModelArgument, json: JsonOption = False) -> None:
         "classes": ", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
         "numbers": ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
     }
-    print_rows(rows | (figures(held_out) if held_out is not None else {}))
+    print_rows(rows | held_out_figures(classifier))

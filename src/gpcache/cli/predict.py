@@ -1,17 +1,30 @@
 """`gpcache predict`: a model and images in, names out."""
 
+import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpcache.cli.options import DeviceOption, ModelArgument, RejectOption
+from gpcache.cli.options import (
+    DeviceOption,
+    ModelArgument,
+    RejectOption,
+    VerboseOption,
+    check_file,
+)
+from gpcache.errors import DataError
 
 if TYPE_CHECKING:
+    from gpcache.images.records import Source
     from gpcache.prediction import Prediction
+
+logger = logging.getLogger(__name__)
 
 
 class Format(StrEnum):
@@ -28,7 +41,7 @@ def predict(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGES…", help="Image files, a folder, a list, or - for paths on stdin."
+            metavar="IMAGES", help="Image files, a folder, a list, or - for paths on stdin."
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="So many classes an image.")] = 1,
@@ -44,8 +57,12 @@ def predict(
     ] = False,
     device: DeviceOption = "auto",
     json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Name images, or say "I don't know"; exit code 1 if some could not be read.
+    """Name images, or say "I don't know".
+
+    Answers are written as they come, however many images there are. Exit code 1 if some could not
+    be read: they are listed on stderr.
 
     **Examples**
 
@@ -60,35 +77,47 @@ def predict(
     from gpcache.images.records import Refused
     from gpcache.progress import progress_bar
 
+    if json and format not in (Format.TABLE, Format.JSONL):
+        raise DataError(f"--json and --format {format} contradict each other: give one of them.")
     chosen = Format.JSONL if json else format
+    if output is not None:
+        check_file(output)
     classifier = ImageClassifier.load(model, device=device)
     refused: list[Refused] = []
     source = _source(images)
-    with progress_bar("predict", total=source.total, unit="image") as bar:
+    logger.info("%r: %s images, %s", source.name, source.total, chosen.value)
+    # Lines that go to the same terminal would run into the bar.
+    quiet = output is None and sys.stdout.isatty()
+    progress = progress_bar("predict", total=source.total, unit="image")
+    with nullcontext() if quiet else progress as bar:
 
         def answers() -> "Iterator[Prediction]":
             for answer in classifier.predict(
                 source, reject=reject, why=5 if why else 0, refused=refused
             ):
                 yield answer
-                bar.update()
+                if bar is not None:
+                    bar.update()
 
-        write(answers(), chosen, output, top)
+        write(answers(), chosen, output, min(top, len(classifier.classes)))
     print_refused(refused)
     raise typer.Exit(1 if refused else 0)
 
 
-def _source(images: list[str]) -> Any:
-    from gpcache.classifier import single_or_folder
-    from gpcache.images.records import Record, Source
+def _source(images: list[str]) -> "Source":
+    from gpcache.images.records import Record, Source, readable
+    from gpcache.images.sources import any_source
 
     if images == ["-"]:
-        names = [line.rstrip("\n") for line in sys.stdin if line.strip()]
+        # Bytes, because names of files need not be UTF-8.
+        names = [os.fsdecode(line) for line in sys.stdin.buffer.read().splitlines() if line.strip()]
+        if not names:
+            raise DataError("There is no path on stdin: give one on each line.")
     elif len(images) == 1:
-        return single_or_folder(images[0])
+        return any_source(images[0])
     else:
         names = images
-    return Source("images", [Record(name, Path(name)) for name in names], len(names))
+    return Source("images", [Record(readable(name), Path(name)) for name in names], len(names))
 
 
 def write(answers: "Iterable[Prediction]", chosen: Format, output: Path | None, top: int) -> None:

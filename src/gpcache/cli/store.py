@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
-from gpcache.cli.options import JsonOption, print_json, print_rows
+from gpcache.cli.options import JsonOption, VerboseOption, print_json, print_rows, printable
 
 app = typer.Typer(no_args_is_help=True, help="Look into a feature store, or check it.")
 
-StoreArgument = Annotated[Path, typer.Argument(help="The folder of the store.")]
+StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
 
 
 @app.command()
-def info(store: StoreArgument, json: JsonOption = False) -> None:
-    """Say which encoder made the store, and what is in it."""
+def info(store: StoreArgument, json: JsonOption = False, _verbose: VerboseOption = False) -> None:
+    """Say which encoder made a store, and what is in it.
+
+    **Example**
+
+    - `gpcache store info photos.store`
+    """
     from gpcache.devices import format_bytes
     from gpcache.features.store import FeatureStore
 
@@ -55,8 +60,14 @@ def verify(
         bool, typer.Option("--repair", help="Forget what is damaged; extract makes it again.")
     ] = False,
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Check every file against its SHA-256; exit code 1 if one is damaged."""
+    """Check every file against its SHA-256; exit code 1 if one is damaged.
+
+    **Example**
+
+    - `gpcache store verify photos.store`
+    """
     from gpcache.features.store import FeatureStore
     from gpcache.progress import progress_bar
 
@@ -69,14 +80,16 @@ def verify(
         files = len(opened.manifest.files)
         print_json({"damaged": damaged, "files": files, "repaired": repair})
     elif not damaged:
-        typer.echo(f"{store}: all {len(opened.manifest.files)} files are what was written.")
+        typer.echo(
+            f"{printable(str(store))}: all {len(opened.manifest.files)} files are what was written."
+        )
     else:
         for name in damaged:
-            typer.echo(f"damaged: {name}")
+            typer.echo(f"damaged: {printable(name)}")
         mend = (
             "They were forgotten: extract the images again."
             if repair
             else f"Run 'gpcache store verify --repair {store}', then extract the images again."
         )
-        typer.echo(mend)
+        typer.echo(printable(mend))
     raise typer.Exit(1 if damaged and not repair else 0)

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, print_json, printable
+from gpcache.cli.options import (
+    DeviceOption,
+    EncoderOption,
+    JsonOption,
+    VerboseOption,
+    print_json,
+    printable,
+)
 
 
 def suggest(
@@ -20,10 +27,12 @@ def suggest(
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Say which images of a pool tell most about all the others, the best first.
+    """Say which unlabelled images to label next, the best first.
 
-    Without a model, which images to label first of all; `--encoder` counts only then.
+    They are those that tell most about all the others. Without a model, which images to label first
+    of all; `--encoder` counts only then.
 
     **Examples**
 
@@ -31,11 +40,11 @@ def suggest(
 
     - `gpcache suggest pets.gpc pool/ -n 10`
     """
-    from gpcache.checking import encode_all
     from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import print_refused
     from gpcache.encoders import load_encoder
     from gpcache.errors import DataError
+    from gpcache.features.gather import gather
     from gpcache.images.sources import open_source
     from gpcache.methods.cache import CacheClassifier
     from gpcache.suggest import suggest as choose
@@ -53,12 +62,14 @@ def suggest(
         model, network = classifier.model, classifier.encoder
     else:
         network = load_encoder(encoder, device=device)
-    records, _, features, refused = encode_all(open_source(places[-1].resolve()), network)
-    found = choose(features, min(count, len(records)), model=model)
-    print_refused(refused)
+    pool = gather(open_source(places[-1].resolve()), network)
+    if not pool.records:
+        raise DataError(f"There is no image that can be read in {str(places[-1])!r}.")
+    found = choose(pool.features, min(count, len(pool.records)), model=model)
+    print_refused(pool.refused)
     if json:
         rows = zip(found.rows.tolist(), found.scores.tolist(), strict=True)
-        print_json([{"image": records[row].name, "score": score} for row, score in rows])
+        print_json([{"image": pool.records[row].name, "score": score} for row, score in rows])
         return
     for row in found.rows:
-        typer.echo(printable(records[row].name))
+        typer.echo(printable(pool.records[row].name))

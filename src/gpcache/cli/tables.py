@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpcache.cli.options import percent, printable
+from gpcache.images.records import Refused, plural
 
 if TYPE_CHECKING:
+    from gpcache.classifier import ImageClassifier
     from gpcache.evaluation import Evaluation
-    from gpcache.images.records import Refused
 
 SHOWN = 50
 NOTES = 20
 
 
-def print_refused(refused: "Sequence[Refused]") -> None:
+def print_refused(refused: Sequence[Refused]) -> None:
     """Refused files and their reasons, on stderr."""
     if not refused:
         return
@@ -23,9 +24,14 @@ def print_refused(refused: "Sequence[Refused]") -> None:
     width = min(60, max(map(len, names)))
     typer.echo(f"{len(refused):,} refused:", err=True)
     for name, file in zip(names, refused, strict=False):
-        typer.echo(f"  {name:<{width}}  {file.reason}", err=True)
+        typer.echo(f"  {name:<{width}}  {printable(file.reason)}", err=True)
     if len(refused) > SHOWN:
         typer.echo(f"  … and {len(refused) - SHOWN:,} more.", err=True)
+
+
+def listed(refused: Sequence[Refused]) -> list[dict[str, str]]:
+    """Refused files and their reasons, as JSON holds them."""
+    return [{"path": file.name, "reason": file.reason} for file in refused]
 
 
 def print_notices(notices: Sequence[str]) -> None:
@@ -36,15 +42,32 @@ def print_notices(notices: Sequence[str]) -> None:
         typer.echo(f"note: … and {len(notices) - NOTES:,} notes more.", err=True)
 
 
-def figures(evaluation: "Evaluation") -> dict[str, str]:
+def counts(classifier: "ImageClassifier") -> str:
+    """How many classes and images a model has."""
+    classes, images = len(classifier.classes), len(classifier.examples)
+    return f"{classes:,} {'class' if classes == 1 else 'classes'}, {plural(images, 'image')}"
+
+
+def held_out_figures(classifier: "ImageClassifier") -> dict[str, str | list[str]]:
+    """What a model says of its training images, or why it can say nothing."""
+    held_out = classifier.held_out()
+    if held_out is not None:
+        return figures(held_out)
+    reason = "no class has two images, so that none could be held out"
+    if not hasattr(classifier.model, "loo_"):
+        reason = "this method learns nothing from images; evaluate needs others with labels"
+    return {"accuracy": f"not known: {reason}"}
+
+
+def figures(evaluation: "Evaluation") -> dict[str, str | list[str]]:
     """An evaluation in words: no figure without its data and protocol."""
     low, high = evaluation.interval
-    rows = {
+    rows: dict[str, str | list[str]] = {
         "data": f"{evaluation.data}, n = {len(evaluation):,}",
         "protocol": evaluation.protocol,
         "accuracy": f"{percent(evaluation.accuracy)} (95 % interval {100 * low:.1f} – "
         f"{100 * high:.1f})",
         "calibration": f"ECE {percent(evaluation.ece)}, NLL {evaluation.nll:.3f}",
     }
-    mistakes = ", ".join(f"{c.truth} → {c.answer} {c.images}×" for c in evaluation.confusions())
+    mistakes = [f"{c.truth} → {c.answer} {c.images}×" for c in evaluation.confusions()]
     return rows | {"confused": mistakes or "none"}

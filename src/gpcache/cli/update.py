@@ -1,7 +1,7 @@
 """`gpcache add`, `remove` and `relabel`: exact updates of a model in its place."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,13 @@ from gpcache.cli.options import (
     ImagesArgument,
     JsonOption,
     ModelArgument,
+    VerboseOption,
     print_json,
     print_rows,
 )
+
+if TYPE_CHECKING:
+    from gpcache.classifier import ImageClassifier
 
 
 def add(
@@ -22,20 +26,24 @@ def add(
     follow: FollowOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Learn further labelled images without a refit; new classes are welcome.
+    """Learn further labelled images or classes without a refit.
 
     **Example**
 
     - `gpcache add pets.gpc more_photos/`
     """
     from gpcache.classifier import ImageClassifier
+    from gpcache.cli.tables import print_notices, print_refused
     from gpcache.images.sources import open_source
 
     classifier = ImageClassifier.load(model, device=device)
-    before = len(classifier.training.refused)
+    refused, notices = len(classifier.training.refused), len(classifier.training.notices)
     classifier.add(open_source(images.resolve(), follow=follow))
-    _finish(classifier, model, json, before)
+    print_refused(classifier.training.refused[refused:])
+    print_notices(classifier.training.notices[notices:])
+    _finish(classifier, model, json)
 
 
 def remove(
@@ -49,8 +57,9 @@ def remove(
     ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
-    """Forget images or a class, as if the model had never seen them.
+    """Forget images or a class, as if never seen.
 
     **Examples**
 
@@ -74,6 +83,7 @@ def relabel(
     label: Annotated[str, typer.Argument(help="The class it belongs to.")],
     device: DeviceOption = "auto",
     json: JsonOption = False,
+    _verbose: VerboseOption = False,
 ) -> None:
     """Give a training image another label.
 
@@ -88,16 +98,13 @@ def relabel(
     _finish(classifier, model, json)
 
 
-def _finish(classifier: object, model: Path, json: bool, refused_before: int = 0) -> None:
+def _finish(classifier: "ImageClassifier", model: Path, json: bool) -> None:
     """Save in place and say what the model is now."""
-    from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import figures, print_refused
+    from gpcache.cli.tables import counts, held_out_figures
 
-    assert isinstance(classifier, ImageClassifier)
     classifier.save(model)
-    print_refused(classifier.training.refused[refused_before:])
-    held_out = classifier.held_out()
     if json:
+        held_out = classifier.held_out()
         print_json(
             {
                 "model": str(model),
@@ -107,5 +114,4 @@ def _finish(classifier: object, model: Path, json: bool, refused_before: int = 0
             }
         )
         return
-    count = f"{len(classifier.classes)} classes, {len(classifier.examples)} images"
-    print_rows({"model": f"{model}: {count}"} | (figures(held_out) if held_out else {}))
+    print_rows({"model": f"{model}: {counts(classifier)}", **held_out_figures(classifier)})

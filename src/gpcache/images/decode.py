@@ -120,6 +120,8 @@ def read_file(path: Path, policy: Policy = POLICY) -> bytes:
                 content = file.read(policy.max_bytes + 1)
         else:
             content = None
+    except ImageRefusedError:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise ImageRefusedError("there is no such file", name=str(path)) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from gpcache.errors import DataError
 from gpcache.images.adapters import from_datasets, from_iterable
 from gpcache.images.folders import from_folder, is_junk
 from gpcache.images.manifests import from_manifest
-from gpcache.images.records import Record, Refused, Source
+from gpcache.images.records import IMAGE_SUFFIXES, Record, Refused, Source
 from gpcache.images.shards import from_webdataset
 
 __all__ = [
     "Record",
     "Refused",
     "Source",
+    "any_source",
     "from_datasets",
     "from_folder",
     "from_iterable",
@@ -50,6 +53,19 @@ def open_source(path: str | Path, *, follow: bool = False) -> Source:
         f"{str(path)!r} is neither a folder, nor a manifest (.csv, .tsv, .parquet), "
         "nor a shard (.tar)."
     )
+
+
+def any_source(images: str | Path | Source | Iterable[Any]) -> Source:
+    """A source from whatever was given: one, a path of images or of one image, or an iterable."""
+    if isinstance(images, Source):
+        return images
+    if not isinstance(images, str | Path):
+        return from_iterable(images)
+    place = Path(images)
+    listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
+    if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
+        return Source(str(images), [Record(str(images), place)], 1)
+    return open_source(place)
 
 
 def _shards(folder: Path) -> list[Path]:

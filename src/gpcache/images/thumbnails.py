@@ -15,8 +15,9 @@ QUALITY = 80
 
 def thumbnail(source: Any, side: int = SIDE) -> bytes:
     """A JPEG of at most `side` pixels a side, without the metadata of the original."""
-    image = decode(source).image
+    image = decode(source).image.copy()  # a Pillow image is the caller's own
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    image.info.clear()  # Pillow would write its comment
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=QUALITY)
     return stream.getvalue()

@@ -1,0 +1,134 @@
+"""Training images: from a source to features with labels, all of it or a draw of a few a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.encoders import Encoder
+from gpcache.errors import DataError, ImageRefusedError
+from gpcache.features.gather import gather
+from gpcache.files import sha256
+from gpcache.images.augment import Views
+from gpcache.images.decode import read_file
+from gpcache.images.records import Record, Refused, Source
+from gpcache.images.thumbnails import thumbnail
+from gpcache.splits import draw_shots
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A training image: its name in the source, its class, its burst, the hash of its content."""
+
+    name: str
+    label: str
+    hash: str
+    group: str | None = None
+
+
+@dataclass
+class Training:
+    """Where the training images came from, how they were drawn, and what was left out."""
+
+    source: str = ""
+    shots: int | None = None
+    seed: int | None = None
+    refused: list[Refused] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def all_examples(
+    source: Source, encoder: Encoder, views: Views | None, training: Training
+) -> tuple[Rows, list[Example]]:
+    """Features (n, dim) and examples of every labelled image; `training` notes the others."""
+    found = gather(source, encoder, views=views, description="learn")
+    training.refused += found.refused
+    training.notices += found.notices
+    kept, examples = [], []
+    for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
+        if record.label is None:
+            training.refused.append(Refused(record.name, "it has no label"))
+        else:
+            kept.append(row)
+            examples.append(Example(record.name, record.label, image_hash, record.group))
+    return found.features[kept], examples
+
+
+def drawn_examples(
+    source: Source,
+    encoder: Encoder,
+    views: Views | None,
+    training: Training,
+    *,
+    shots: int,
+    seed: int,
+) -> tuple[Rows, list[Example]]:
+    """The same of `shots` images a class; what is refused is replaced by another draw."""
+    records = {record.name: record for record in source.records}
+    unlabelled = [record.name for record in records.values() if record.label is None]
+    training.refused += [Refused(name, "it has no label") for name in unlabelled]
+    found: dict[str, tuple[Rows, Example]] = {}
+    while True:
+        labels = [record.label for record in records.values()]
+        draw = draw_shots(labels, list(records), shots, seed)
+        names = list(records)
+        chosen = [names[row] for row in draw.indices]
+        fresh = [records[name] for name in chosen if name not in found]
+        if not fresh:
+            break
+        part = Source(source.name, fresh, len(fresh))
+        features, examples = all_examples(part, encoder, views, training)
+        found |= {one.name: (row, one) for row, one in zip(features, examples, strict=True)}
+        for record in fresh:
+            if record.name not in found:
+                del records[record.name]
+    training.refused += source.refused
+    training.notices += source.notices
+    for label, count in draw.short.items():
+        training.notices.append(f"The class {label!r} has {count} of {shots} images.")
+    drawn = [found[name] for name in chosen]
+    return np.stack([row for row, _ in drawn]), [example for _, example in drawn]
+
+
+def picture_of(example: Example, source: str) -> bytes | None:
+    """A small picture of a training image from where it was; None if it is no longer that image."""
+    place = Path(source)
+    # A list of images names them by its own folder.
+    root = place if place.is_dir() else place.parent
+    try:
+        content = read_file(root / example.name)
+        return thumbnail(content) if sha256(content) == example.hash else None
+    except ImageRefusedError:
+        return None
+
+
+def class_number(record: Record, number: Mapping[str, int]) -> int:
+    """The number of a record's class."""
+    if record.label is None:
+        raise DataError(
+            f"{record.name!r} has no label to compare with: give class folders, or a list with "
+            "the column label."
+        )
+    if record.label not in number:
+        raise DataError(
+            f"{record.name!r} has the label {record.label!r}, which is no class of the model: "
+            f"it has {_listed(list(number))}."
+        )
+    return number[record.label]
+
+
+def require_class(label: str, classes: Sequence[str]) -> None:
+    """Refuse a label that is none of the classes."""
+    if label not in classes:
+        raise DataError(f"The model has no class {label!r}: it has {_listed(classes)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,213 @@
+"""`gpcache fit`: what it prints, what it refuses, and that an interrupt leaves the old model."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import unicodedata
+
+import pytest
+
+import gpcache.persistence
+from gpcache.files import write_atomic
+
+
+def test_fit_says_how_good_the_model_is_before_it_is_asked(fitted, shapes):
+    model, done = fitted
+    assert done.returncode == 0
+    rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in done.stdout.decode().splitlines())
+    assert rows["model"] == f"{model}: 3 classes, 12 images, encoder lite, method gpcache"
+    assert rows["data"] == f"training images of {shapes}, n = 12"
+    assert rows["accuracy"] == "100.0 % (95 % interval 75.8 – 100.0)"
+    assert re.fullmatch(r"ECE \d+\.\d %, NLL \d\.\d{3}", rows["calibration"])
+    assert (rows["confused"], rows["suspicious"]) == ("none", "none")
+    assert float(rows["seconds"]) > 0
+    assert {file.name for file in model.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
+
+
+def test_verbose_logs_to_stderr(fitted, shapes):
+    model, done = fitted
+    lines = done.stderr.decode().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d .* gpcache\.\S+: ", line) for line in lines)
+    assert any(line.endswith(f"{str(shapes)!r}: 12 images, 3 classes") for line in lines)
+    assert any(line.endswith(f"saved {str(model)!r}") for line in lines)
+
+
+def test_json_holds_the_same_and_a_second_fit_says_the_same(run, shapes, tmp_path, tree):
+    said = []
+    for number in range(2):
+        code, out, err = run("fit", shapes, "-o", tmp_path / f"{number}.gpc", "--json")
+        assert (code, err) == (0, "")
+        said.append(json.loads(out))
+    first, second = said
+    assert first["classes"] == ["circle", "square", "triangle"]
+    assert (first["images"], first["refused"], first["suspicious"]) == (12, [], [])
+    assert first["held_out"]["accuracy"] == 1
+    assert first["held_out"]["per_class"]["circle"]["n"] == 4
+    assert first["held_out"] == second["held_out"]
+    assert tree(tmp_path / "0.gpc") == tree(tmp_path / "1.gpc")
+
+
+def test_broken_files_are_refused_with_their_reasons(run, broken, reasons, tmp_path):
+    code, out, err = run("fit", broken, "-o", tmp_path / "m.gpc", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["images"] == 6
+    assert {one["path"] for one in found["refused"]} == set(reasons)
+    for one in found["refused"]:
+        assert reasons[one["path"]] in one["reason"]
+    assert "4 refused:" in err
+    assert "evil�[31m.jpg" in err
+    assert "note: 1 file that cannot be an image skipped: 'square/notes.txt'." in err
+
+
+def test_one_image_each_and_classes_without_any(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 1, 5)
+    (photos / "star").mkdir()
+    model = tmp_path / "m.gpc"
+    code, out, err = run("fit", photos, "-o", model, "--class", "heart")
+    assert code == 0
+    assert "5 classes, 3 images" in out
+    assert "not known: no class has two images" in out
+    assert err == "note: A class without images: 'star'.\n"
+    _, out, _ = run("predict", model, photos / "circle" / "0.png", "--json")
+    assert json.loads(out)["label"] == "circle"
+    _, out, _ = run("inspect", model, "--json")
+    assert json.loads(out)["classes"] == {
+        "circle": 1,
+        "heart": 0,
+        "square": 1,
+        "star": 0,
+        "triangle": 1,
+    }
+
+
+def test_one_class_of_one_image(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 1, 6, shapes=("circle",))
+    code, out, _ = run("fit", photos, "-o", tmp_path / "m.gpc")
+    assert code == 0
+    assert "1 class, 1 image," in out
+
+
+def test_a_method_without_images_says_so(run, shapes, tmp_path):
+    code, out, _ = run("fit", shapes, "-o", tmp_path / "m.gpc", "--method", "zero-shot")
+    assert code == 0
+    assert "not known: this method learns nothing from images" in out
+
+
+def test_forty_copies_and_one_image_in_two_classes(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 2, 7)
+    for number in range(40):
+        shutil.copy(photos / "circle" / "0.png", photos / "circle" / f"copy {number}.png")
+    shutil.copy(photos / "square" / "0.png", photos / "triangle" / "stray.png")
+    code, out, _ = run("fit", photos, "-o", tmp_path / "m.gpc")
+    assert code == 0
+    assert "triangle/stray.png is the same image as square/0.png" in out
+    assert "3 classes, 47 images" in out
+
+
+def test_hostile_names_reach_no_terminal_and_stay_whole_in_json(run, hostile, tmp_path):
+    code, out, err = run("fit", hostile, "-o", tmp_path / "m.gpc")
+    assert code == 0
+    assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+    _, out, _ = run("inspect", tmp_path / "m.gpc", "--json")
+    assert all(letter.isprintable() or letter == "\n" for letter in out)
+    assert set(json.loads(out)["classes"]) == {folder.name for folder in hostile.iterdir()}
+
+
+def test_shots_are_drawn_and_too_few_are_noted(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 2, 8)
+    (photos / "circle" / "1.png").unlink()
+    code, out, err = run("fit", photos, "-o", tmp_path / "m.gpc", "--shots", "2", "--json")
+    assert (code, json.loads(out)["images"]) == (0, 5)
+    assert err == "note: The class 'circle' has 1 of 2 images.\n"
+    assert json.loads(out)["notices"] == ["The class 'circle' has 1 of 2 images."]
+
+
+def test_two_spellings_of_a_class_are_one(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 1, 9)
+    for form, shape in (("NFC", "circle"), ("NFD", "square")):
+        (photos / shape).rename(photos / unicodedata.normalize(form, "café"))
+    if len(list(photos.iterdir())) < 3:
+        pytest.skip("this file system does not tell the two spellings apart")
+    code, out, err = run("fit", photos, "-o", tmp_path / "m.gpc", "--json")
+    assert (code, json.loads(out)["classes"]) == (0, ["café", "triangle"])
+    assert "note: Two spellings of the class 'café'" in err
+
+
+def test_a_link_out_of_the_folder_is_refused_unless_followed(run, write_shapes, tmp_path):
+    photos = write_shapes(tmp_path / "photos", 1, 10)
+    outside = write_shapes(tmp_path / "outside", 1, 11)
+    (photos / "circle" / "link.png").symlink_to(outside / "circle" / "0.png")
+    code, out, err = run("fit", photos, "-o", tmp_path / "m.gpc", "--json")
+    assert (code, json.loads(out)["images"]) == (0, 3)
+    assert "circle/link.png  it is a link that leaves the folder" in err
+    code, out, _ = run("fit", photos, "-o", tmp_path / "m.gpc", "--follow", "--json")
+    assert (code, json.loads(out)["images"]) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{nothing}"], "There is no file or folder"),
+        (["{empty}"], "There is no image in"),
+        (["{flat}"], "no labelled image"),
+        (["{case}"], "differ only in upper and lower case"),
+        (["{table}"], "needs a header with a column 'path': it has 'file', 'label'"),
+        (["{archive}"], "is an archive: unpack it and give the folder"),
+        (["{text}"], "neither a folder, nor a manifest"),
+        (["{long}"], "File name too long"),
+        (["{shapes}", "--encoder", "liet"], "There is no encoder 'liet': use 'lite'"),
+        (["{shapes}", "--method", "magic"], "There is no method 'magic': use gpcache"),
+        (["{shapes}", "--prompt", "a photo"], "A template must hold {}"),
+        (["{shapes}", "--device", "tpu"], "device must be"),
+        (["{shapes}", "--no-text", "--class", "star"], "leave out --class and --prompt"),
+        (["{shapes}", "--no-text", "--prompt", "a {}"], "leave out --class and --prompt"),
+    ],
+)
+def test_a_mistake_is_one_sentence(mistake, shapes, tmp_path, arguments, sentence):
+    places = {name: tmp_path / name for name in ("nothing", "empty", "flat", "case")}
+    places |= {"shapes": shapes, "long": tmp_path / ("a" * 300)}
+    places["empty"].mkdir()
+    shutil.copytree(shapes / "circle", places["flat"])
+    for name in ("Cat", "cat"):
+        shutil.copytree(shapes / "circle", places["case"] / name)
+    for name, suffix in (("table", ".csv"), ("archive", ".zip"), ("text", ".txt")):
+        places[name] = tmp_path / f"a{suffix}"
+        places[name].write_text("file,label\na.png,cat\n")
+    model = tmp_path / "m.gpc"
+    given = [places.get(one[1:-1], one) for one in arguments]
+    assert sentence in mistake("fit", *given, "-o", model)
+    assert not model.exists()
+
+
+def test_what_is_no_model_is_not_replaced(mistake, shapes, tmp_path, tree):
+    folder = shutil.copytree(shapes, tmp_path / "photos")
+    before = tree(folder)
+    assert "left as it is" in mistake("fit", shapes, "-o", folder)
+    assert tree(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeypatch, tree):
+    before = tree(own_model)
+    written = []
+
+    def interrupted(path, data):
+        """Ctrl-C at the worst time: some files of the new model are written, some are not."""
+        written.append(path.name)
+        if len(written) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        write_atomic(path, data)
+
+    monkeypatch.setattr(gpcache.persistence, "write_atomic", interrupted)
+    code, out, err = run("fit", unseen, "-o", own_model)
+    assert len(written) >= 2
+    assert (code, out, err) == (130, "", "")
+    assert tree(own_model) == before
+    assert [path.name for path in own_model.parent.iterdir()] == [own_model.name]

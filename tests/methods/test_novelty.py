@@ -1,0 +1,102 @@
+"""Novelty: the posterior's variance by brute force, held out, and the promise made with it."""
+
+import numpy as np
+import pytest
+
+from gpcache import TipAdapterClassifier
+
+
+def brute_novelty(keys, queries, tools):
+    numbers = tools.numbers
+    _, variance = tools.posterior(
+        keys, np.zeros((len(keys), 1)), queries, beta=numbers["beta"], noise=numbers["noise"]
+    )
+    return variance
+
+
+@pytest.mark.parametrize("text", [True, False], ids=["text", "no text"])
+@pytest.mark.parametrize("space", ["raw", "centred", "whitened"])
+def test_novelty_is_the_variance(space, text, problem, tools):
+    estimator = tools.gp_cache(problem if text else None, kernel_space=space)
+    estimator.fit(problem.X, problem.y)
+    phi = tools.feature_map(space, problem.X, problem.y)
+    expected = brute_novelty(phi(problem.X), phi(problem.queries), tools)
+    np.testing.assert_allclose(estimator.novelty(problem.queries), expected, atol=1e-10)
+
+
+def test_of_groups_the_nearest_speaks(problem, tools):
+    """Whatever a group knows well is not new."""
+    estimator = tools.gp_cache(problem, kernel_space="raw", precision="grouped", n_groups=2)
+    _, variance = estimator.fit(problem.X, problem.y).posterior(problem.queries)
+    assert variance.shape == (9, 2)
+    found = estimator.novelty(problem.queries)
+    np.testing.assert_array_equal(found, np.minimum(variance[:, 0], variance[:, 1]))
+    assert (variance.max(1) > found).any()
+
+
+def test_held_out_is_a_refit_without_the_row(problem, tools):
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    for row in range(len(problem.X)):
+        rest = problem.rows(np.delete(np.arange(14), row))
+        without = tools.gp_cache(problem, kernel_space="raw").fit(rest.X, rest.y)
+        expected = without.novelty(problem.X[[row]])[0]
+        assert estimator.held_out_novelty_[row] == pytest.approx(expected, abs=1e-10)
+
+
+def test_held_out_rows_of_a_whitening_are_new_to_it(problem, tools):
+    """Each fold whitens anew, so a held-out row is more novel than the same row once seen."""
+    estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
+    assert (estimator.held_out_novelty_ > estimator.novelty(problem.X)).all()
+
+
+def test_rows_without_company_are_not_counted(tools):
+    problem = tools.make_problem(shots=(1, 3, 1, 2, 0))
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    alone = np.isin(problem.y, ["oak", "fir"])
+    np.testing.assert_array_equal(np.isnan(estimator.held_out_novelty_), alone)
+
+
+@pytest.mark.parametrize("shots", [(1, 1, 1, 1, 0), (6, 0, 0, 0, 0)], ids=["one each", "one class"])
+def test_where_nothing_can_be_held_out_nothing_is_known(shots, tools):
+    problem = tools.make_problem(shots=shots)
+    estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, problem.y)
+    assert np.isnan(estimator.held_out_novelty_).all()
+
+
+def test_a_plain_sum_has_no_variance(problem):
+    estimator = TipAdapterClassifier().fit(problem.X, problem.y)
+    assert np.isnan(estimator.held_out_novelty_).all()
+    np.testing.assert_array_equal(estimator.novelty(problem.queries), np.ones(9))
+
+
+def test_updates_are_seen(problem, tools):
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    before = estimator.held_out_novelty_.copy()
+    estimator.add(problem.X[:1], problem.y[:1])
+    assert estimator.held_out_novelty_.shape == (15,)
+    assert estimator.held_out_novelty_[0] < before[0] - 0.01
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+def test_no_more_good_rows_are_rejected_than_promised(space, tools):
+    """Shots and queries of one distribution: p ≤ ε for at most a share ε of the queries.
+
+    p is the share of held-out shots that are at least as novel, the query itself among them.
+    """
+    rates = (0.05, 0.1, 0.3)
+    shares = []
+    for draw in range(60):
+        generator = np.random.default_rng(draw)
+        labels = np.arange(50) % 4
+        centres = np.random.default_rng(99).normal(1, 1, (4, 10))
+        X = generator.normal(centres[generator.permutation(labels)], 0.6)
+        y = np.argmax(X @ centres.T - (centres**2).sum(1) / 2, axis=1)
+        estimator = tools.gp_cache(kernel_space=space).fit(X[:40], y[:40])
+        held_out = estimator.held_out_novelty_
+        held_out = held_out[~np.isnan(held_out)]
+        novelty = estimator.novelty(X[40:])
+        p = (1 + (held_out >= novelty[:, None]).sum(1)) / (1 + len(held_out))
+        shares.append([(p <= rate).mean() for rate in rates])
+    mean, error = np.mean(shares, 0), np.std(shares, 0) / np.sqrt(len(shares))
+    assert (mean <= np.array(rates) + 2 * error).all(), mean
+    assert (mean > np.array(rates) / 4).all(), mean  # nor is the promise kept by silence

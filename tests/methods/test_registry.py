@@ -1,0 +1,51 @@
+"""The registry: every method by its name, and one sentence for any other."""
+
+import pytest
+
+import gpcache
+from gpcache import DataError
+from gpcache.methods import FeatureClassifier
+from gpcache.methods.registry import find_method, name_of, registry
+
+
+def test_every_public_method_has_a_name():
+    public = {
+        value
+        for value in (getattr(gpcache, name) for name in gpcache.__all__)
+        if isinstance(value, type) and issubclass(value, FeatureClassifier)
+    }
+    assert {method.constructor for method in registry().values()} == public
+
+
+@pytest.mark.parametrize("name", registry())
+def test_names_and_constructors_find_each_other(name):
+    method = find_method(name)
+    assert method.name == name
+    assert name_of(method.constructor()) == name
+    assert method.paper
+
+
+@pytest.mark.parametrize("name", registry())
+def test_a_method_needs_what_it_says(name, problem):
+    """Without text if it does not need it; and those that train have epochs."""
+    method = find_method(name)
+    assert method.trains == ("epochs" in method.constructor().get_params())
+    estimator = method.constructor(**({"epochs": 1, "n_folds": 4} if method.trains else {}))
+    if "text" in method.needs:
+        with pytest.raises(DataError, match="text"):
+            estimator.fit(problem.X, problem.y)
+    else:
+        assert len(estimator.fit(problem.X, problem.y).predict(problem.queries)) == 9
+
+
+def test_an_unknown_name_lists_the_known_ones(tools):
+    with tools.one_sentence(DataError, "no method 'gp-cache': use gpcache, gpcache-f, tip-adapter"):
+        find_method("gp-cache")
+
+
+def test_a_method_of_somebody_else_has_no_name(tools):
+    class Mine(gpcache.GPCacheClassifier):
+        pass
+
+    with tools.one_sentence(DataError, "Mine is not among the registered methods"):
+        name_of(Mine())
