@@ -72,7 +72,9 @@ class ImageClassifier:
         self.encoder_name = encoder if isinstance(encoder, str) else encoder.name
         self._fingerprint: str | None = None
         self.method = method
-        self.templates = [prompt] if isinstance(prompt, str) else prompt and list(prompt)
+        self.templates: list[str] | None = None
+        if prompt is not None:
+            self.templates = [prompt] if isinstance(prompt, str) else list(prompt)
         self.views = Views(views) if views else None
         self.device = device
         self.prompts: Prompts | None = None
@@ -174,10 +176,8 @@ class ImageClassifier:
         known = {example.name for example in self.examples}
         if missing := sorted(wanted - known):
             raise DataError(f"The model has no training image {missing[0]!r}.")
-        if label is not None and label not in self.classes:
-            raise DataError(
-                f"The model has no class {label!r}: it has {listed_classes(self.classes)}."
-            )
+        if label is not None:
+            require_class(label, self.classes)
         gone = [example.name in wanted or example.label == label for example in self.examples]
         if any(gone):
             model.remove(np.flatnonzero(gone))
