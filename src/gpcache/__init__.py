@@ -21,9 +21,11 @@ from gpcache.errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "APEClassifier",
     "DataError",
     "EncoderError",
     "FeatureStore",
+    "GDAClassifier",
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
@@ -32,12 +34,14 @@ __all__ = [
     "MissingExtraError",
     "ModelFileError",
     "NumericalError",
+    "ProKeRClassifier",
     "Prompts",
     "ProtocolError",
     "StoreError",
     "TextPrior",
     "TipAdapterClassifier",
     "TipAdapterFClassifier",
+    "TipXClassifier",
     "ZeroShotClassifier",
     "__version__",
     "load_encoder",
@@ -46,14 +50,18 @@ __all__ = [
 
 # Public name → the module that defines it.
 _LAZY = {
+    "APEClassifier": "gpcache.methods",
     "FeatureStore": "gpcache.features.store",
+    "GDAClassifier": "gpcache.methods",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
     "ImageClassifier": "gpcache.classifier",
+    "ProKeRClassifier": "gpcache.methods",
     "Prompts": "gpcache.prompts",
     "TextPrior": "gpcache.methods",
     "TipAdapterClassifier": "gpcache.methods",
     "TipAdapterFClassifier": "gpcache.methods",
+    "TipXClassifier": "gpcache.methods",
     "ZeroShotClassifier": "gpcache.methods",
     "load_encoder": "gpcache.encoders",
     "text_weights": "gpcache.prompts",
@@ -64,11 +72,15 @@ if TYPE_CHECKING:
     from gpcache.encoders import load_encoder
     from gpcache.features.store import FeatureStore
     from gpcache.methods import (
+        APEClassifier,
+        GDAClassifier,
         GPCacheClassifier,
         GPCacheFClassifier,
+        ProKeRClassifier,
         TextPrior,
         TipAdapterClassifier,
         TipAdapterFClassifier,
+        TipXClassifier,
         ZeroShotClassifier,
     )
     from gpcache.prompts import Prompts, text_weights

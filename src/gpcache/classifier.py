@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 class ImageClassifier:
     """A few labelled images per class in, an answer with its doubts out.
 
-    Parameters
-    ----------
     encoder : name for `load_encoder`, or an Encoder
     method : a name of `gpcache.methods.registry()`, or an estimator that is not fitted yet
     prompt : a template with {} for the class name, several of them, or None for images alone
@@ -257,7 +255,7 @@ class ImageClassifier:
 
         Images without company in their class are not counted.
         """
-        if not isinstance(self.model, CacheClassifier) or len(self.classes) < 2:
+        if len(self.classes) < 2:
             return None
         data = f"training images of {self.training.source}"
         return held_out_evaluation(self.model, self.examples, data=data)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpcache.evaluation import Evaluation
 from gpcache.examples import Example
 from gpcache.features.stream import Encoded
-from gpcache.methods import FeatureClassifier
+from gpcache.methods import FeatureClassifier, HeldOutReport
 from gpcache.methods.cache import CacheClassifier
 
 
@@ -146,26 +146,45 @@ def compared(
 
 
 def held_out_evaluation(
-    model: CacheClassifier, examples: Sequence[Example], *, data: str
+    model: FeatureClassifier, examples: Sequence[Example], *, data: str
 ) -> Evaluation | None:
     """What the model says of its examples, each held out; None where none could be."""
-    rows = np.flatnonzero(model.loo_.counted).tolist()
-    if not rows:
+    report, probabilities = _held_out(model)
+    if report is None or not len(probabilities):
         return None
+    rows = np.flatnonzero(report.counted).tolist()
     classes = [str(name) for name in model.classes_]
     number = {name: row for row, name in enumerate(classes)}
-    logits = model.loo_.logits[rows] / model.temperature_
-    odds = np.exp(logits - logits.max(1, keepdims=True))
     return Evaluation(
         data=data,
-        protocol=f"no validation set: {model.loo_.protocol}",
+        protocol=f"no validation set: {report.protocol}",
         class_names=classes,
         names=[examples[row].name for row in rows],
         labels=np.array([number[examples[row].label] for row in rows]),
-        probabilities=odds / odds.sum(1, keepdims=True),
-        uncertainty=model.held_out_novelty_[rows],
+        probabilities=probabilities,
+        uncertainty=_held_out_novelty(model, probabilities),
         rejected=np.zeros(len(rows), dtype=bool),
     )
+
+
+def _held_out(model: FeatureClassifier) -> tuple[HeldOutReport | None, NDArray[np.float64]]:
+    """The model's report on its own shots, if it gives one, and their probabilities (k, c)."""
+    report: HeldOutReport | None = getattr(model, "loo_", None)
+    if report is None:
+        return None, np.zeros((0, len(model.classes_)))
+    logits = report.logits[report.counted] / model.temperature_
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    return report, odds / odds.sum(1, keepdims=True)
+
+
+def _held_out_novelty(
+    model: FeatureClassifier, probabilities: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How unlike the others each held-out example (k,) is."""
+    if isinstance(model, CacheClassifier):
+        return model.held_out_novelty_[model.loo_.counted]
+    doubt: NDArray[np.float64] = 1 - probabilities.max(1)
+    return doubt
 
 
 def _doubts(
@@ -173,13 +192,14 @@ def _doubts(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How unlike the examples each image is, and the share of held-out examples as unlike.
 
-    That share is a conformal p-value: new images of the same kind fall below ε at a rate of ε at
-    most, as far as holding examples out leaves the others as good a model.
+    A cache gives its variance; of other methods it is what the best class lacks to certainty. The
+    share is a conformal p-value: new images of the same kind fall below ε at a rate of ε at most,
+    as far as holding examples out leaves the others as good a model.
     """
-    if not isinstance(model, CacheClassifier):
-        return 1 - probabilities.max(1), np.full(len(features), np.nan)
-    novelty = model.novelty(features)
-    held_out = np.sort(model.held_out_novelty_[~np.isnan(model.held_out_novelty_)])
+    cache = isinstance(model, CacheClassifier)
+    novelty = model.novelty(features) if cache else 1 - probabilities.max(1)
+    held_out = _held_out_novelty(model, _held_out(model)[1])
+    held_out = np.sort(held_out[~np.isnan(held_out)])
     if not len(held_out):
         return novelty, np.full(len(features), np.nan)
     at_least = len(held_out) - np.searchsorted(held_out, novelty, side="left")

@@ -53,12 +53,18 @@ def assert_same(found, expected, queries, close=CLOSE):
         one, other = getattr(found.loo_, figure), getattr(expected.loo_, figure)
         np.testing.assert_allclose(one, other, **close)
     assert found.loo_.protocol == expected.loo_.protocol
-    np.testing.assert_allclose(found.held_out_novelty_, expected.held_out_novelty_, **close)
+    if hasattr(expected, "held_out_novelty_"):
+        np.testing.assert_allclose(found.held_out_novelty_, expected.held_out_novelty_, **close)
 
 
 @pytest.mark.parametrize(
     ("case", "text"),
-    [(case, text) for case in CASES for text in (True, False) if text or "zero" not in case],
+    [
+        (case, text)
+        for case, (name, _) in CASES.items()
+        for text in (True, False)
+        if text or "text" not in registry()[name].needs
+    ],
 )
 def test_a_method_comes_back_and_can_be_updated(case, text, problem):
     name, options = CASES[case]
@@ -71,8 +77,10 @@ def test_a_method_comes_back_and_can_be_updated(case, text, problem):
     assert list(found.search_) == list(original.search_)
     for column in original.search_:
         np.testing.assert_array_equal(found.search_[column], original.search_[column])
-    for number in ("alpha_", "beta_", "noise_", "eta_", "gain_", "temperature_"):
-        assert getattr(found, number) == getattr(original, number)
+    for number in ("alpha_", "beta_", "noise_", "eta_", "gain_", "lam_", "gamma_", "temperature_"):
+        assert getattr(found, number, None) == getattr(original, number, None)
+    if not hasattr(original, "add"):
+        return
     steps = (
         lambda model: model.add(problem.queries[:3], ["oak", "elm", "fir"]),
         lambda model: model.relabel([0, 3], ["fir", "oak"]),

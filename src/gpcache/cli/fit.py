@@ -32,7 +32,11 @@ def fit(
     ],
     encoder: EncoderOption = "lite",
     method: Annotated[
-        str, typer.Option(help="gpcache, gpcache-f, tip-adapter, tip-adapter-f or zero-shot.")
+        str,
+        typer.Option(
+            help="gpcache, gpcache-f, tip-adapter, tip-adapter-f, tip-x, ape, gda, proker or "
+            "zero-shot."
+        ),
     ] = "gpcache",
     shots: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Draw K images of each class.")

@@ -1,25 +1,33 @@
 """Methods of the comparison, each a scikit-learn classifier on features."""
 
+from gpcache.methods.ape import APEClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.gda import GDAClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
 from gpcache.methods.model import Explanation, HeldOutReport
+from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.registry import Method, find_method, registry
 from gpcache.methods.state import State, restore, state_of
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
+from gpcache.methods.tip_x import TipXClassifier
 from gpcache.methods.zero_shot import ZeroShotClassifier
 
 __all__ = [
+    "APEClassifier",
     "Explanation",
     "FeatureClassifier",
+    "GDAClassifier",
     "GPCacheClassifier",
     "GPCacheFClassifier",
     "HeldOutReport",
     "Method",
+    "ProKeRClassifier",
     "State",
     "TextPrior",
     "TipAdapterClassifier",
     "TipAdapterFClassifier",
+    "TipXClassifier",
     "ZeroShotClassifier",
     "find_method",
     "registry",

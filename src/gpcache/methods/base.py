@@ -145,6 +145,16 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         rows = torch.as_tensor(array, device=self._device)
         return unit_rows(rows.to(self._dtype))
 
+    def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
+        """Augmented views (n, v, d) of the rows (n, d), as unit rows."""
+        array = np.asarray(to_numpy(views))
+        n, width = features.shape
+        if array.ndim != 3 or array.shape[0] != n or array.shape[2] != width:
+            raise DataError(
+                f"views must have shape ({n}, number of views, {width}), got {array.shape}."
+            )
+        return self._unit(array.reshape(-1, width), "views").view(array.shape)
+
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
         """Labels → class numbers; each must be known."""
         number = {name: i for i, name in enumerate(self.classes_.tolist())}

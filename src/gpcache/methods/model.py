@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpcache import metrics
 from gpcache.gp import Posterior, Precision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
@@ -38,6 +39,26 @@ class HeldOutReport:
         """Nothing counted yet."""
         nothing = np.full((n, c), np.nan), np.zeros(n, dtype=bool)
         return cls(*nothing, np.nan, np.nan, np.nan, protocol)
+
+    @classmethod
+    def of(
+        cls, logits: Tensor, labels: Tensor, rows: Tensor, temperature: float, n: int, protocol: str
+    ) -> HeldOutReport:
+        """The figures of held-out logits (k, c) with labels (k,): rows (k,) among n shots."""
+        report = cls.empty(n, logits.shape[1], protocol)
+        if not len(rows):
+            return report
+        numbers = rows.cpu().numpy()
+        report.logits[numbers] = logits.double().cpu().numpy()
+        report.counted[numbers] = True
+        truth = labels.cpu().numpy()
+        probabilities = (logits.double() / temperature).softmax(1).cpu().numpy()
+        return replace(
+            report,
+            accuracy=metrics.accuracy(probabilities, truth),
+            nll=metrics.nll(probabilities, truth),
+            ece=metrics.ece(probabilities, truth),
+        )
 
 
 class Explanation(NamedTuple):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpcache.errors import DataError
+from gpcache.methods.ape import APEClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.gda import GDAClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
+from gpcache.methods.tip_x import TipXClassifier
 from gpcache.methods.zero_shot import ZeroShotClassifier
 
 
@@ -27,6 +31,10 @@ class Method:
 
 _GPCACHE = "Ding et al., 2024, Calibrated Cache Model for Few-Shot Vision-Language Model Adaptation"
 _TIP = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
+_TIP_X = "Udandarao et al., 2023, SuS-X: Training-Free Name-Only Transfer of Vision-Language Models"
+_APE = "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
+_GDA = "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation"
+_PROKER = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
 _CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
 
 _METHODS = (
@@ -34,6 +42,10 @@ _METHODS = (
     Method("gpcache-f", _GPCACHE, True, ("shots",), GPCacheFClassifier),
     Method("tip-adapter", _TIP, False, ("shots",), TipAdapterClassifier),
     Method("tip-adapter-f", _TIP, True, ("shots",), TipAdapterFClassifier),
+    Method("tip-x", _TIP_X, False, ("text", "shots"), TipXClassifier),
+    Method("ape", _APE, False, ("text", "shots"), APEClassifier),
+    Method("gda", _GDA, False, ("shots",), GDAClassifier),
+    Method("proker", _PROKER, False, ("text", "shots"), ProKeRClassifier),
     Method("zero-shot", _CLIP, False, ("text",), ZeroShotClassifier),
 )
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from gpcache import metrics
 from gpcache.gp.fusion import fuse
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.shots import Evidence, Part, Recipe, Shots
@@ -197,20 +196,9 @@ class SelectionMixin:
         self._report = self._make_report(logits, rows, protocol)
 
     def _make_report(self, logits: Tensor, rows: Tensor, protocol: str) -> HeldOutReport:
-        report = HeldOutReport.empty(len(self._shots), self._shots.n_classes, protocol)
-        if not len(rows):
-            return report
-        numbers = rows.cpu().numpy()
-        report.logits[numbers] = logits.double().cpu().numpy()
-        report.counted[numbers] = True
-        labels = self._shots.labels[rows].cpu().numpy()
-        probabilities = (logits.double() / self.temperature_).softmax(1).cpu().numpy()
-        return replace(
-            report,
-            accuracy=metrics.accuracy(probabilities, labels),
-            nll=metrics.nll(probabilities, labels),
-            ece=metrics.ece(probabilities, labels),
-        )
+        labels = self._shots.labels[rows]
+        n = len(self._shots)
+        return HeldOutReport.of(logits, labels, rows, self.temperature_, n, protocol)
 
     @property
     def held_out_novelty_(self) -> NDArray[np.float64]:

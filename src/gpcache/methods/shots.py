@@ -65,6 +65,16 @@ class Shots:
             views=views,
         )
 
+    def with_views(self, views: Tensor) -> Shots:
+        """The same shots with augmented views (n, v, d) of them."""
+        return replace(self, views=views)
+
+    def samples(self) -> tuple[Tensor, Tensor]:
+        """The views as samples (N, d) of their own with labels (N,); without views, the shots."""
+        if self.views is None:
+            return self.features, self.labels
+        return self.views.flatten(0, 1), self.labels.repeat_interleave(self.views.shape[1])
+
     def __len__(self) -> int:
         return len(self.features)
 

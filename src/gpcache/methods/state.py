@@ -6,6 +6,7 @@ on a GPU comes back on a CPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods.additive import AdditiveClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
-from gpcache.methods.shots import Recipe
+from gpcache.methods.shots import Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.search import Choice
 
@@ -58,6 +60,10 @@ def state_of(model: FeatureClassifier) -> State:
         arrays["text"] = np.asarray(prior.vectors)
     if isinstance(model, CacheClassifier):
         _add_cache(model, settings, arrays)
+    elif isinstance(model, AdditiveClassifier):
+        settings["numbers"] = model._numbers
+        _add_shots(model._shots, arrays)
+        _add_evidence(model.loo_, model.search_, settings, arrays)
     return State(settings, arrays)
 
 
@@ -70,34 +76,48 @@ def _add_cache(
                 "A projection that is a function cannot be saved: give its matrix instead."
             )
         arrays["projection"] = np.asarray(model.projection)
-    report, novelty = model.loo_, model.held_out_novelty_
     # Which space was taken depends on the shots of the fit, which may since have come and gone.
     settings["space"] = model._recipe.space.name
     settings["choice"] = {key: _or_none(value) for key, value in asdict(model._choice).items()}
-    settings["search"] = {
-        name: [_or_none(value) for value in column.tolist()]
-        for name, column in model.search_.items()
-    }
+    _add_evidence(model.loo_, model.search_, settings, arrays)
+    arrays["held_out_novelty"] = model.held_out_novelty_
+    fitted = model._model
+    _add_tensors(
+        arrays,
+        keys=fitted.precision.keys,
+        map_mean=fitted.feature_map.mean,
+        map_matrix=fitted.feature_map.matrix,
+    )
+    _add_shots(model._shots, arrays)
+
+
+def _add_shots(shots: Shots, arrays: dict[str, NDArray[Any]]) -> None:
+    _add_tensors(arrays, features=shots.features, labels=shots.labels, views=shots.views)
+
+
+def _add_tensors(arrays: dict[str, NDArray[Any]], **tensors: torch.Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            arrays[name] = tensor.detach().cpu().numpy()
+
+
+def _add_evidence(
+    report: HeldOutReport,
+    search: dict[str, NDArray[Any]],
+    settings: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+) -> None:
+    """What held-out rows said, and every setting that was looked at."""
     settings["held_out"] = {
         "accuracy": _or_none(report.accuracy),
         "nll": _or_none(report.nll),
         "ece": _or_none(report.ece),
         "protocol": report.protocol,
     }
-    fitted = model._model
     arrays["held_out_logits"], arrays["held_out_counted"] = report.logits, report.counted
-    arrays["held_out_novelty"] = novelty
-    kept = {
-        "features": model._shots.features,
-        "labels": model._shots.labels,
-        "views": model._shots.views,
-        "keys": fitted.precision.keys,
-        "map_mean": fitted.feature_map.mean,
-        "map_matrix": fitted.feature_map.matrix,
+    settings["search"] = {
+        name: [_or_none(value) for value in column.tolist()] for name, column in search.items()
     }
-    for name, tensor in kept.items():
-        if tensor is not None:
-            arrays[name] = tensor.detach().cpu().numpy()
 
 
 def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClassifier:
@@ -122,11 +142,34 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     model._text = model._text_vectors()
     if isinstance(model, CacheClassifier):
         _restore_cache(model, state)
+    elif isinstance(model, AdditiveClassifier):
+        model.restored(_read_shots(model, arrays), settings["numbers"])
+        model.loo_, model.search_ = _read_evidence(state)
     return model
 
 
 def _restore_cache(model: CacheClassifier, state: State) -> None:
     settings, arrays = state
+    tensor = _reader(model, arrays)
+    keys = tensor("keys")
+    if keys is None:
+        raise DataError("The saved model lacks its shots.")
+    choice = Choice(**{key: _or_nan(value) for key, value in settings["choice"].items()})
+    model._shots = _read_shots(model, arrays)
+    space = replace(model._kernel_space(), name=settings["space"])
+    model._recipe = Recipe(space, *model._precision())
+    model._accept([choice])
+    feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
+    precision = model._condition(model._shots, keys)
+    model._model = CacheModel(feature_map, precision, model._text, choice)
+    model._report, model.search_ = _read_evidence(state)
+    model._novelty = arrays["held_out_novelty"]
+
+
+def _reader(
+    model: FeatureClassifier, arrays: dict[str, NDArray[Any]]
+) -> Callable[[str], torch.Tensor | None]:
+    """A look-up of arrays as tensors where and how the model computes."""
 
     def tensor(name: str) -> torch.Tensor | None:
         if name not in arrays:
@@ -134,24 +177,24 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
         found = torch.as_tensor(arrays[name], device=model._device)
         return found.to(model._dtype) if found.is_floating_point() else found
 
-    features, labels, keys = tensor("features"), tensor("labels"), tensor("keys")
-    if features is None or labels is None or keys is None:
+    return tensor
+
+
+def _read_shots(
+    model: CacheClassifier | AdditiveClassifier, arrays: dict[str, NDArray[Any]]
+) -> Shots:
+    tensor = _reader(model, arrays)
+    features, labels = tensor("features"), tensor("labels")
+    if features is None or labels is None:
         raise DataError("The saved model lacks its shots.")
-    choice = Choice(**{key: _or_nan(value) for key, value in settings["choice"].items()})
-    model._shots = replace(model._make_shots(features, labels), views=tensor("views"))
-    space = replace(model._kernel_space(), name=settings["space"])
-    model._recipe = Recipe(space, *model._precision())
-    model._accept([choice])
-    model.search_ = {
-        name: np.array([_or_nan(value) for value in column])
-        for name, column in settings["search"].items()
-    }
-    feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
-    precision = model._condition(model._shots, keys)
-    model._model = CacheModel(feature_map, precision, model._text, choice)
+    return replace(model._make_shots(features, labels), views=tensor("views"))
+
+
+def _read_evidence(state: State) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:
+    settings, arrays = state
     held_out = settings["held_out"]
     accuracy, nll, ece = (_or_nan(held_out[name]) for name in ("accuracy", "nll", "ece"))
-    model._report = HeldOutReport(
+    report = HeldOutReport(
         arrays["held_out_logits"],
         arrays["held_out_counted"],
         accuracy,
@@ -159,7 +202,11 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
         ece,
         held_out["protocol"],
     )
-    model._novelty = arrays["held_out_novelty"]
+    search = {
+        name: np.array([_or_nan(value) for value in column])
+        for name, column in settings["search"].items()
+    }
+    return report, search
 
 
 def _or_none(value: float) -> float | None:

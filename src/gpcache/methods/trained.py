@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.methods.arguments import positive, to_numpy, whole
+from gpcache.methods.arguments import positive, whole
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Evidence, Shots
@@ -133,13 +130,4 @@ class TrainedKeysMixin(CacheClassifier):
         shots = super()._make_shots(features, labels)
         # Only the shots themselves have views; validation rows come after them, without.
         views, self._views = getattr(self, "_views", None), None
-        return shots if views is None else replace(shots, views=self._read_views(views, features))
-
-    def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
-        array = np.asarray(to_numpy(views))
-        n, width = features.shape
-        if array.ndim != 3 or array.shape[0] != n or array.shape[2] != width:
-            raise DataError(
-                f"views must have shape ({n}, number of views, {width}), got {array.shape}."
-            )
-        return self._unit(array.reshape(-1, width), "views").view(array.shape)
+        return shots if views is None else shots.with_views(self._read_views(views, features))

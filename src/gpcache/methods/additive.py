@@ -1,0 +1,250 @@
+"""Methods that add scores to what the text says: logits = s · f W + Σ_k weight_k · scores_k(f).
+
+The weights, and the other numbers of a method, are chosen on rows that it has not seen: folds of
+the shots in which everything is learned anew, or a validation set. By NLL the weights are exact
+(Newton on a convex problem) for each setting of the other numbers; by accuracy both are taken from
+grids, as the papers do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gpcache.errors import DataError, ProtocolError
+from gpcache.methods.arguments import is_auto, label_array, one_of, positive, whole
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.model import HeldOutReport
+from gpcache.methods.selection import folds_protocol
+from gpcache.methods.shots import Shots
+from gpcache.methods.text_prior import TextPrior
+from gpcache.probability import fit_scales, fit_temperature, mean_nll, smoothed_nll
+from gpcache.progress import progress_bar
+
+Numbers = dict[str, float]
+
+
+class Learned(Protocol):
+    """What a method has learned from shots."""
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """One score (k, m, c) of rows (m, d) for each weight, at these numbers."""
+
+
+class AdditiveClassifier(FeatureClassifier):
+    """Base of the additive methods; a subclass names its numbers and says how it learns."""
+
+    #: The weights of the scores, in order, with the values to try by accuracy.
+    _weights: ClassVar[dict[str, Sequence[float]]]
+    #: Numbers that shape the scores, with the values to try; the first is the start.
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {}
+    #: What is taken where nothing can be held out.
+    _shipped: ClassVar[Numbers]
+    _needs_text: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 8,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.text_prior = text_prior
+        self.criterion = criterion
+        self.selection = selection
+        self.n_folds = n_folds
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _learn(self, shots: Shots) -> Learned:
+        """Learn from shots what does not depend on the numbers."""
+        raise AssertionError("an additive method says how it learns")
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from shots X (n, d) with labels y (n,), and augmented views (n, v, d) of them.
+
+        Numbers given as "auto" are chosen on held-out shots, or on `validation` rows if given.
+        """
+        self._check_options(validation)
+        features, labels = self._read_training(X, y)
+        if self._needs_text and self.text_prior is None:
+            raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
+        self._text = self._text_vectors()
+        shots = self._shots = self._make_shots(features, self._label_numbers(labels), views)
+        held_out = None if validation is None else self._read_validation(validation)
+        self._learned = self._learn(shots)
+        rows, scores_at, protocol = self._evidence(shots, held_out)
+        tested = shots[rows] if held_out is None else held_out
+        if scores_at is None:
+            self._numbers = self._shipped | self._given()
+            self.search_ = {name: np.array([value]) for name, value in self._numbers.items()}
+        else:
+            self._choose(scores_at, tested)
+        self._show_numbers()
+        self._calibrate(shots, tested, rows, scores_at, protocol, held_out is None)
+        return self
+
+    def _show_numbers(self) -> None:
+        """The numbers in use, under their names."""
+        for name, value in self._numbers.items():
+            setattr(self, f"{name}_", value)
+
+    def restored(self, shots: Shots, numbers: Numbers) -> None:
+        """Learn again from shots that were saved, at the numbers that were chosen then."""
+        self._shots, self._numbers = shots, numbers
+        self._learned = self._learn(shots)
+        self._show_numbers()
+
+    def _check_options(self, validation: Any) -> None:
+        one_of("criterion", self.criterion, ("nll", "accuracy"), owner=self)
+        one_of("selection", self.selection, ("auto", "folds", "validation"), owner=self)
+        whole("n_folds", self.n_folds, least=2)
+        whole("random_state", self.random_state, least=0)
+        for name in (*self._weights, *self._shapes):
+            value = getattr(self, name)
+            if not is_auto(value):
+                positive(name, value, owner=self, allow_zero=True)
+        if self.selection == "validation" and validation is None:
+            raise ProtocolError(
+                f"{type(self).__name__} with selection='validation' chooses on a validation set: "
+                "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
+            )
+
+    def _make_shots(self, features: Tensor, labels: Tensor, views: Any = None) -> Shots:
+        zero_shot = None if self._text is None else features @ self._text.mT
+        shots = Shots.make(features, labels, zero_shot, classes=len(self.classes_), residual=False)
+        return shots if views is None else shots.with_views(self._read_views(views, features))
+
+    def _read_validation(self, validation: Any) -> Shots:
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise DataError("validation must be a pair (X, y) of rows and their labels.")
+        features = self._read_queries(validation[0])
+        labels = label_array("validation", validation[1])
+        if len(labels) != len(features):
+            raise DataError(
+                f"The validation set has {len(features)} rows and {len(labels)} labels."
+            )
+        return self._make_shots(features, self._label_numbers(labels))
+
+    # Choosing.
+
+    def _evidence(self, shots: Shots, held_out: Shots | None) -> tuple[Tensor, Any, str]:
+        """Rows (k,) that are answered about, their scores at given numbers, and how."""
+        nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
+        if held_out is not None:
+            learned = self._learned
+            return nothing, lambda n: learned.scores(held_out.features, n), "validation set"
+        if shots.n_classes < 2 or not shots.can_be_held_out():
+            return nothing, None, "none: most classes have one shot"
+        fold = shots.folds(self.n_folds, int(self.random_state))
+        numbers = torch.unique(fold[fold >= 0]).tolist()
+        parts = [(self._learn(shots[fold != k]), shots.features[fold == k]) for k in numbers]
+        rows = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
+
+        def scores_at(at: Numbers) -> Tensor:
+            return torch.cat([learned.scores(rest, at) for learned, rest in parts], dim=1)
+
+        return rows, scores_at, folds_protocol(len(parts))
+
+    def _given(self) -> Numbers:
+        names = (*self._weights, *self._shapes)
+        return {
+            name: float(getattr(self, name)) for name in names if not is_auto(getattr(self, name))
+        }
+
+    def _choose(self, scores_at: Any, tested: Shots) -> None:
+        given = self._given()
+        grids = [
+            [given[name]] if name in given else list(grid) for name, grid in self._shapes.items()
+        ]
+        seen: list[tuple[float, Numbers, float, float]] = []
+        total = int(np.prod([len(grid) for grid in grids])) if grids else 1
+        with progress_bar(f"{type(self).__name__}: choosing", total=total, unit="setting") as bar:
+            for values in itertools.product(*grids):
+                shape = dict(zip(self._shapes, values, strict=True))
+                scores = scores_at(shape)
+                weights = self._best_weights(scores, tested, given)
+                logits = self._added(tested.zero_shot, scores, weights)
+                nll = float(mean_nll(logits, tested.labels))
+                accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
+                loss = float(smoothed_nll(logits, tested.labels))
+                score = loss if self.criterion == "nll" else -accuracy + 1e-6 * loss
+                seen.append((score, shape | weights, nll, accuracy))
+                bar.update()
+        seen.sort(key=lambda one: one[0])
+        self._numbers = seen[0][1]
+        columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in seen]
+        self.search_ = {name: np.array([row[name] for row in columns]) for name in columns[0]}
+
+    def _best_weights(self, scores: Tensor, tested: Shots, given: Numbers) -> Numbers:
+        """The weights of scores (k, n, c): exact by NLL, or from the grids by accuracy."""
+        names = list(self._weights)
+        free = [row for row, name in enumerate(names) if name not in given]
+        offset = tested.zero_shot
+        for row, name in enumerate(names):
+            if name in given:
+                fixed = given[name] * scores[row]
+                offset = fixed if offset is None else offset + fixed
+        weights = {name: given[name] for name in names if name in given}
+        if not free:
+            return weights
+        if self.criterion == "nll":
+            found, _ = fit_scales(scores[free][:, None], tested.labels, offset=offset)
+            return weights | {names[row]: float(found[0, i]) for i, row in enumerate(free)}
+        best: tuple[float, float, Numbers] = (-1.0, 0.0, {})
+        for values in itertools.product(*(self._weights[names[row]] for row in free)):
+            tried = {names[row]: value for row, value in zip(free, values, strict=True)}
+            logits = self._added(tested.zero_shot, scores, weights | tried)
+            accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
+            loss = float(mean_nll(logits, tested.labels))
+            if (accuracy, -loss) > best[:2]:
+                best = (accuracy, -loss, tried)
+        return weights | best[2]
+
+    def _added(self, zero_shot: Tensor | None, scores: Tensor, weights: Numbers) -> Tensor:
+        scales = scores.new_tensor([weights[name] for name in self._weights])
+        total = torch.einsum("k,kmc->mc", scales, scores)
+        return total if zero_shot is None else total + zero_shot
+
+    def _calibrate(
+        self,
+        shots: Shots,
+        tested: Shots,
+        rows: Tensor,
+        scores_at: Any,
+        protocol: str,
+        own: bool,
+    ) -> None:
+        """A temperature from the held-out rows, and what they say of the model."""
+        self.temperature_ = 1.0
+        self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
+        if scores_at is None:
+            return
+        logits = self._added(tested.zero_shot, scores_at(self._numbers), self._numbers)
+        self.temperature_ = fit_temperature(logits, tested.labels)
+        if own:
+            self.loo_ = HeldOutReport.of(
+                logits, tested.labels, rows, self.temperature_, len(shots), protocol
+            )
+
+    def _logits(self, features: Tensor) -> Tensor:
+        zero_shot = None if self._text is None else features @ self._text.mT
+        return self._added(zero_shot, self._learned.scores(features, self._numbers), self._numbers)

@@ -1,0 +1,111 @@
+"""APE (Zhu et al., ICCV 2023), training-free: a cache on the channels that tell classes apart.
+
+    J = −w₀ · S + w₁ · V        the Q channels of largest J are kept: f′, F′, W′, scaled to length 1
+    logits = s · f W + α · exp(−β(1 − f′ F′ᵀ)) diag(exp(γ D)) Y
+
+S_j is the mean product of channel j over vectors (text and shots) of different classes, V_j its
+variance over the class names. D_i = KL of a shot's label from what the text says of it, in bits.
+The authors write S as four nested loops; with T = Σ_a t_a over class means t_a it is
+(T² − Σ_a t_a²) / (c(c − 1)), which also holds for unequal shots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.kernels import kernel, unit_rows
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.arguments import positive
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+EPSILON = 1e-6
+
+
+class APEClassifier(AdditiveClassifier):
+    """Tip-Adapter on refined channels, each shot trusted by how far the text is from its label.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    alpha, beta, gamma : weight and sharpness of the cache, trust in unexpected shots; numbers or
+        "auto".
+    channels : the share of channels that are kept (Q / d).
+    criterion_weights : (w₀, w₁) of likeness between classes and variance of the text.
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {
+        "alpha": tuple(0.1 + step * (7 - 0.1) / 20 for step in range(20))
+    }
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {
+        "beta": (5.5, 0.1, 1.0, 2.0, 3.5, 7.0, 10.0, 20.0),
+        "gamma": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
+    }
+    _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 5.5, "gamma": 0.1}
+    _needs_text: ClassVar[bool] = True
+
+    @extends_options(AdditiveClassifier)
+    def __init__(
+        self,
+        *,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        gamma: float | Auto = "auto",
+        channels: float = 0.7,
+        criterion_weights: tuple[float, float] = (0.5, 0.5),
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.alpha = alpha
+        self.beta = beta
+        self.gamma = gamma
+        self.channels = channels
+        self.criterion_weights = criterion_weights
+
+    def _learn(self, shots: Shots) -> Refined:
+        share = positive("channels", self.channels, owner=self, auto=False)
+        if share > 1:
+            raise DataError(f"channels of APEClassifier is a share of at most 1, got {share}.")
+        assert self.text_prior is not None
+        assert self._text is not None
+        text = self._text / self.text_prior.logit_scale
+        kept = max(1, round(share * text.shape[1]))
+        merit = channel_merit(shots, text, *self.criterion_weights)
+        return Refined(shots, text, merit.topk(kept).indices)
+
+
+def channel_merit(shots: Shots, text: Tensor, likeness: float, variance: float) -> Tensor:
+    """J (d,): how much each channel tells classes apart."""
+    classes = len(text)
+    sums = text.index_add(0, shots.labels, shots.features)
+    counts = torch.bincount(shots.labels, minlength=classes).to(text) + 1
+    means = sums / counts[:, None]
+    between = means.sum(0).square() - means.square().sum(0)
+    alike = between / max(1, classes * (classes - 1))
+    spread = text.var(0) if classes > 1 else torch.zeros_like(alike)
+    return variance * spread - likeness * alike
+
+
+class Refined:
+    """The shots in the kept channels, and how unexpected each of them is for the text."""
+
+    def __init__(self, shots: Shots, text: Tensor, channels: Tensor) -> None:
+        self._channels = channels
+        self._keys = unit_rows(shots.features[:, channels])
+        self._values = torch.nn.functional.one_hot(shots.labels, len(text)).to(text)
+        said = (self._keys @ unit_rows(text[:, channels]).mT).softmax(1)
+        rows = torch.arange(len(said), device=said.device)
+        self._surprise = torch.log2((1 + EPSILON) / (said[rows, shots.labels] + EPSILON))
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """The vote of the shots (1, m, c)."""
+        trusted = (numbers["gamma"] * self._surprise).exp()[:, None] * self._values
+        queries = unit_rows(features[:, self._channels])
+        return (kernel(queries, self._keys, numbers["beta"]) @ trusted)[None]

@@ -1,0 +1,80 @@
+"""GDA (Wang et al., ICLR 2024): a linear discriminant of the shots beside the text.
+
+    w_y = P μ_y        b_y = −½ μ_yᵀ P μ_y − log c        P = d · [(N − 1) Σ̂ + tr(Σ̂) · I]⁻¹
+    logits = s · f W + α · (f [w_1 … w_c] + b)
+
+μ are class means and Σ̂ is the covariance within classes, over all N samples: every augmented view
+of a shot is a sample of its own. Its authors choose α on the full validation set; on ImageNet that
+is the test set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.feature_maps import within_class
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+
+class GDAClassifier(AdditiveClassifier):
+    """Gaussian discriminant analysis with one shrunk precision for all classes.
+
+    Parameters
+    ----------
+    text_prior : what the text says; None gives the discriminant alone.
+    alpha : weight of the discriminant, a number or "auto".
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {
+        "alpha": tuple(10.0**power for power in range(-4, 3))
+    }
+    _shipped: ClassVar[Numbers] = {"alpha": 0.1}
+
+    @extends_options(AdditiveClassifier)
+    def __init__(self, *, alpha: float | Auto = "auto", **options: Any) -> None:
+        super().__init__(**options)
+        self.alpha = alpha
+
+    def _learn(self, shots: Shots) -> Discriminant:
+        samples, labels = shots.samples()
+        return Discriminant.of(samples, labels, shots.n_classes)
+
+
+class Discriminant(NamedTuple):
+    """A linear score (c, d) and its offset (c,); a class without a sample has score 0."""
+
+    weight: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(cls, samples: Tensor, labels: Tensor, classes: int) -> Discriminant:
+        """The discriminant of samples (N, d)."""
+        n, d = samples.shape
+        counts = torch.bincount(labels, minlength=classes).to(samples)
+        sums = samples.new_zeros(classes, d).index_add(0, labels, samples)
+        means = sums / counts.clamp(min=1)[:, None]
+        centred = within_class(samples, labels)
+        scatter = centred.mT @ centred  # (N − 1) Σ̂
+        eye = torch.eye(d, dtype=samples.dtype, device=samples.device)
+        spread = scatter.trace() / max(1, n - 1)
+        if float(spread) <= torch.finfo(samples.dtype).eps:
+            # One sample a class: nothing is known of the scatter, all directions count alike.
+            weight = means
+        else:
+            weight = d * torch.linalg.solve(scatter + spread * eye, means.mT).mT
+        offset = -0.5 * (weight * means).sum(1) - math.log(classes)
+        seen = counts > 0
+        return cls(weight * seen[:, None], offset * seen)
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """(1, m, c)."""
+        return (features @ self.weight.mT + self.offset)[None]

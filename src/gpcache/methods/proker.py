@@ -1,0 +1,81 @@
+"""ProKeR (Bendou et al., CVPR 2025): kernel ridge regression on what the text leaves unsaid.
+
+    R = Y − F W        a = (K / λ + I)⁻¹ R        logits = s · (f W + k(f) a)
+
+with cosines F W, not logits, in the residual. As (K/λ + I)⁻¹ = λ (K + λI)⁻¹, this is the mean of a
+Gaussian process whose prior mean is the text, multiplied by λ: λ is at once the noise and the
+weight of the cache. Its authors take every view of a shot as a key of its own, and choose β and λ
+on the validation set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.cholesky import cholesky, solve
+from gpcache.gp.kernels import gram, kernel
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+
+class ProKeRClassifier(AdditiveClassifier):
+    """The prior-mean Gaussian process scaled by its noise.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed, as the residual is taken from it.
+    beta, lam : sharpness of the kernel and ridge λ, numbers or "auto".
+    alpha : weight of the cache beside the text, on the scale of the text's logits; 1 in the paper.
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {
+        "beta": (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
+        "lam": (0.001, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    }
+    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 3.0, "lam": 0.05}
+    _needs_text: ClassVar[bool] = True
+
+    @extends_options(AdditiveClassifier)
+    def __init__(
+        self,
+        *,
+        beta: float | Auto = "auto",
+        lam: float | Auto = "auto",
+        alpha: float | Auto = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.beta = beta
+        self.lam = lam
+        self.alpha = alpha
+
+    def _learn(self, shots: Shots) -> Ridge:
+        assert self.text_prior is not None
+        assert self._text is not None
+        scale = self.text_prior.logit_scale
+        keys, labels = shots.samples()
+        values = torch.nn.functional.one_hot(labels, shots.n_classes).to(keys)
+        return Ridge(keys, values - keys @ self._text.mT / scale, scale)
+
+
+class Ridge:
+    """Keys (n, d) with residuals (n, c); solved for each β and λ that is asked for."""
+
+    def __init__(self, keys: Tensor, residuals: Tensor, scale: float) -> None:
+        self._keys, self._residuals, self._scale = keys, residuals, scale
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """s · k(f) (K/λ + I)⁻¹ R as (1, m, c)."""
+        beta, lam = numbers["beta"], numbers["lam"]
+        lifted = gram(self._keys, beta) / lam
+        lifted.diagonal().add_(1.0)
+        weights = solve(cholesky(lifted), self._residuals)
+        return self._scale * (kernel(features, self._keys, beta) @ weights)[None]

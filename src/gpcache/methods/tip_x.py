@@ -1,0 +1,96 @@
+"""Tip-X (Udandarao et al., ICCV 2023) with few shots: Tip-Adapter plus how text sees both images.
+
+    p(x) = softmax(x W / T), T = ½        M_j = KL(p(f) ‖ p(F_j))
+    logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y − γ · ψ(M) Y
+
+ψ rescales M to the range of the cosines f Fᵀ. The authors take that range over the whole test
+matrix, so that an answer depends on what else is asked, and over validation rows for the test rows;
+here both ranges are those of the shots among themselves, the same for every query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import kernel_of
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+TEMPERATURE = 0.5
+
+
+class TipXClassifier(AdditiveClassifier):
+    """Two votes of each shot: by the similarity of the images, and of their likeness to the text.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    alpha, gamma : weights of the two votes; beta : sharpness of the first. Numbers or "auto".
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {
+        "alpha": tuple(0.1 + step * (50 - 0.1) / 20 for step in range(20)),
+        "gamma": tuple(0.1 + step * (30 - 0.1) / 10 for step in range(10)),
+    }
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {
+        "beta": (5.5, 1.0, 2.0, 3.5, 8.0, 12.0, 20.0, 35.0, 50.0)
+    }
+    _shipped: ClassVar[Numbers] = {"alpha": 8.0, "gamma": 1.0, "beta": 5.5}
+    _needs_text: ClassVar[bool] = True
+
+    @extends_options(AdditiveClassifier)
+    def __init__(
+        self,
+        *,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        gamma: float | Auto = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.alpha = alpha
+        self.beta = beta
+        self.gamma = gamma
+
+    def _learn(self, shots: Shots) -> TwoVotes:
+        assert self.text_prior is not None
+        assert self._text is not None
+        values = torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(shots.features)
+        return TwoVotes(shots.features, values, self._text / self.text_prior.logit_scale)
+
+
+class TwoVotes:
+    """Keys (n, d), values (n, c) and unit text vectors (c, d)."""
+
+    def __init__(self, keys: Tensor, values: Tensor, text: Tensor) -> None:
+        self._keys, self._values, self._text = keys, values, text
+        self._signature = self._log_signature(keys)
+        cosines, divergences = self._compared(keys)
+        self._cosine_range = float(cosines.min()), float(cosines.max())
+        self._divergence_range = float(divergences.min()), float(divergences.max())
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """The vote by similarity and, with its sign, the vote by divergence (2, m, c)."""
+        cosines, divergences = self._compared(features)
+        low, high = self._divergence_range
+        share = (divergences - low) / max(high - low, torch.finfo(cosines.dtype).tiny)
+        bottom, top = self._cosine_range
+        likeness = bottom + share * (top - bottom)
+        votes = (kernel_of(cosines, numbers["beta"]), -likeness)
+        return torch.stack([vote @ self._values for vote in votes])
+
+    def _log_signature(self, features: Tensor) -> Tensor:
+        return (features @ self._text.mT / TEMPERATURE).log_softmax(1)
+
+    def _compared(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and Kullback–Leibler divergences (m, n) of rows and keys."""
+        signature = self._log_signature(features)
+        own = (signature.exp() * signature).sum(1, keepdim=True)
+        return features @ self._keys.mT, own - signature.exp() @ self._signature.mT
