@@ -89,7 +89,7 @@ def suspicious(classifier: ImageClassifier, model: CacheClassifier) -> list[Case
     cases = []
     for finding in classifier.suspects()[:CASES]:
         picture = classifier.picture(finding.row)
-        if picture is None or finding.suggestion is None:
+        if picture is None or finding.probability is None:
             continue
         features = model._shots.features[finding.row : finding.row + 1].cpu().numpy()
         example, suggestion = classifier.examples[finding.row], str(finding.suggestion)
@@ -99,7 +99,7 @@ def suspicious(classifier: ImageClassifier, model: CacheClassifier) -> list[Case
                 example.name,
                 truth=example.label,
                 answer=suggestion,
-                probability=float(finding.score),
+                probability=finding.probability,
                 evidence_for=suggestion,
                 **_evidence(classifier, features, suggestion, itself=finding.row),
             )

@@ -17,6 +17,8 @@ from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.shots import Shots
 from gpcache.methods.tip_x import TipXClassifier
 
+# In float64, which is the default on a CPU only.
+HERE = {"device": "cpu"}
 FIXED = {
     GDAClassifier: {"alpha": 0.7},
     ProKeRClassifier: {"beta": 2.0, "lam": 0.3},
@@ -53,7 +55,7 @@ def problem():
 
 
 def fitted(method, problem, **options):
-    model = method(text_prior=problem.prior, device="cpu", **FIXED[method] | options)
+    model = method(text_prior=problem.prior, **HERE, **FIXED[method] | options)
     return model.fit(problem.X, problem.labels)
 
 
@@ -73,9 +75,9 @@ def test_gda_is_its_equation(problem):
 
 
 def test_gda_takes_every_view_as_a_sample(problem):
-    model = GDAClassifier(text_prior=problem.prior, alpha=0.7)
+    model = GDAClassifier(text_prior=problem.prior, **HERE, alpha=0.7)
     model.fit(problem.X, problem.labels, views=problem.views)
-    flat = GDAClassifier(text_prior=problem.prior, alpha=0.7)
+    flat = GDAClassifier(text_prior=problem.prior, **HERE, alpha=0.7)
     flat.fit(problem.views.reshape(-1, 12), np.repeat(problem.labels, 3))
     np.testing.assert_allclose(model.logits(problem.Q), flat.logits(problem.Q), atol=1e-9)
 
@@ -93,7 +95,7 @@ def test_proker_is_its_equation(problem):
 def test_proker_is_the_prior_mean_process_scaled_by_its_noise(problem):
     """λ times the posterior mean of a Gaussian process on the same residuals."""
     process = GPCacheClassifier(
-        beta=2.0, noise=0.3, alpha=1.0, kernel_space="raw", prior="zero_shot", precision="exact"
+        beta=2.0, noise=0.3, alpha=1.0, kernel_space="raw", prior="zero_shot", **HERE
     )
     residual = problem.hot - problem.X @ problem.text.T
     process.fit(problem.X, problem.labels)
@@ -131,7 +133,9 @@ def test_tip_x_is_its_equation(problem):
 
 def test_tip_x_without_its_second_vote_is_tip_adapter(problem):
     options = {"alpha": 3.0, "beta": 2.0}
-    tip = TipAdapterClassifier(text_prior=problem.prior, **options).fit(problem.X, problem.labels)
+    tip = TipAdapterClassifier(text_prior=problem.prior, **HERE, **options).fit(
+        problem.X, problem.labels
+    )
     found = fitted(TipXClassifier, problem, gamma=0.0)
     np.testing.assert_allclose(found.logits(problem.Q), tip.logits(problem.Q), atol=1e-9)
 
@@ -174,7 +178,7 @@ def test_ape_is_its_equation(problem):
 
 
 def test_ape_with_all_channels_and_no_trust_is_tip_adapter(problem):
-    tip = TipAdapterClassifier(text_prior=problem.prior, alpha=3.0, beta=2.0)
+    tip = TipAdapterClassifier(text_prior=problem.prior, **HERE, alpha=3.0, beta=2.0)
     tip.fit(problem.X, problem.labels)
     found = fitted(APEClassifier, problem, gamma=0.0, channels=1.0)
     np.testing.assert_allclose(found.logits(problem.Q), tip.logits(problem.Q), atol=1e-9)
@@ -183,7 +187,7 @@ def test_ape_with_all_channels_and_no_trust_is_tip_adapter(problem):
 @pytest.mark.parametrize("method", FIXED)
 def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem):
     """The folds learned anew by hand at the chosen shape; α by a scalar minimiser."""
-    model = method(text_prior=problem.prior, alpha="auto", n_folds=3)
+    model = method(text_prior=problem.prior, **HERE, alpha="auto", n_folds=3)
     model.fit(problem.X, problem.labels)
     shape = {name: getattr(model, f"{name}_") for name in FIXED[method] if name != "alpha"}
     labels = torch.tensor(problem.labels)
@@ -194,7 +198,7 @@ def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem
     def loss(alpha):
         parts = []
         for k in np.unique(fold[fold >= 0]):
-            part = method(text_prior=problem.prior, **shape, alpha=alpha)
+            part = method(text_prior=problem.prior, **HERE, **shape, alpha=alpha)
             part.fit(problem.X[fold != k], problem.labels[fold != k])
             parts.append(part.logits(problem.X[fold == k]))
         logits = np.concatenate(parts)
@@ -215,7 +219,7 @@ def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem
 def test_a_validation_set_decides_where_it_is_given(method, problem):
     options = dict.fromkeys(FIXED[method], "auto")
     for criterion in ("nll", "accuracy"):
-        model = method(text_prior=problem.prior, criterion=criterion, **options)
+        model = method(text_prior=problem.prior, **HERE, criterion=criterion, **options)
         model.fit(problem.X, problem.labels, validation=(problem.Q, problem.truth))
         for column in ("nll", "accuracy", "score", *FIXED[method]):
             assert len(model.search_[column]) == len(model.search_["score"])
@@ -229,7 +233,7 @@ def test_a_validation_set_decides_where_it_is_given(method, problem):
 @pytest.mark.parametrize("method", FIXED)
 def test_one_shot_takes_what_is_shipped(method):
     problem = Problem((1, 1, 1, 1))
-    model = method(text_prior=problem.prior).fit(problem.X, problem.labels)
+    model = method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
     assert {name: getattr(model, f"{name}_") for name in method._shipped} == method._shipped
     assert np.isfinite(model.predict_proba(problem.Q)).all()
 
@@ -237,15 +241,15 @@ def test_one_shot_takes_what_is_shipped(method):
 @pytest.mark.parametrize("method", FIXED)
 def test_a_class_without_shots_is_still_answered_by_its_text(method):
     problem = Problem((4, 3, 3, 0))
-    model = method(text_prior=problem.prior).fit(problem.X, problem.labels)
+    model = method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
     assert model.predict_proba(problem.text).argmax(1)[3] == 3
 
 
 @pytest.mark.parametrize("method", FIXED)
 def test_the_order_of_rows_means_nothing(method, problem):
     order = np.random.default_rng(5).permutation(len(problem.X))
-    one = method(text_prior=problem.prior).fit(problem.X, problem.labels)
-    other = method(text_prior=problem.prior).fit(problem.X[order], problem.labels[order])
+    one = method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
+    other = method(text_prior=problem.prior, **HERE).fit(problem.X[order], problem.labels[order])
     np.testing.assert_allclose(one.logits(problem.Q), other.logits(problem.Q), atol=1e-7)
 
 
@@ -255,12 +259,14 @@ def test_mistakes_are_one_sentence(method, problem):
         with pytest.raises(DataError, match=f"{method.__name__} needs text"):
             method().fit(problem.X, problem.labels)
     with pytest.raises(DataError, match=f"alpha of {method.__name__} must be 'auto' or a number"):
-        method(text_prior=problem.prior, alpha=-1).fit(problem.X, problem.labels)
+        method(text_prior=problem.prior, **HERE, alpha=-1).fit(problem.X, problem.labels)
     with pytest.raises(ProtocolError, match="chooses on a validation set"):
-        method(text_prior=problem.prior, selection="validation").fit(problem.X, problem.labels)
+        method(text_prior=problem.prior, **HERE, selection="validation").fit(
+            problem.X, problem.labels
+        )
     with pytest.raises(DataError, match="views must have shape"):
-        method(text_prior=problem.prior).fit(problem.X, problem.labels, views=problem.X)
+        method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels, views=problem.X)
 
 
 def test_gda_passes_the_checks_of_scikit_learn():
-    check_estimator(GDAClassifier())
+    check_estimator(GDAClassifier(**HERE))

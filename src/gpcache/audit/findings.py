@@ -16,7 +16,8 @@ class Finding:
     """One suspicion about the row of this number, in a sentence.
 
     score ranks findings of one kind: the probability that a label is wrong, the cosine of copies,
-    the nats that the other rows gain from a removal, the deviations of an outlier.
+    the nats that the other rows gain from a removal, the deviations of an outlier. `probability`
+    is that of the suggestion, where there is one.
     """
 
     kind: Kind
@@ -25,3 +26,4 @@ class Finding:
     suggestion: Any | None
     other: int | None
     sentence: str
+    probability: float | None = None

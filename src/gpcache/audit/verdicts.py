@@ -40,7 +40,7 @@ def label_findings(rows: LabelledRows, judge: Judge) -> list[Finding]:
             f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({mine:.0%}), but looks like "
             f"{shown(suggestion)} ({its:.0%})."
         )
-        found.append(Finding("label", rows.numbers[row], 1 - mine, suggestion, None, sentence))
+        found.append(Finding("label", rows.numbers[row], 1 - mine, suggestion, None, sentence, its))
     return found
 
 
