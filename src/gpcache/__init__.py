@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "APEClassifier",
+    "CLAPClassifier",
+    "CLIPAdapterClassifier",
     "DataError",
     "EncoderError",
     "FeatureStore",
@@ -31,6 +33,7 @@ __all__ = [
     "GPCacheFClassifier",
     "ImageClassifier",
     "ImageRefusedError",
+    "LinearProbeClassifier",
     "MissingExtraError",
     "ModelFileError",
     "NumericalError",
@@ -38,6 +41,7 @@ __all__ = [
     "Prompts",
     "ProtocolError",
     "StoreError",
+    "TaskResClassifier",
     "TextPrior",
     "TipAdapterClassifier",
     "TipAdapterFClassifier",
@@ -51,13 +55,17 @@ __all__ = [
 # Public name → the module that defines it.
 _LAZY = {
     "APEClassifier": "gpcache.methods",
+    "CLAPClassifier": "gpcache.methods",
+    "CLIPAdapterClassifier": "gpcache.methods",
     "FeatureStore": "gpcache.features.store",
     "GDAClassifier": "gpcache.methods",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
     "ImageClassifier": "gpcache.classifier",
+    "LinearProbeClassifier": "gpcache.methods",
     "ProKeRClassifier": "gpcache.methods",
     "Prompts": "gpcache.prompts",
+    "TaskResClassifier": "gpcache.methods",
     "TextPrior": "gpcache.methods",
     "TipAdapterClassifier": "gpcache.methods",
     "TipAdapterFClassifier": "gpcache.methods",
@@ -73,10 +81,14 @@ if TYPE_CHECKING:
     from gpcache.features.store import FeatureStore
     from gpcache.methods import (
         APEClassifier,
+        CLAPClassifier,
+        CLIPAdapterClassifier,
         GDAClassifier,
         GPCacheClassifier,
         GPCacheFClassifier,
+        LinearProbeClassifier,
         ProKeRClassifier,
+        TaskResClassifier,
         TextPrior,
         TipAdapterClassifier,
         TipAdapterFClassifier,

@@ -72,7 +72,7 @@ def test_a_method_comes_back_and_can_be_updated(case, text, problem):
     found = restore(written(original), device="cpu")
     assert type(found) is type(original)
     assert_same(found, original, problem.queries)
-    if name == "zero-shot":
+    if not hasattr(original, "search_"):
         return
     assert list(found.search_) == list(original.search_)
     for column in original.search_:

@@ -47,6 +47,7 @@ class AdditiveClassifier(FeatureClassifier):
     #: What is taken where nothing can be held out.
     _shipped: ClassVar[Numbers]
     _needs_text: ClassVar[bool] = False
+    _uses_text: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class AdditiveClassifier(FeatureClassifier):
         features, labels = self._read_training(X, y)
         if self._needs_text and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
-        self._text = self._text_vectors()
+        self._text = self._text_vectors() if self._uses_text else None
         shots = self._shots = self._make_shots(features, self._label_numbers(labels), views)
         held_out = None if validation is None else self._read_validation(validation)
         self._learned = self._learn(shots)
@@ -109,6 +110,8 @@ class AdditiveClassifier(FeatureClassifier):
 
     def restored(self, shots: Shots, numbers: Numbers) -> None:
         """Learn again from shots that were saved, at the numbers that were chosen then."""
+        if not self._uses_text:
+            self._text = None
         self._shots, self._numbers = shots, numbers
         self._learned = self._learn(shots)
         self._show_numbers()

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from gpcache.errors import DataError
 from gpcache.methods.ape import APEClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.clap import CLAPClassifier
+from gpcache.methods.clip_adapter import CLIPAdapterClassifier
 from gpcache.methods.gda import GDAClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.proker import ProKeRClassifier
+from gpcache.methods.task_res import TaskResClassifier
 from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
 from gpcache.methods.tip_x import TipXClassifier
 from gpcache.methods.zero_shot import ZeroShotClassifier
@@ -35,6 +39,9 @@ _TIP_X = "Udandarao et al., 2023, SuS-X: Training-Free Name-Only Transfer of Vis
 _APE = "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
 _GDA = "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation"
 _PROKER = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
+_TASK_RES = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"
+_CLIP_ADAPTER = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"
+_CLAP = "Silva-Rodríguez et al., 2024, A Closer Look at the Few-Shot Adaptation of Large VLMs"
 _CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
 
 _METHODS = (
@@ -46,6 +53,10 @@ _METHODS = (
     Method("ape", _APE, False, ("text", "shots"), APEClassifier),
     Method("gda", _GDA, False, ("shots",), GDAClassifier),
     Method("proker", _PROKER, False, ("text", "shots"), ProKeRClassifier),
+    Method("task-res", _TASK_RES, True, ("text", "shots"), TaskResClassifier),
+    Method("clip-adapter", _CLIP_ADAPTER, True, ("text", "shots"), CLIPAdapterClassifier),
+    Method("clap", _CLAP, True, ("text", "shots"), CLAPClassifier),
+    Method("linear-probe", _CLIP, True, ("shots",), LinearProbeClassifier),
     Method("zero-shot", _CLIP, False, ("text",), ZeroShotClassifier),
 )
 

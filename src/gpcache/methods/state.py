@@ -24,6 +24,7 @@ from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
 from gpcache.methods.shots import Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.trained_head import TrainedHeadClassifier
 from gpcache.search import Choice
 
 # Options that are arrays or belong to a machine, not to the model.
@@ -64,6 +65,9 @@ def state_of(model: FeatureClassifier) -> State:
         settings["numbers"] = model._numbers
         _add_shots(model._shots, arrays)
         _add_evidence(model.loo_, model.search_, settings, arrays)
+    elif isinstance(model, TrainedHeadClassifier):
+        _add_tensors(arrays, **{f"parameter{i}": one for i, one in enumerate(model.parameters_)})
+        _add_evidence(model.loo_, {}, settings, arrays)
     return State(settings, arrays)
 
 
@@ -145,6 +149,11 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     elif isinstance(model, AdditiveClassifier):
         model.restored(_read_shots(model, arrays), settings["numbers"])
         model.loo_, model.search_ = _read_evidence(state)
+    elif isinstance(model, TrainedHeadClassifier):
+        tensor = _reader(model, arrays)
+        numbered = (tensor(f"parameter{i}") for i in range(len(arrays)))
+        model.restored([one for one in numbered if one is not None])
+        model.loo_, _ = _read_evidence(state)
     return model
 
 

@@ -1,9 +1,10 @@
-"""The one training loop: AdamW, cosine per step, shuffled batches, the last epoch counts."""
+"""The one training loop: cosine per step, shuffled batches, the last epoch counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ class Training:
     weight_decay: float = 1e-2
     epsilon: float = 1e-4
     seed: int = 0
+    optimiser: Literal["adamw", "adam", "sgd"] = "adamw"
 
 
 def train(
@@ -30,21 +32,17 @@ def train(
     labels: Tensor,
     training: Training,
     *,
+    penalty: Callable[[], Tensor] | None = None,
     description: str = "training",
 ) -> list[float]:
     """Minimise the cross-entropy of logits(rows) against labels (n,); returns the epochs' losses.
 
-    `logits` maps row numbers (b,) to logits (b, c). Nothing is chosen along the way: there is no
-    validation here, and no best epoch.
+    `logits` maps row numbers (b,) to logits (b, c); `penalty` is added to every step's loss.
+    Nothing is chosen along the way: there is no validation here, and no best epoch.
     """
     n = len(labels)
     generator = torch.Generator().manual_seed(training.seed)
-    optimiser = torch.optim.AdamW(
-        parameters,
-        lr=training.learning_rate,
-        weight_decay=training.weight_decay,
-        eps=training.epsilon,
-    )
+    optimiser = _optimiser(parameters, training)
     steps = training.epochs * -(-n // training.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
     history = []
@@ -55,6 +53,8 @@ def train(
             order = torch.randperm(n, generator=generator).to(labels.device)
             for rows in torch.split(order, training.batch_size):
                 loss = torch.nn.functional.cross_entropy(logits(rows), labels[rows])
+                if penalty is not None:
+                    loss = loss + penalty()
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
@@ -68,3 +68,11 @@ def train(
                     f"({training.learning_rate:g}) or raise the noise."
                 )
     return history
+
+
+def _optimiser(parameters: Sequence[Tensor], training: Training) -> torch.optim.Optimizer:
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimiser == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
+    kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=rate, weight_decay=decay, eps=training.epsilon)

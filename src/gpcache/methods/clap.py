@@ -1,0 +1,58 @@
+"""CLAP (Silva-Rodríguez et al., CVPR 2024): class prototypes held to the text where it is right.
+
+    logits = s · f · w_y / ‖w_y‖        loss = cross-entropy + mean_y ω_y ‖w_y − t_y‖²
+
+w starts at the text t. ω_y is the mean zero-shot probability of the class on its own shots: a class
+that the text knows well may not move far. Made to need no validation set.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+
+
+class CLAPClassifier(TrainedHeadClassifier):
+    """A linear classifier that starts at the text and is pulled back to it.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    epochs, batch_size, learning_rate, weight_decay : of SGD with momentum and a cosine schedule.
+    **options : calibrate, n_folds, device, dtype, random_state.
+    """
+
+    _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
+
+    @extends_options(TrainedHeadClassifier)
+    def __init__(self, *, epochs: int = 300, learning_rate: float = 0.1, **options: Any) -> None:
+        super().__init__(epochs=epochs, learning_rate=learning_rate, **options)
+
+    def _start(self, text: Tensor) -> Parameters:
+        return [text]
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        assert self.text_prior is not None
+        return self.text_prior.logit_scale * features @ unit_rows(parameters[0]).mT
+
+    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor:
+        trust = class_trust(shots)
+        return (trust * (parameters[0] - text).square().sum(1)).mean()
+
+
+def class_trust(shots: Shots) -> Tensor:
+    """ω (c,): the mean zero-shot probability of each class on its own shots; 1 without any."""
+    assert shots.zero_shot is not None
+    rows = torch.arange(len(shots), device=shots.labels.device)
+    own = shots.zero_shot.softmax(1)[rows, shots.labels]
+    counts = torch.bincount(shots.labels, minlength=shots.n_classes)
+    sums = own.new_zeros(shots.n_classes).index_add(0, shots.labels, own)
+    # A class without a shot is held to its text: nothing speaks for moving it.
+    return torch.where(counts > 0, sums / counts.clamp(min=1), 1.0)

@@ -1,0 +1,62 @@
+"""CLIP-Adapter (Gao et al., IJCV 2023): a small network on the image feature, mixed with it.
+
+    a(x) = ReLU(U₂ ReLU(U₁ x))        x′ = ratio · a(x) + (1 − ratio) · x        logits = s · x′ W
+
+with U₁: d → d/4, U₂: d/4 → d, no bias, and x′ scaled to length one. The paper feeds features before
+they are scaled to length one; stores keep unit vectors, so here x has length one.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.arguments import positive
+from gpcache.methods.base import extends_options
+from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+
+REDUCTION = 4
+
+
+class CLIPAdapterClassifier(TrainedHeadClassifier):
+    """An adapter on the image side.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    ratio : share of the adapter's answer; 0.2 in the paper.
+    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule.
+    **options : calibrate, n_folds, device, dtype, random_state.
+    """
+
+    @extends_options(TrainedHeadClassifier)
+    def __init__(self, *, ratio: float = 0.2, **options: Any) -> None:
+        super().__init__(**options)
+        self.ratio = ratio
+
+    def _start(self, text: Tensor) -> Parameters:
+        ratio = positive("ratio", self.ratio, owner=self, allow_zero=True, auto=False)
+        if ratio > 1:
+            raise DataError(f"ratio of CLIPAdapterClassifier is a share of at most 1, got {ratio}.")
+        generator = torch.Generator().manual_seed(int(self.random_state))
+        width = text.shape[1]
+        inner = max(1, width // REDUCTION)
+
+        def drawn(rows: int, columns: int) -> Tensor:
+            # As torch starts its linear layers: uniform within 1 / √columns.
+            values = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+            return ((2 * values - 1) / sqrt(columns)).to(text)
+
+        return [drawn(inner, width), drawn(width, inner)]
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        assert self.text_prior is not None
+        first, second = parameters
+        adapted = torch.relu(torch.relu(features @ first.mT) @ second.mT)
+        mixed = unit_rows(self.ratio * adapted + (1 - self.ratio) * features)
+        return self.text_prior.logit_scale * mixed @ text.mT

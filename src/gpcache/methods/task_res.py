@@ -1,0 +1,54 @@
+"""TaskRes (Yu et al., CVPR 2023): the text classifier plus a trained residual of each class.
+
+    t′_y = t_y + α · x_y        logits = s · f · t′_y / ‖t′_y‖
+
+x starts at zero, so that training starts at zero-shot. The paper adds x to text embeddings before
+they are scaled to length one; here the text vectors have length one already.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.arguments import positive
+from gpcache.methods.base import extends_options
+from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+
+
+class TaskResClassifier(TrainedHeadClassifier):
+    """Text vectors that move a little.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    residual_scale : α of the residual; 0.5 in the paper (1 for Flowers).
+    epochs, batch_size, learning_rate, weight_decay : of Adam with a cosine schedule.
+    **options : calibrate, n_folds, device, dtype, random_state.
+    """
+
+    _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adam"
+
+    @extends_options(TrainedHeadClassifier)
+    def __init__(
+        self,
+        *,
+        residual_scale: float = 0.5,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 5e-4,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **options)
+        self.residual_scale = residual_scale
+
+    def _start(self, text: Tensor) -> Parameters:
+        positive("residual_scale", self.residual_scale, owner=self, auto=False)
+        return [torch.zeros_like(text)]
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        assert self.text_prior is not None
+        moved = unit_rows(text + self.residual_scale * parameters[0])
+        return self.text_prior.logit_scale * features @ moved.mT

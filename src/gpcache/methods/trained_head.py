@@ -1,0 +1,179 @@
+"""Methods that train a small head on features by cross-entropy: what TaskRes and its kin share.
+
+Nothing is chosen: the settings are the papers', the last epoch counts. The temperature, and what
+the model says of its own shots, come from training anew in folds of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.methods.arguments import label_array, positive, whole
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.model import HeldOutReport
+from gpcache.methods.selection import folds_protocol
+from gpcache.methods.shots import Shots
+from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.training import Training, train
+from gpcache.probability import fit_temperature
+
+Parameters = list[Tensor]
+
+
+class TrainedHeadClassifier(FeatureClassifier):
+    """Base of trained heads; a subclass names its parameters and what it makes of them."""
+
+    _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
+
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        epochs: int = 100,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        calibrate: bool = True,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.text_prior = text_prior
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.calibrate = calibrate
+        self.n_folds = n_folds
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    # What a subclass fills in.
+
+    def _start(self, text: Tensor) -> Parameters:
+        """What is trained, at step 0, for unit text vectors (c, d)."""
+        raise AssertionError("a trained head names its parameters")
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        """Logits (m, c) of rows (m, d), from unit text vectors (c, d)."""
+        raise AssertionError("a trained head says what it makes of its parameters")
+
+    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor | None:
+        """What is added to the loss."""
+        return None
+
+    # What all have.
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """Train on shots X (n, d) with labels y (n,), and on augmented views (n, v, d) of them.
+
+        A `validation` set, if given, sets the temperature and nothing else.
+        """
+        self._check_options()
+        features, labels = self._read_training(X, y)
+        if self.text_prior is None:
+            raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
+        self._read_text()
+        numbers = self._label_numbers(labels)
+        zero_shot = self.text_prior.logit_scale * features @ self._unit_text.mT
+        classes = len(self.classes_)
+        shots = Shots.make(features, numbers, zero_shot, classes=classes, residual=False)
+        if views is not None:
+            shots = shots.with_views(self._read_views(views, features))
+        self.parameters_, self.training_loss_ = self._trained(shots)
+        self._calibrate(shots, validation)
+        return self
+
+    def restored(self, parameters: Parameters) -> None:
+        """Take parameters that were trained before."""
+        self._read_text()
+        self.parameters_ = parameters
+
+    def _read_text(self) -> None:
+        scaled = self._text_vectors()
+        assert scaled is not None
+        assert self.text_prior is not None
+        self._unit_text = scaled / self.text_prior.logit_scale
+
+    def _check_options(self) -> None:
+        whole("epochs", self.epochs, least=0)
+        whole("batch_size", self.batch_size, least=1)
+        whole("n_folds", self.n_folds, least=2)
+        whole("random_state", self.random_state, least=0)
+        positive("learning_rate", self.learning_rate, owner=self, auto=False)
+        positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
+
+    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+        text = self._unit_text
+        parameters = [start.clone().requires_grad_() for start in self._start(text)]
+        queries, labels = shots.samples()
+        penalised = self._penalty(parameters, text, shots) is not None
+
+        def logits(rows: Tensor) -> Tensor:
+            return self._head(parameters, queries[rows], text)
+
+        def penalty() -> Tensor:
+            found = self._penalty(parameters, text, shots)
+            assert found is not None
+            return found
+
+        history = train(
+            parameters,
+            logits,
+            labels,
+            Training(
+                self.epochs,
+                self.batch_size,
+                self.learning_rate,
+                self.weight_decay,
+                seed=int(self.random_state),
+                optimiser=self._optimiser,
+            ),
+            penalty=penalty if penalised else None,
+            description=type(self).__name__,
+        )
+        return [parameter.detach() for parameter in parameters], history
+
+    def _calibrate(self, shots: Shots, validation: Any) -> None:
+        self.temperature_ = 1.0
+        protocol = "none: most classes have one shot"
+        if validation is not None:
+            rows, truth = validation
+            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not asked for")
+            labels = self._label_numbers(label_array("validation", truth))
+            self.temperature_ = fit_temperature(self._logits(self._read_queries(rows)), labels)
+            return
+        if not self.calibrate or not shots.can_be_held_out():
+            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
+            return
+        fold = shots.folds(self.n_folds, int(self.random_state))
+        numbers = torch.unique(fold[fold >= 0]).tolist()
+        found = []
+        for k in numbers:
+            parameters, _ = self._trained(shots[fold != k])
+            with torch.no_grad():
+                found.append(self._head(parameters, shots.features[fold == k], self._unit_text))
+        held = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
+        logits, labels = torch.cat(found), shots.labels[held]
+        self.temperature_ = fit_temperature(logits, labels)
+        self.loo_ = HeldOutReport.of(
+            logits, labels, held, self.temperature_, len(shots), folds_protocol(len(numbers))
+        )
+
+    def _logits(self, features: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._head(self.parameters_, features, self._unit_text)

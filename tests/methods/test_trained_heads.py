@@ -1,0 +1,222 @@
+"""TaskRes, CLIP-Adapter, CLAP and the linear probe against plain autograd and scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import check_estimator
+
+from gpcache import DataError, TextPrior
+from gpcache.methods import (
+    CLAPClassifier,
+    CLIPAdapterClassifier,
+    LinearProbeClassifier,
+    TaskResClassifier,
+    ZeroShotClassifier,
+)
+from gpcache.methods.clap import class_trust
+from gpcache.methods.shots import Shots
+
+SCALE = 20.0
+HERE = {"device": "cpu"}
+HEADS = [TaskResClassifier, CLIPAdapterClassifier, CLAPClassifier]
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+class Problem:
+    """Four classes whose text is off, unequal shots, 12 columns."""
+
+    def __init__(self, shots=(4, 3, 2, 3)):
+        generator = np.random.default_rng(0)
+        centres = unit(generator.normal(size=(4, 12)))
+        self.text = unit(centres + 0.3 * generator.normal(size=(4, 12)))
+        self.labels = np.repeat(np.arange(4), shots)
+        self.X = unit(3 * centres[self.labels] + generator.normal(size=(len(self.labels), 12)))
+        self.truth = np.arange(200) % 4
+        self.Q = unit(3 * centres[self.truth] + generator.normal(size=(200, 12)))
+        self.prior = TextPrior(list(range(4)), self.text, SCALE)
+
+
+@pytest.fixture
+def problem():
+    return Problem()
+
+
+def by_hand(head, problem, optimiser, *, epochs, penalty=None):
+    """Full-batch training by torch alone, cosine per step."""
+    X, labels = torch.tensor(problem.X), torch.tensor(problem.labels)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    for _ in range(epochs):
+        loss = torch.nn.functional.cross_entropy(head(X), labels)
+        loss = loss if penalty is None else loss + penalty()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        return head(torch.tensor(problem.Q)).numpy()
+
+
+def test_task_res_is_plain_autograd(problem):
+    text = torch.tensor(problem.text)
+    x = torch.zeros_like(text, requires_grad=True)
+
+    def head(rows):
+        return SCALE * rows @ torch.nn.functional.normalize(text + 0.5 * x, dim=1).T
+
+    optimiser = torch.optim.Adam([x], lr=2e-3, weight_decay=5e-4, eps=1e-4)
+    expected = by_hand(head, problem, optimiser, epochs=30)
+    model = TaskResClassifier(text_prior=problem.prior, epochs=30, **HERE)
+    found = model.fit(problem.X, problem.labels).logits(problem.Q)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_clip_adapter_is_plain_autograd(problem):
+    start = CLIPAdapterClassifier(text_prior=problem.prior, epochs=0, **HERE)
+    start.fit(problem.X, problem.labels)
+    first, second = (one.clone().requires_grad_() for one in start.parameters_)
+    assert first.shape == (3, 12)
+    assert float(first.detach().abs().max()) <= 12**-0.5
+
+    def head(rows):
+        adapted = torch.relu(torch.relu(rows @ first.T) @ second.T)
+        mixed = torch.nn.functional.normalize(0.2 * adapted + 0.8 * rows, dim=1)
+        return SCALE * mixed @ torch.tensor(problem.text).T
+
+    optimiser = torch.optim.AdamW([first, second], lr=1e-3, weight_decay=0.0, eps=1e-4)
+    expected = by_hand(head, problem, optimiser, epochs=30)
+    model = CLIPAdapterClassifier(text_prior=problem.prior, epochs=30, **HERE)
+    found = model.fit(problem.X, problem.labels).logits(problem.Q)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_clap_is_plain_autograd(problem):
+    text = torch.tensor(problem.text)
+    w = text.clone().requires_grad_()
+    odds = np.exp(SCALE * problem.X @ problem.text.T)
+    own = (odds / odds.sum(1, keepdims=True))[np.arange(len(problem.X)), problem.labels]
+    trust = torch.tensor([own[problem.labels == label].mean() for label in range(4)])
+
+    def head(rows):
+        return SCALE * rows @ torch.nn.functional.normalize(w, dim=1).T
+
+    def penalty():
+        return (trust * (w - text).square().sum(1)).mean()
+
+    optimiser = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    expected = by_hand(head, problem, optimiser, epochs=30, penalty=penalty)
+    model = CLAPClassifier(text_prior=problem.prior, epochs=30, **HERE)
+    found = model.fit(problem.X, problem.labels).logits(problem.Q)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_clap_trusts_the_text_of_a_class_without_shots():
+    labels = torch.tensor([0, 0, 2])
+    shots = Shots.make(torch.eye(3), labels, 2 * torch.eye(3), classes=3, residual=False)
+    assert class_trust(shots)[1] == 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_untrained_it_is_zero_shot_or_near_it(head, problem):
+    """TaskRes and CLAP start at the text; an adapter of ratio 0 changes nothing."""
+    options = {"ratio": 0.0} if head is CLIPAdapterClassifier else {}
+    model = head(text_prior=problem.prior, epochs=0, **HERE, **options)
+    zero_shot = ZeroShotClassifier(text_prior=problem.prior, **HERE)
+    expected = zero_shot.fit(problem.X, problem.labels).logits(problem.Q)
+    found = model.fit(problem.X, problem.labels).logits(problem.Q)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_training_pays_where_the_text_is_off(head, problem):
+    zero_shot = ZeroShotClassifier(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
+    model = head(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
+    assert model.training_loss_[-1] < model.training_loss_[0]
+    assert model.score(problem.Q, problem.truth) >= zero_shot.score(problem.Q, problem.truth)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_it_says_of_its_shots_is_trained_anew_in_folds(head, problem):
+    model = head(text_prior=problem.prior, epochs=5, n_folds=2, **HERE)
+    model.fit(problem.X, problem.labels)
+    made = Shots.make(
+        torch.tensor(problem.X), torch.tensor(problem.labels), None, classes=4, residual=False
+    )
+    fold = made.folds(2, 0).numpy()
+    for k in (0, 1):
+        part = head(text_prior=problem.prior, epochs=5, calibrate=False, **HERE)
+        part.fit(problem.X[fold != k], problem.labels[fold != k])
+        expected = part.logits(problem.X[fold == k])
+        np.testing.assert_allclose(model.loo_.logits[fold == k], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_views_are_what_is_trained_on(head, problem):
+    views = unit(problem.X[:, None] + 0.1)
+    model = head(text_prior=problem.prior, epochs=3, calibrate=False, **HERE)
+    model.fit(problem.X, problem.labels, views=views)
+    other = head(text_prior=problem.prior, epochs=3, calibrate=False, **HERE)
+    if head is CLAPClassifier:  # its trust is that of the shots themselves
+        return
+    other.fit(views[:, 0], problem.labels)
+    np.testing.assert_allclose(model.logits(problem.Q), other.logits(problem.Q), atol=1e-9)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_one_shot_and_classes_without_any(head):
+    problem = Problem((1, 1, 1, 0))
+    model = head(text_prior=problem.prior, epochs=3, **HERE).fit(problem.X, problem.labels)
+    assert model.temperature_ == 1.0
+    assert model.predict_proba(problem.text).argmax(1)[3] == 3
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_validation_set_gives_the_temperature(head, problem):
+    model = head(text_prior=problem.prior, epochs=3, **HERE)
+    model.fit(problem.X, problem.labels, validation=(problem.Q, problem.truth))
+    logits = model.logits(problem.Q)
+
+    def loss(temperature):
+        logged = logits / temperature
+        logged = logged - np.log(np.exp(logged).sum(1, keepdims=True))
+        target = np.full(logged.shape, 1 / (202 * 3))
+        target[np.arange(200), problem.truth] = 1 - 1 / 202
+        return -(target * logged).sum(1).mean()
+
+    best = model.temperature_
+    assert loss(best) < min(loss(0.95 * best), loss(1.05 * best))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_mistakes_are_one_sentence(head, problem):
+    with pytest.raises(DataError, match=f"{head.__name__} needs text"):
+        head().fit(problem.X, problem.labels)
+    with pytest.raises(DataError, match="epochs must be a whole number"):
+        head(text_prior=problem.prior, epochs=-1).fit(problem.X, problem.labels)
+    if head is CLIPAdapterClassifier:
+        with pytest.raises(DataError, match="ratio of CLIPAdapterClassifier"):
+            head(text_prior=problem.prior, ratio=2.0).fit(problem.X, problem.labels)
+
+
+@pytest.mark.parametrize("strength", [0.5, 50.0])
+def test_the_linear_probe_is_logistic_regression(strength, problem):
+    other = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)
+    expected = other.fit(problem.X, problem.labels).predict_proba(problem.Q)
+    model = LinearProbeClassifier(strength=strength, text_prior=problem.prior, **HERE)
+    logits = model.fit(problem.X, problem.labels).logits(problem.Q)
+    odds = np.exp(logits)
+    np.testing.assert_allclose(odds / odds.sum(1, keepdims=True), expected, atol=1e-5)
+
+
+def test_the_strength_of_the_probe_is_chosen_where_held_out_shots_are_best(problem):
+    model = LinearProbeClassifier(**HERE).fit(problem.X, problem.labels)
+    assert model.search_["score"].argmin() == 0
+    assert model.strength_ == model.search_["strength"][0]
+    assert len(model.search_["strength"]) == 6
+
+
+def test_the_probe_passes_the_checks_of_scikit_learn():
+    check_estimator(LinearProbeClassifier(**HERE))
