@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
-from gpcache.methods.arguments import is_auto, label_array, one_of, positive, whole
+from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
 from gpcache.methods.selection import folds_protocol
@@ -90,7 +90,9 @@ class AdditiveClassifier(FeatureClassifier):
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
         self._text = self._text_vectors() if self._uses_text else None
         shots = self._shots = self._make_shots(features, self._label_numbers(labels), views)
-        held_out = None if validation is None else self._read_validation(validation)
+        held_out = (
+            None if validation is None else self._make_shots(*self._read_validation(validation))
+        )
         self._learned = self._learn(shots)
         rows, scores_at, protocol = self._evidence(shots, held_out)
         tested = shots[rows] if held_out is None else held_out
@@ -135,17 +137,6 @@ class AdditiveClassifier(FeatureClassifier):
         zero_shot = None if self._text is None else features @ self._text.mT
         shots = Shots.make(features, labels, zero_shot, classes=len(self.classes_), residual=False)
         return shots if views is None else shots.with_views(self._read_views(views, features))
-
-    def _read_validation(self, validation: Any) -> Shots:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise DataError("validation must be a pair (X, y) of rows and their labels.")
-        features = self._read_queries(validation[0])
-        labels = label_array("validation", validation[1])
-        if len(labels) != len(features):
-            raise DataError(
-                f"The validation set has {len(features)} rows and {len(labels)} labels."
-            )
-        return self._make_shots(features, self._label_numbers(labels))
 
     # Choosing.
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.arguments import shown, to_numpy
+from gpcache.methods.arguments import label_array, shown, to_numpy
 from gpcache.methods.text_prior import TextPrior
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,6 +144,18 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         array = np.require(array, requirements=["C", "W"])
         rows = torch.as_tensor(array, device=self._device)
         return unit_rows(rows.to(self._dtype))
+
+    def _read_validation(self, validation: Any) -> tuple[Tensor, Tensor]:
+        """Unit rows (m, d) and class numbers (m,) of a validation set (X, y)."""
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise DataError("validation must be a pair (X, y) of rows and their labels.")
+        features = self._read_queries(validation[0])
+        labels = label_array("validation", validation[1])
+        if len(labels) != len(features):
+            raise DataError(
+                f"The validation set has {len(features)} rows and {len(labels)} labels."
+            )
+        return features, self._label_numbers(labels)
 
     def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
         """Augmented views (n, v, d) of the rows (n, d), as unit rows."""

@@ -119,7 +119,9 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         self._text = self._text_vectors()
         self._shots = self._make_shots(features, self._label_numbers(labels))
         self._recipe = Recipe(self._kernel_space(), *self._precision())
-        held_out = None if validation is None else self._read_validation(validation)
+        held_out = (
+            None if validation is None else self._make_shots(*self._read_validation(validation))
+        )
         evidence = self._select(settings, held_out)
         self._model = self._build(self._shots)
         if self._trains_keys and held_out is not None:
@@ -187,17 +189,6 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         return Shots.make(
             features, labels, zero_shot, classes=len(self.classes_), residual=self._residual()
         )
-
-    def _read_validation(self, validation: Any) -> Shots:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise DataError("validation must be a pair (X, y) of rows and their labels.")
-        features = self._read_queries(validation[0])
-        labels = label_array("validation", validation[1])
-        if len(labels) != len(features):
-            raise DataError(
-                f"The validation set has {len(features)} rows and {len(labels)} labels."
-            )
-        return self._make_shots(features, self._label_numbers(labels))
 
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""

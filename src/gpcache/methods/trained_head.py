@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.methods.arguments import label_array, positive, whole
+from gpcache.methods.arguments import positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
 from gpcache.methods.selection import folds_protocol
@@ -152,10 +152,9 @@ class TrainedHeadClassifier(FeatureClassifier):
         self.temperature_ = 1.0
         protocol = "none: most classes have one shot"
         if validation is not None:
-            rows, truth = validation
+            features, labels = self._read_validation(validation)
+            self.temperature_ = fit_temperature(self._logits(features), labels)
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not asked for")
-            labels = self._label_numbers(label_array("validation", truth))
-            self.temperature_ = fit_temperature(self._logits(self._read_queries(rows)), labels)
             return
         if not self.calibrate or not shots.can_be_held_out():
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
