@@ -29,6 +29,9 @@ from gpcache.progress import progress_bar
 
 Numbers = dict[str, float]
 
+# Text that tells nothing gets this much weight beside the scores.
+LEAST_GAIN = 1e-3
+
 
 class Learned(Protocol):
     """What a method has learned from shots."""
@@ -179,7 +182,8 @@ class AdditiveClassifier(FeatureClassifier):
                 logits = self._added(tested.zero_shot, scores, weights)
                 nll = float(mean_nll(logits, tested.labels))
                 accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
-                loss = float(smoothed_nll(logits, tested.labels))
+                tempered = logits / fit_temperature(logits, tested.labels)
+                loss = float(smoothed_nll(tempered, tested.labels))
                 score = loss if self.criterion == "nll" else -accuracy + 1e-6 * loss
                 seen.append((score, shape | weights, nll, accuracy))
                 bar.update()
@@ -201,8 +205,10 @@ class AdditiveClassifier(FeatureClassifier):
         if not free:
             return weights
         if self.criterion == "nll":
-            found, _ = fit_scales(scores[free][:, None], tested.labels, offset=offset)
-            return weights | {names[row]: float(found[0, i]) for i, row in enumerate(free)}
+            # Of a class that has text alone, held-out shots know nothing: the text keeps its say.
+            judged = len(torch.unique(self._shots.labels)) == self._shots.n_classes
+            found = _fitted(scores[free], tested.labels, offset, free_gain=judged)
+            return weights | {names[row]: found[i] for i, row in enumerate(free)}
         best: tuple[float, float, Numbers] = (-1.0, 0.0, {})
         for values in itertools.product(*(self._weights[names[row]] for row in free)):
             tried = {names[row]: value for row, value in zip(free, values, strict=True)}
@@ -242,3 +248,19 @@ class AdditiveClassifier(FeatureClassifier):
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT
         return self._added(zero_shot, self._learned.scores(features, self._numbers), self._numbers)
+
+
+def _fitted(
+    scores: Tensor, labels: Tensor, offset: Tensor | None, *, free_gain: bool
+) -> list[float]:
+    """The weights of scores (k, n, c) beside the offset (n, c).
+
+    With `free_gain`, at the temperature that suits them: scores may be far too sure of themselves,
+    and to hold that against their weight would leave the better part of what they know unused.
+    """
+    if offset is None or not free_gain:
+        found, _ = fit_scales(scores[:, None], labels, offset=offset)
+        return [float(scale) for scale in found[0]]
+    found, _ = fit_scales(torch.cat([offset[None], scores])[:, None], labels)
+    gain = max(float(found[0, 0]), LEAST_GAIN)
+    return [float(scale) / gain for scale in found[0, 1:]]

@@ -18,7 +18,7 @@ from gpcache.methods.base import extends_options
 from gpcache.methods.shots import Shots
 from gpcache.search import Auto
 
-STEPS = 500
+STEPS = 200
 
 
 class LinearProbeClassifier(AdditiveClassifier):
@@ -39,8 +39,10 @@ class LinearProbeClassifier(AdditiveClassifier):
     alpha = 1.0  # its logits are what they are
 
     @extends_options(AdditiveClassifier)
-    def __init__(self, *, strength: float | Auto = "auto", **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, *, strength: float | Auto = "auto", n_folds: int = 4, **options: Any
+    ) -> None:
+        super().__init__(n_folds=n_folds, **options)
         self.strength = strength
 
     def _learn(self, shots: Shots) -> Probe:
@@ -69,8 +71,8 @@ class Probe:
         optimiser = torch.optim.LBFGS(
             [weight, offset],
             max_iter=STEPS,
-            tolerance_grad=1e-9,
-            tolerance_change=1e-12,
+            tolerance_grad=1e-7,
+            tolerance_change=1e-10,
             line_search_fn="strong_wolfe",
         )
 
