@@ -1,0 +1,1 @@
+"""Image–image similarity learned from unlabelled images."""
