@@ -9,9 +9,11 @@ from gpcache import (
     GPCacheClassifier,
     GPCacheFClassifier,
     NumericalError,
+    ProtocolError,
     TipAdapterClassifier,
     TipAdapterFClassifier,
 )
+from gpcache.methods import restore, state_of
 
 ALPHA, BETA, NOISE, GAIN = 3.0, 2.5, 0.2, 0.8
 TIP = {"alpha": ALPHA, "beta": BETA, "gain": GAIN}
@@ -77,7 +79,8 @@ def trained_by_hand(
 
 def fitted(kind, problem, tools, *, views=None, **options):
     numbers = GP if kind is GPCacheFClassifier else TIP
-    options = {"learning_rate": 0.05, "kernel_space": "raw", **numbers, **tools.float64, **options}
+    given = {"learning_rate": 0.05, "epsilon": 1e-4, "stopping": "last", "kernel_space": "raw"}
+    options = given | numbers | tools.float64 | options
     return kind(text_prior=problem.prior, **options).fit(problem.X, problem.y, views=views)
 
 
@@ -155,7 +158,8 @@ def test_the_precision_gradient_matters(problem, tools, precision):
 def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tools):
     """In folds of the shots: a parent in raw space would leave them out one by one."""
     numbers = {} if selection == "auto" else {"alpha": 2.0, "beta": 4.0}
-    options = {"text_prior": problem.prior, "selection": "folds", **numbers, **tools.float64}
+    options = {"text_prior": problem.prior, "selection": "folds", "n_folds": 4}
+    options |= numbers | tools.float64
     still = trained(epochs=0, **options).fit(problem.X, problem.y)
     free = parent(**options).fit(problem.X, problem.y)
     for name in ("alpha_", "beta_", "noise_", "eta_", "gain_", "temperature_"):
@@ -229,11 +233,168 @@ def test_training_that_diverges_says_so(problem, tools):
 def test_without_calibration_the_temperature_is_the_training_free_one(problem, tools):
     for numbers in ({}, {"alpha": 2.0, "beta": 4.0, "noise": 0.5}):
         options = {"text_prior": problem.prior, **numbers, **tools.float64}
-        quick = GPCacheFClassifier(epochs=3, learning_rate=0.1, calibrate=False, **options)
+        training = {"epochs": 3, "learning_rate": 0.1, "stopping": "last"}
+        quick = GPCacheFClassifier(calibrate=False, **training, **options)
         quick.fit(problem.X, problem.y)
-        slow = GPCacheFClassifier(epochs=3, learning_rate=0.1, **options).fit(problem.X, problem.y)
+        slow = GPCacheFClassifier(**training, **options).fit(problem.X, problem.y)
         free = GPCacheClassifier(**options).fit(problem.X, problem.y)
         np.testing.assert_array_equal(quick.logits(problem.queries), slow.logits(problem.queries))
         assert slow.temperature_ != pytest.approx(free.temperature_)
         assert quick.temperature_ == pytest.approx(free.temperature_), numbers
         np.testing.assert_array_equal(quick.loo_.logits, slow.loo_.logits)
+
+
+# What may move, and on what loss.
+
+
+def by_hand(problem, tools, *, trains, loss="plain", pull=0.0, views=None, epochs=3, rank=4):
+    """GPCache-F's logits by plain autograd in raw space: a query's own key is left out by deleting
+    it from every matrix."""
+    classes = np.sort(problem.prior.class_names)
+    labels = torch.tensor(np.searchsorted(classes, problem.y))
+    rows = torch.tensor(tools.unit(problem.X))
+    scale = problem.prior.logit_scale
+    text = torch.tensor(problem.prior.aligned(classes))
+    values = one_hot(labels, 5).double() - (GAIN * scale * rows @ text.T).softmax(1)
+    if trains == "metric":
+        generator = torch.Generator().manual_seed(0)
+        down = torch.randn(12, rank, generator=generator, dtype=torch.float64) / 12**0.5
+        parameters = [down, torch.zeros(rank, 12, dtype=torch.float64)]
+    elif trains == "classes":
+        parameters = [torch.zeros(5, 12, dtype=torch.float64)]
+    else:
+        parameters = [rows.clone()]
+    starts = [one.clone() for one in parameters]
+    for one in parameters:
+        one.requires_grad_()
+
+    def phi(x):
+        return normalize(x + x @ parameters[0] @ parameters[1]) if trains == "metric" else x
+
+    def keys():
+        if trains == "classes":
+            return normalize(rows + parameters[0][labels])
+        return phi(rows) if trains == "metric" else normalize(parameters[0])
+
+    def said(x):
+        moved = normalize(text + parameters[0]) if trains == "classes" else text
+        return GAIN * scale * x @ moved.T
+
+    def answer(x, kept):
+        held = keys()[kept]
+        cross = torch.exp(-BETA * (1 - phi(x) @ held.T))
+        covariance = torch.exp(-BETA * (1 - held @ held.T)) + NOISE * torch.eye(len(held))
+        return said(x) + ALPHA * cross @ torch.linalg.inv(covariance) @ values[kept]
+
+    everyone = torch.arange(len(rows))
+    own = everyone.repeat_interleave(1 if views is None else 1 + views.shape[1])
+    asked = rows
+    if views is not None:
+        together = np.concatenate([problem.X[:, None], views], 1).reshape(-1, 12)
+        asked = torch.tensor(tools.unit(together))
+    optimiser = torch.optim.AdamW(parameters, lr=0.05, eps=1e-4, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    for _ in range(epochs):
+        if loss == "plain":
+            logits = answer(asked, everyone)
+        else:
+            logits = torch.cat(
+                [answer(asked[i : i + 1], everyone[everyone != own[i]]) for i in range(len(asked))]
+            )
+        total = cross_entropy(logits, labels[own])
+        away = sum((a - b).square().sum() for a, b in zip(parameters, starts, strict=True))
+        optimiser.zero_grad()
+        (total + pull * away / len(rows)).backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        return answer(torch.tensor(tools.unit(problem.queries)), everyone).numpy()
+
+
+@pytest.mark.parametrize("trains", ["keys", "metric", "classes"])
+@pytest.mark.parametrize("loss", ["plain", "leave_one_out"])
+@pytest.mark.parametrize("with_views", [False, True])
+def test_every_way_of_training_is_plain_autograd(trains, loss, with_views, problem, tools, views):
+    views = views if with_views else None
+    options = {"trains": trains, "loss": loss, "pull": 0.7}
+    expected = by_hand(problem, tools, views=views, **options)
+    model = fitted(GPCacheFClassifier, problem, tools, epochs=3, rank=4, views=views, **options)
+    np.testing.assert_allclose(model.logits(problem.queries), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_variance_without_the_own_key_is_that_of_a_model_without_it(problem, tools):
+    """With η, the divisor too must not know the left-out key."""
+    options = GP | tools.float64 | {"kernel_space": "raw", "text_prior": problem.prior}
+    options |= {"confidence_scaling": True, "eta": 1.0, "selection": "folds"}
+    whole = GPCacheClassifier(**options).fit(problem.X, problem.y)
+    rows = torch.tensor([0, 3, 7])
+    queries = whole._model.feature_map(whole._shots.features[rows + 1])
+    found = whole._model.precision.posterior_without(queries, rows)
+    for i, row in enumerate(rows.tolist()):
+        without = whole._model.precision.remove(torch.tensor([row]))
+        expected = without.posterior(queries[i : i + 1])
+        np.testing.assert_allclose(found.mean[i], expected.mean[0], rtol=1e-9)
+        np.testing.assert_allclose(found.variance[i], expected.variance[0], rtol=1e-9)
+
+
+def test_leave_one_out_training_needs_the_exact_posterior(problem, tools):
+    with pytest.raises(ProtocolError, match="closed form for the exact posterior alone"):
+        fitted(GPCacheFClassifier, problem, tools, loss="leave_one_out", precision="grouped")
+
+
+# When to stop.
+
+
+def noisy():
+    """Labels that mean nothing: to train on them can only hurt."""
+    generator = np.random.default_rng(3)
+    return generator.normal(size=(60, 12)), np.repeat(np.arange(5), 12)
+
+
+def test_training_that_only_hurts_is_not_done(tools):
+    X, y = noisy()
+    options = {"learning_rate": 0.3, "epochs": 20, **tools.float64}
+    model = GPCacheFClassifier(**options).fit(X, y)
+    last = GPCacheFClassifier(stopping="last", **options).fit(X, y)
+    free = GPCacheClassifier(**tools.float64).fit(X, y)
+    assert model.epochs_ < 20
+    assert last.epochs_ == 20
+    assert model.loo_.nll <= last.loo_.nll
+    if model.epochs_ == 0:
+        np.testing.assert_allclose(model.logits(X), free.logits(X), rtol=1e-9)
+
+
+def test_the_stop_is_the_one_that_held_out_rows_like_best(problem, tools):
+    """The same schedule cut short: what was watched in the folds is what is then trained."""
+    options = GP | tools.float64 | {"text_prior": problem.prior, "learning_rate": 0.1}
+    model = GPCacheFClassifier(epochs=8, **options).fit(problem.X, problem.y)
+    assert model.epochs_ in (0, 2, 4, 6, 8)
+    assert len(model.training_loss_) == model.epochs_
+    full = GPCacheFClassifier(epochs=8, stopping="last", **options).fit(problem.X, problem.y)
+    assert full.training_loss_[: model.epochs_] == pytest.approx(model.training_loss_)
+
+
+def test_a_validation_set_says_when_to_stop(problem, tools):
+    options = GP | tools.float64 | {"text_prior": problem.prior, "learning_rate": 0.3}
+    near = problem.X + np.random.default_rng(5).normal(size=problem.X.shape)
+    model = GPCacheFClassifier(epochs=8, **options)
+    model.fit(problem.X, problem.y, validation=(near, problem.y))
+    labels, asked = np.searchsorted(model.classes_, problem.y), torch.tensor(tools.unit(near))
+    losses = {}
+    for stop in (0, 2, 4, 6, 8):
+        logits = model._trained(model._shots, until=stop).logits(asked).numpy()
+        losses[stop] = min(tools.nll(logits / t, labels) for t in np.geomspace(0.1, 1e3, 400))
+    assert max(losses.values()) - min(losses.values()) > 1e-3
+    assert losses[model.epochs_] == pytest.approx(min(losses.values()), abs=1e-4)
+
+
+@pytest.mark.parametrize("trains", ["keys", "metric", "classes"])
+def test_a_trained_model_comes_back_as_it_was(trains, problem, tools):
+    options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last"}
+    model = GPCacheFClassifier(trains=trains, epochs=3, learning_rate=0.1, **options)
+    model.fit(problem.X, problem.y)
+    back = restore(state_of(model), device="cpu")
+    np.testing.assert_allclose(
+        back.logits(problem.queries), model.logits(problem.queries), rtol=1e-12
+    )
+    assert back.epochs_ == 3

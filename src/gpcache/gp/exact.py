@@ -12,8 +12,9 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.cholesky import cholesky, log_determinant, solve
 from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
+from gpcache.gp.implicit import symmetric_inverse
 from gpcache.gp.kernels import gram, kernel
-from gpcache.gp.precision import OwnTerms
+from gpcache.gp.precision import OwnTerms, Posterior, proper
 
 
 class ExactPrecision(FactoredPrecision):
@@ -45,6 +46,20 @@ class ExactPrecision(FactoredPrecision):
         mean = self.values[rows] - self.noise * self.solved_values[rows]
         variance = self.noise * weights.diagonal(dim1=-2, dim2=-1)[..., None]
         return OwnTerms(mean, variance, weights, weights, block)
+
+    def posterior_without(self, queries: Tensor, rows: Tensor) -> Posterior:
+        """Mean (m, c) and variance (m, 1) of queries (m, d), each without the key of its row (m,).
+
+        With w = k P: mean − wᵢ (P Y)ᵢ / Pᵢᵢ and variance + wᵢ² / Pᵢᵢ.
+        """
+        inverse = symmetric_inverse(self._covariance())
+        cross = self._cross(queries)
+        solved = inverse @ self.values
+        weight = (cross * inverse[rows]).sum(1, keepdim=True)
+        own = inverse.diagonal()[rows, None]
+        mean = cross @ solved - weight / own * solved[rows]
+        form = ((cross @ inverse) * cross).sum(1, keepdim=True)
+        return Posterior(mean, proper(1 - form + weight.square() / own))
 
     # Exact updates. Each returns a new posterior that carries G, P and PY along.
 

@@ -50,3 +50,23 @@ def posterior_terms(matrix: Tensor, rows: Tensor, values: Tensor) -> tuple[Tenso
     """Mean (..., m, c) and form (..., m) of G (..., n, n), B (..., m, n) and C (..., n, c)."""
     mean, form = _Posterior.apply(matrix, rows, values)  # type: ignore[no-untyped-call]
     return mean, form
+
+
+class _Inverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, matrix: Tensor) -> Tensor:
+        inverse = torch.cholesky_inverse(cholesky(matrix))
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> Tensor:
+        (inverse,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        gradient: Tensor = -inverse @ grads[0] @ inverse
+        return gradient
+
+
+def symmetric_inverse(matrix: Tensor) -> Tensor:
+    """G⁻¹ (n, n) with its gradient −G⁻¹ dP G⁻¹, where entries of the inverse itself are needed."""
+    inverse: Tensor = _Inverse.apply(matrix)  # type: ignore[no-untyped-call]
+    return inverse

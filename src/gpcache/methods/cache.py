@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
-from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, ResidualProjection
+from gpcache.gp.feature_maps import KernelSpace, Projection, ResidualProjection
 from gpcache.methods.arguments import (
     is_auto,
     label_array,
@@ -29,10 +29,10 @@ from gpcache.methods.arguments import (
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import CacheModel, Explanation
 from gpcache.methods.selection import SelectionMixin
-from gpcache.methods.shots import Recipe, Shots
+from gpcache.methods.shots import Evidence, Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.updates import UpdatesMixin
-from gpcache.search import Auto, Choice, Criterion, Defaults, Settings
+from gpcache.search import Auto, Criterion, Defaults, Settings
 
 Selection = Literal["auto", "loo", "folds", "validation"]
 
@@ -89,12 +89,6 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         """Whether the cache regresses on what the text leaves unsaid."""
         return False
 
-    def _keys(self, shots: Shots, feature_map: FeatureMap, choice: Choice) -> Tensor:
-        """The keys in the kernel's space. Trained methods override this."""
-        return feature_map(shots.features)
-
-    _trains_keys = False
-
     # Fitting.
 
     def fit(
@@ -123,14 +117,13 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             None if validation is None else self._make_shots(*self._read_validation(validation))
         )
         evidence = self._select(settings, held_out)
-        self._model = self._build(self._shots)
-        if self._trains_keys and held_out is not None:
-            keys = self._model.precision.keys
-            self._select(settings, held_out, keys=keys)
-            precision = self._condition(self._shots, keys)
-            self._model = replace(self._model, precision=precision, choice=self._choice)
-        self._calibrate(held_out, evidence)
+        self._finish(held_out, evidence)
         return self
+
+    def _finish(self, validation: Shots | None, evidence: Evidence | None) -> None:
+        """The model at the chosen numbers, and its temperature. Trained methods override this."""
+        self._model = self._build(self._shots)
+        self._calibrate(validation, evidence)
 
     def _settings(self) -> Settings:
         """The options, checked."""
@@ -193,8 +186,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""
         feature_map = self._recipe.space.fit(shots.features, shots.labels)
-        keys = self._keys(shots, feature_map, self._choice)
-        return CacheModel(feature_map, self._condition(shots, keys), self._text, self._choice)
+        precision = self._condition(shots, feature_map(shots.features))
+        return CacheModel(feature_map, precision, self._text, self._choice)
 
     def _condition(self, shots: Shots, keys: Tensor) -> Precision:
         """The posterior of these shots, with keys in the kernel's space, at the chosen numbers."""
@@ -242,8 +235,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             mean, variance = model.precision.posterior(mapped)
             cache = model.cache_factor(variance).expand_as(mean)
             text = torch.zeros_like(mean)
-            if self._text is not None:
-                text = self._choice.gain * (features @ self._text.mT)
+            if model.text is not None:
+                text = self._choice.gain * (features @ model.text.mT)
             if labels is None:
                 column = (cache * mean + text).argmax(1)
             else:

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from torch import Tensor
-
-from gpcache.errors import DataError
-from gpcache.gp import PRECISIONS, Precision, Unweighted
+from gpcache.errors import DataError, ProtocolError
+from gpcache.gp import PRECISIONS, ExactPrecision, Precision, Unweighted
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.moves import Move, move_classes, move_keys, move_metric
 from gpcache.methods.shots import Shots
 from gpcache.methods.text_prior import TextPrior
-from gpcache.methods.trained import TrainedKeysMixin
-from gpcache.search import Auto
+from gpcache.methods.trained import TrainedCacheMixin
+from gpcache.search import Auto, Settings
 
 PrecisionName = Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
 
@@ -153,26 +152,79 @@ class GPCacheClassifier(CacheClassifier):
         return self.prior == "residual"
 
 
-class GPCacheFClassifier(TrainedKeysMixin, GPCacheClassifier):
-    """GPCache with trained keys: φ keeps them on the sphere while F moves.
+class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):
+    """GPCache, trained on its own shots and, if given, on augmented views of them.
 
     Parameters
     ----------
+    trains : "keys", "metric" or "classes"
+        What moves: every key (the paper), a low-rank metric of keys and queries
+        normalise(z + z A B) of `rank`, or one residual for each class, shared by its keys and text.
+    loss : "plain" or "leave_one_out"
+        Whether a query may see its own key (the paper) or is answered without it, in closed form;
+        the latter needs the exact posterior.
+    pull : float
+        Weight of the mean squared way that the parameters have gone, per shot.
     precision_gradient : bool
         Whether (K + noise·I)⁻¹ is differentiated; False is the paper's *nograd*.
-    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule per step.
+    epochs, batch_size, learning_rate, weight_decay, epsilon : of AdamW with a cosine schedule.
+    stopping : "held_out" or "last"
+        Whether held-out folds of the shots (or the validation set) say when to stop, or the last
+        epoch counts.
     calibrate : bool
-        Whether to train anew in folds of the shots for an honest temperature and `loo_`.
+        Whether to train anew in folds of the shots: for the stop, the temperature and `loo_`.
     **options : everything that `GPCacheClassifier` takes.
+
+    Attributes
+    ----------
+    epochs_ : after how many epochs training stopped; 0 is the untrained model.
+    training_loss_ : mean loss of each of these epochs.
     """
 
-    @extends_options(GPCacheClassifier, TrainedKeysMixin)
-    def __init__(self, *, precision_gradient: bool = True, **options: Any) -> None:
-        super().__init__(**options)
+    @extends_options(GPCacheClassifier, TrainedCacheMixin)
+    def __init__(
+        self,
+        *,
+        trains: Literal["keys", "metric", "classes"] = "keys",
+        loss: Literal["plain", "leave_one_out"] = "plain",
+        rank: int = 32,
+        pull: float = 0.0,
+        precision_gradient: bool = True,
+        learning_rate: float = 3e-4,
+        epsilon: float = 1e-8,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, epsilon=epsilon, **options)
+        self.trains = trains
+        self.loss = loss
+        self.rank = rank
+        self.pull = pull
         self.precision_gradient = precision_gradient
 
-    def _start(self, shots: Shots, feature_map: FeatureMap) -> Tensor:
-        return shots.features
+    @classmethod
+    def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
+        """The paper to the letter: the preset of GPCache, all keys trained, the last epoch."""
+        training = {"learning_rate": 1e-3, "epsilon": 1e-4, "stopping": "last"}
+        return super().paper(text_prior, **(training | options))
 
-    def _from_parameter(self, parameter: Tensor, feature_map: FeatureMap) -> Tensor:
-        return feature_map(parameter)
+    def _settings(self) -> Settings:
+        one_of("trains", self.trains, ("keys", "metric", "classes"), owner=self)
+        one_of("loss", self.loss, ("plain", "leave_one_out"), owner=self)
+        whole("rank", self.rank, least=1)
+        positive("pull", self.pull, owner=self, allow_zero=True, auto=False)
+        if self.loss == "leave_one_out" and self._precision()[0] is not ExactPrecision:
+            raise ProtocolError(
+                "loss='leave_one_out' has a closed form for the exact posterior alone: "
+                "use precision='exact' or loss='plain'."
+            )
+        self._leaves_out, self._pull = self.loss == "leave_one_out", float(self.pull)
+        return super()._settings()
+
+    def _move(self, shots: Shots, feature_map: FeatureMap) -> Move:
+        if self.trains == "metric":
+            seed = int(self.random_state)
+            return move_metric(shots, feature_map, self._text, rank=self.rank, seed=seed)
+        if self.trains == "classes":
+            scale = 1.0 if self.text_prior is None else self.text_prior.logit_scale
+            return move_classes(shots, feature_map, self._text, logit_scale=scale)
+        return move_keys(shots, feature_map, self._text)

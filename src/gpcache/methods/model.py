@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache import metrics
-from gpcache.gp import Posterior, Precision
+from gpcache.gp import ExactPrecision, Posterior, Precision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.precision import BATCH_ELEMENTS
@@ -99,11 +99,27 @@ class CacheModel:
         return torch.split(features, size)
 
     def _logits(self, features: Tensor) -> Tensor:
+        if self.choice.eta != 0:
+            return self.answer(features)
+        mean = self.precision.mean(self.feature_map(features))
+        return self.fused(self.zero_shot(features), mean, None)
+
+    def answer(self, features: Tensor, *, without: Tensor | None = None) -> Tensor:
+        """Logits (m, c) with their gradient; `without` (m,) names a key that each row must not see.
+
+        That is the loss of leave-one-out, for rows that need not be keys themselves.
+        """
         mapped = self.feature_map(features)
-        zero_shot = None if self.text is None else features @ self.text.mT
-        if self.choice.eta == 0:
-            return self.fused(zero_shot, self.precision.mean(mapped), None)
-        return self.fused(zero_shot, *self.precision.posterior(mapped))
+        if without is None:
+            found = self.precision.posterior(mapped)
+        else:
+            assert isinstance(self.precision, ExactPrecision)
+            found = self.precision.posterior_without(mapped, without)
+        return self.fused(self.zero_shot(features), *found)
+
+    def zero_shot(self, features: Tensor) -> Tensor | None:
+        """What the text says of rows (m, d)."""
+        return None if self.text is None else features @ self.text.mT
 
     def fused(self, zero_shot: Tensor | None, mean: Tensor, variance: Tensor | None) -> Tensor:
         """Logits (m, c) from the posterior at the chosen numbers; variance has g columns."""

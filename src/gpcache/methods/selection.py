@@ -38,7 +38,6 @@ class SelectionMixin:
     selection: str
     random_state: int
     temperature_: float
-    _trains_keys: bool
     _text: Tensor | None
     _shots: Shots
     _recipe: Recipe
@@ -50,11 +49,12 @@ class SelectionMixin:
         raise AssertionError("the estimator builds its model")
 
     def _select(
-        self, settings: Settings, validation: Shots | None, keys: Tensor | None = None
+        self, settings: Settings, validation: Shots | None, trained: CacheModel | None = None
     ) -> Evidence | None:
         """Choose what is "auto" on unseen rows, and return what they said of the choice.
 
-        Where there are none, what is shipped is taken.
+        Where there are none, what is shipped is taken. Of a `trained` model the numbers are chosen
+        with its map, keys and text.
         """
         with_text = self._text is not None
         if settings.residual and settings.gain == "auto" and not self._text_can_be_judged():
@@ -68,7 +68,7 @@ class SelectionMixin:
             return None
         with_variance = settings.eta != 0.0
         if validation is not None:
-            part = Part(self._recipe, self._shots, validation.features, keys=keys)
+            part = Part(self._recipe, self._shots, validation.features, trained=trained)
             rows = torch.arange(len(validation), device=validation.labels.device)
             evidence = Evidence(
                 [part], validation, rows, with_variance=with_variance, protocol="validation set"
@@ -156,13 +156,6 @@ class SelectionMixin:
         shots = self._shots
         if not bool(shots.with_company().any()):
             return shots.values[:0], shots.labels[:0], "none: no class has two shots"
-        if self._trains_keys:
-            folds = self._fold_rows(self.n_folds)
-            found = [
-                self._build(shots[train]).logits(shots.features[held]) for train, held in folds
-            ]
-            rows = torch.cat([held for _, held in folds])
-            return torch.cat(found), rows, folds_protocol(len(folds))
         return self._untrained_logits(
             evidence or self._evidence(self._choice.eta != 0, coarse=False)
         )

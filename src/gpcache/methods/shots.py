@@ -144,19 +144,22 @@ class Part:
         shots: Shots,
         queries: Tensor | None = None,
         *,
-        keys: Tensor | None = None,
+        trained: Any = None,
         counted: Tensor | None = None,
         siblings: int = 1,
     ) -> None:
-        """`keys` (n, d') stand in for the mapped shots where they were trained.
+        """Map and keys are those of a `trained` model, if there is one.
 
         `counted` are the row numbers to answer about when keys are left out; all by default.
         `siblings` is how many parts there will be, which share the memory.
         """
         self._counted = slice(None) if counted is None else counted
-        feature_map = recipe.space.fit(shots.features, shots.labels)
         self._shots = shots
-        self._keys = feature_map(shots.features) if keys is None else keys
+        if trained is None:
+            feature_map = recipe.space.fit(shots.features, shots.labels)
+            self._keys = feature_map(shots.features)
+        else:
+            feature_map, self._keys = trained.feature_map, trained.precision.keys
         self._queries = None if queries is None else feature_map(queries)
         self._precision = recipe.precision
         self._plan = recipe.plan(shots)

@@ -24,6 +24,7 @@ from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
 from gpcache.methods.shots import Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.methods.trained_head import TrainedHeadClassifier
 from gpcache.search import Choice
 
@@ -92,6 +93,9 @@ def _add_cache(
         map_mean=fitted.feature_map.mean,
         map_matrix=fitted.feature_map.matrix,
     )
+    if isinstance(model, TrainedCacheMixin):
+        settings["epochs"] = model.epochs_
+        _add_tensors(arrays, trained_text=fitted.text)
     _add_shots(model._shots, arrays)
 
 
@@ -170,7 +174,10 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     model._accept([choice])
     feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
     precision = model._condition(model._shots, keys)
-    model._model = CacheModel(feature_map, precision, model._text, choice)
+    text = tensor("trained_text")
+    model._model = CacheModel(feature_map, precision, model._text if text is None else text, choice)
+    if isinstance(model, TrainedCacheMixin):
+        model.epochs_ = settings["epochs"]
     model._report, model.search_ = _read_evidence(state)
     model._novelty = arrays["held_out_novelty"]
 

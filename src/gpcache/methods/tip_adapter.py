@@ -3,7 +3,7 @@
     logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y
 
 Tip-Adapter-F trains the keys F, which are not scaled back to length one. Its authors picked the
-epoch by test accuracy; here the last epoch counts.
+epoch by test accuracy; here held-out shots or a validation set say when to stop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from gpcache.gp import Precision, Unweighted
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.trained import TrainedKeysMixin
+from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.search import Defaults, OneShot
 
 
@@ -39,15 +39,16 @@ class TipAdapterClassifier(CacheClassifier):
         return Unweighted, {}
 
 
-class TipAdapterFClassifier(TrainedKeysMixin, TipAdapterClassifier):
+class TipAdapterFClassifier(TrainedCacheMixin, TipAdapterClassifier):
     """Tip-Adapter with trained keys.
 
     Parameters
     ----------
-    epochs, batch_size, learning_rate, weight_decay, calibrate : as in `GPCacheFClassifier`.
+    epochs, batch_size, learning_rate, weight_decay, epsilon, stopping, calibrate : as in
+        `GPCacheFClassifier`.
     **options : everything that `TipAdapterClassifier` takes.
     """
 
-    @extends_options(TipAdapterClassifier, TrainedKeysMixin)
+    @extends_options(TipAdapterClassifier, TrainedCacheMixin)
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -1,36 +1,50 @@
-"""Keys trained by cross-entropy on the shots: what Tip-Adapter-F and GPCache-F share."""
+"""A cache trained by cross-entropy on its shots: what Tip-Adapter-F and GPCache-F share."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, Self
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.methods.arguments import positive, whole
+from gpcache.methods.arguments import one_of, positive, whole
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel
+from gpcache.methods.moves import Move, move_free_keys
+from gpcache.methods.selection import folds_protocol
 from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.training import Training, train
-from gpcache.probability import fit_temperature
-from gpcache.search import Choice, Settings
+from gpcache.probability import fit_temperature, smoothed_nll
+from gpcache.search import Settings
+
+# Training may stop at these shares of its epochs: few, so that chance does not choose.
+STOPS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Each fold costs a whole training.
+FOLDS = 4
+
+Watch = Callable[[int, CacheModel], None]
 
 
-class TrainedKeysMixin(CacheClassifier):
-    """Start from the training-free model, then move its keys; text, labels and map stay.
+class TrainedCacheMixin(CacheClassifier):
+    """Start from the training-free model and train it; its numbers are that model's.
 
-    Hyper-parameters are those of the training-free model. With a validation set they are searched
-    again once the keys are trained. Without one, the temperature comes from training anew in each
-    fold of the shots; `calibrate=False` saves that time, takes the temperature of the training-free
-    model, and computes `loo_` only when it is asked for.
+    With `stopping="held_out"` training anew in each fold of the shots (or a validation set) says
+    after which epoch to stop, not to train at all included; the temperature and `loo_` come from
+    the same folds. With a validation set the numbers are searched again once training is over.
+    `calibrate=False` saves the folds: the last epoch counts, the temperature is that of the
+    training-free model, and `loo_` is computed only when it is asked for.
     """
 
-    _trains_keys = True
     #: Whether the precision's own dependence on the keys is differentiated (the paper's *nograd*
     #: says no).
     precision_gradient = True
+    #: Whether a query is answered without its own key while training.
+    _leaves_out = False
+    _pull = 0.0
 
     def __init__(
         self,
@@ -39,6 +53,8 @@ class TrainedKeysMixin(CacheClassifier):
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
+        epsilon: float = 1e-4,
+        stopping: Literal["held_out", "last"] = "held_out",
         calibrate: bool = True,
         **options: Any,
     ) -> None:
@@ -47,6 +63,8 @@ class TrainedKeysMixin(CacheClassifier):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.epsilon = epsilon
+        self.stopping = stopping
         self.calibrate = calibrate
 
     def fit(
@@ -61,54 +79,137 @@ class TrainedKeysMixin(CacheClassifier):
         self._views = views
         return super().fit(X, y, validation=validation)
 
-    def _start(self, shots: Shots, feature_map: FeatureMap) -> Tensor:
-        """What is trained, at step 0."""
-        return feature_map(shots.features)
+    def _move(self, shots: Shots, feature_map: FeatureMap) -> Move:
+        """What training moves."""
+        return move_free_keys(shots, feature_map, self._text)
 
-    def _from_parameter(self, parameter: Tensor, feature_map: FeatureMap) -> Tensor:
-        """Keys in the kernel's space from what is trained."""
-        return parameter
+    # Training.
 
-    def _keys(self, shots: Shots, feature_map: FeatureMap, choice: Choice) -> Tensor:
-        parameter = self._start(shots, feature_map).clone().requires_grad_()
-        queries, labels = shots.features, shots.labels
-        if shots.views is not None:
-            width = queries.shape[1]
-            queries = torch.cat([queries[:, None], shots.views], 1).reshape(-1, width)
-            labels = labels.repeat_interleave(1 + shots.views.shape[1])
-        zero_shot = None if self._text is None else queries @ self._text.mT
-        mapped = feature_map(queries)
-        plan = self._recipe.plan(shots)
+    def _build(self, shots: Shots) -> CacheModel:
+        return self._trained(shots, until=self.epochs_)
 
-        def logits(rows: Tensor) -> Tensor:
+    def _trained(
+        self, shots: Shots, *, until: int, watch: Watch | None = None, stops: tuple[int, ...] = ()
+    ) -> CacheModel:
+        """The model after so many epochs; `watch` sees it at each of the stops on the way."""
+        feature_map = self._recipe.space.fit(shots.features, shots.labels)
+        move = self._move(shots, feature_map)
+        plan, choice = self._recipe.plan(shots), self._choice
+        queries, labels, own = _queries(shots)
+
+        def model() -> CacheModel:
+            place = move.place()
             precision = self._recipe.precision(
                 plan,
-                self._from_parameter(parameter, feature_map),
+                place.keys,
                 shots.values,
                 beta=choice.beta,
                 noise=choice.noise,
                 precision_gradient=self.precision_gradient,
             )
-            model = CacheModel(feature_map, precision, self._text, choice)
-            text = None if zero_shot is None else zero_shot[rows]
-            return model.fused(text, *precision.posterior(mapped[rows]))
+            return CacheModel(place.feature_map, precision, place.text, choice)
+
+        def logits(rows: Tensor) -> Tensor:
+            asked = queries[rows]
+            return model().answer(asked, without=own[rows] if self._leaves_out else None)
+
+        @torch.no_grad()
+        def look(epoch: int) -> None:
+            if watch is not None and epoch in stops:
+                watch(epoch, model())
+
+        starts = [parameter.detach().clone() for parameter in move.parameters]
+
+        def pull() -> Tensor:
+            pairs = zip(move.parameters, starts, strict=True)
+            return self._pull / len(shots) * torch.stack([_far(*pair) for pair in pairs]).sum()
 
         history = train(
-            [parameter], logits, labels, self._training(), description=type(self).__name__
+            move.parameters,
+            logits,
+            labels,
+            self._training(),
+            penalty=pull if self._pull else None,
+            until=until,
+            after_epoch=look,
+            description=type(self).__name__,
         )
         if shots is self._shots:
             self.training_loss_ = history
-        with torch.no_grad():
-            return self._from_parameter(parameter.detach(), feature_map)
+        for parameter in move.parameters:
+            parameter.requires_grad_(False)
+        return model()
 
-    def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
-        if self.calibrate or validation is not None or self._is_silent():
-            super()._calibrate(validation, evidence)
+    def _finish(self, validation: Shots | None, evidence: Evidence | None) -> None:
+        self.epochs_ = self.epochs
+        chooses = self.stopping == "held_out" and self.epochs > 0
+        if validation is not None:
+            if chooses:
+                self.epochs_ = self._stop_on(validation)
+            trained = self._build(self._shots)
+            # The text may have moved, too.
+            self._select(
+                self._settings(),
+                replace(validation, zero_shot=trained.zero_shot(validation.features)),
+                trained,
+            )
+            precision = self._condition(self._shots, trained.precision.keys)
+            self._model = replace(trained, precision=precision, choice=self._choice)
+            self._calibrate(validation, evidence)
+            return
+        if self.calibrate and not self._is_silent():
+            logits, rows, protocol = self._in_folds(self._stops() if chooses else (self.epochs,))
+            self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
+            self._report = self._make_report(logits, rows, protocol)
+            self._novelty = None
+            self._model = self._build(self._shots)
+            return
+        self._model = self._build(self._shots)
+        if self._is_silent():
+            super()._calibrate(None, evidence)
             return
         evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
         self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
         self._report = self._novelty = None
+
+    # Where to stop.
+
+    def _stops(self) -> tuple[int, ...]:
+        return tuple(sorted({round(share * self.epochs) for share in STOPS}))
+
+    def _in_folds(self, stops: tuple[int, ...]) -> tuple[Tensor, Tensor, str]:
+        """Held-out logits (k, c) at the best stop, which becomes `epochs_`, rows and protocol."""
+        shots, folds = self._shots, self._fold_rows(min(self.n_folds, FOLDS))
+        seen: dict[int, list[Tensor]] = {stop: [] for stop in stops}
+        for rows, held in folds:
+            asked = shots.features[held]
+
+            def watch(epoch: int, model: CacheModel, asked: Tensor = asked) -> None:
+                seen[epoch].append(model.logits(asked))
+
+            self._trained(shots[rows], until=max(stops), watch=watch, stops=stops)
+        rows = torch.cat([held for _, held in folds])
+        logits = {stop: torch.cat(parts) for stop, parts in seen.items()}
+        self.epochs_ = _best_stop(logits, shots.labels[rows])
+        return logits[self.epochs_], rows, folds_protocol(len(folds))
+
+    def _stop_on(self, validation: Shots) -> int:
+        """The stop that is best on a validation set."""
+        logits: dict[int, Tensor] = {}
+
+        def watch(epoch: int, model: CacheModel) -> None:
+            logits[epoch] = model.logits(validation.features)
+
+        self._trained(self._shots, until=self.epochs, watch=watch, stops=self._stops())
+        return _best_stop(logits, validation.labels)
+
+    def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
+        if not bool(self._shots.with_company().any()):
+            return super()._held_out_logits(evidence)
+        return self._in_folds((self.epochs_,))
+
+    # Options.
 
     def _training(self) -> Training:
         return Training(
@@ -116,6 +217,7 @@ class TrainedKeysMixin(CacheClassifier):
             self.batch_size,
             self.learning_rate,
             self.weight_decay,
+            self.epsilon,
             seed=int(self.random_state),
         )
 
@@ -124,6 +226,8 @@ class TrainedKeysMixin(CacheClassifier):
         whole("batch_size", self.batch_size, least=1)
         positive("learning_rate", self.learning_rate, owner=self, auto=False)
         positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
+        positive("epsilon", self.epsilon, owner=self, auto=False)
+        one_of("stopping", self.stopping, ("held_out", "last"), owner=self)
         return super()._settings()
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
@@ -131,3 +235,27 @@ class TrainedKeysMixin(CacheClassifier):
         # Only the shots themselves have views; validation rows come after them, without.
         views, self._views = getattr(self, "_views", None), None
         return shots if views is None else shots.with_views(self._read_views(views, features))
+
+
+def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows to train on (N, d), the shots and their views; their labels and their own keys (N,)."""
+    own = torch.arange(len(shots), device=shots.labels.device)
+    if shots.views is None:
+        return shots.features, shots.labels, own
+    together = torch.cat([shots.features[:, None], shots.views], 1)
+    own = own.repeat_interleave(together.shape[1])
+    return together.flatten(0, 1), shots.labels[own], own
+
+
+def _far(parameter: Tensor, start: Tensor) -> Tensor:
+    return (parameter - start).square().sum()
+
+
+def _best_stop(logits: dict[int, Tensor], labels: Tensor) -> int:
+    """The stop of the least NLL at its own temperature; the first of equals."""
+
+    def loss(stop: int) -> float:
+        tempered = logits[stop] / fit_temperature(logits[stop], labels)
+        return float(smoothed_nll(tempered, labels))
+
+    return min(sorted(logits), key=loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,10 +13,15 @@ from torch import Tensor
 from gpcache.errors import NumericalError
 from gpcache.progress import progress_bar
 
+WARM_UP_RATE = 1e-5
+
 
 @dataclass(frozen=True)
 class Training:
-    """How to train; the defaults are those of Tip-Adapter-F and of the paper."""
+    """How to train; the defaults are those of Tip-Adapter-F and of the paper.
+
+    For `warm_up_epochs` the learning rate is WARM_UP_RATE; the cosine runs over the epochs after.
+    """
 
     epochs: int = 20
     batch_size: int = 256
@@ -24,6 +30,7 @@ class Training:
     epsilon: float = 1e-4
     seed: int = 0
     optimiser: Literal["adamw", "adam", "sgd"] = "adamw"
+    warm_up_epochs: int = 0
 
 
 def train(
@@ -33,21 +40,28 @@ def train(
     training: Training,
     *,
     penalty: Callable[[], Tensor] | None = None,
+    until: int | None = None,
+    after_epoch: Callable[[int], None] | None = None,
     description: str = "training",
 ) -> list[float]:
     """Minimise the cross-entropy of logits(rows) against labels (n,); returns the epochs' losses.
 
-    `logits` maps row numbers (b,) to logits (b, c); `penalty` is added to every step's loss.
-    Nothing is chosen along the way: there is no validation here, and no best epoch.
+    `logits` maps row numbers (b,) to logits (b, c); `penalty` is added to every step's loss. The
+    schedule is that of all epochs, also where training ends after `until` of them. `after_epoch` is
+    told how many are done, 0 first. Nothing is chosen here: there is no best epoch.
     """
     n = len(labels)
     generator = torch.Generator().manual_seed(training.seed)
     optimiser = _optimiser(parameters, training)
-    steps = training.epochs * -(-n // training.batch_size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    per_epoch = -(-n // training.batch_size)
+    steps = training.epochs * per_epoch
+    schedule = _schedule(optimiser, training, steps, training.warm_up_epochs * per_epoch)
     history = []
-    with progress_bar(description, total=steps, unit="step") as bar:
-        for _ in range(training.epochs):
+    last = training.epochs if until is None else until
+    with progress_bar(description, total=last * per_epoch, unit="step") as bar:
+        if after_epoch is not None:
+            after_epoch(0)
+        for epoch in range(1, last + 1):
             # Summed on the device: reading a loss every step would make the host wait for it.
             total = torch.zeros((), device=labels.device, dtype=torch.float64)
             order = torch.randperm(n, generator=generator).to(labels.device)
@@ -67,6 +81,8 @@ def train(
                     f"Training diverged in epoch {len(history)}: lower the learning rate "
                     f"({training.learning_rate:g}) or raise the noise."
                 )
+            if after_epoch is not None:
+                after_epoch(epoch)
     return history
 
 
@@ -76,3 +92,16 @@ def _optimiser(parameters: Sequence[Tensor], training: Training) -> torch.optim.
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
     kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.AdamW
     return kind(parameters, lr=rate, weight_decay=decay, eps=training.epsilon)
+
+
+def _schedule(
+    optimiser: torch.optim.Optimizer, training: Training, steps: int, warm_up: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """A constant small rate for the first steps, then a cosine that ends at zero."""
+
+    def factor(step: int) -> float:
+        if step < warm_up:
+            return min(1.0, WARM_UP_RATE / training.learning_rate)
+        return (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
+
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
