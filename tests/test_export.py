@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
 
 import gpcache
@@ -25,6 +26,7 @@ from gpcache import (
 )
 from gpcache.export import export_image_onnx, export_onnx, head
 from gpcache.methods.base import FeatureClassifier
+from gpcache.probability import Calibration
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "images" / "caltech20"
@@ -183,9 +185,10 @@ def test_the_file_says_what_it_is(data):
     assert found["method"] == "GPCacheClassifier"
     assert found["gpcache_version"] == gpcache.__version__
     outputs = run(file, queries)
-    assert float(found["temperature"]) != 1
-    scaled = np.exp(outputs["logits"] / float(found["temperature"]))
-    expected = scaled / scaled.sum(1, keepdims=True)
+    calibration = Calibration(float(found["temperature"]), float(found["entropy_slope"]))
+    assert calibration.temperature != 1
+    assert calibration.slope != 0
+    expected = calibration.probabilities(torch.tensor(outputs["logits"])).numpy()
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
     proto = onnx.load_from_string(file)
     assert (proto.ir_version, proto.opset_import[0].version) == (8, 17)

@@ -349,7 +349,8 @@ class ImageClassifier:
         prior = None if self.prompts is None else self._prior(self.prompts)
         if isinstance(self.method, FeatureClassifier) and self.examples:
             return self.method.set_params(text_prior=prior)  # type: ignore[no-any-return]
-        method = find_method(str(self.method) if self.examples else "zero-shot")
+        name = str(self.method) if self.examples else "zero-shot"
+        method = find_method(name, on_features=True)
         return method.constructor(text_prior=prior, device=self.device)
 
     def _rows(self, features: NDArray[np.float32]) -> tuple[NDArray[Any], list[str]]:

@@ -172,9 +172,7 @@ def _held_out(model: FeatureClassifier) -> tuple[HeldOutReport | None, NDArray[n
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None:
         return None, np.zeros((0, len(model.classes_)))
-    logits = report.logits[report.counted] / model.temperature_
-    odds = np.exp(logits - logits.max(1, keepdims=True))
-    return report, odds / odds.sum(1, keepdims=True)
+    return report, report.probabilities[report.counted]
 
 
 def _held_out_novelty(

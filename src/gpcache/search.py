@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.fusion import fuse, scaled_mean
-from gpcache.probability import fit_scales, mean_nll, smoothed_nll
+from gpcache.probability import fit_scales, mean_nll, smoothed_losses, smoothed_nll
 
 Auto = Literal["auto"]
 Criterion = Literal["nll", "accuracy", "marginal_likelihood"]
@@ -97,6 +97,13 @@ class HeldOut(NamedTuple):
     labels: Tensor
     log_marginal_likelihood: float = math.nan
 
+    def rows(self, kept: Tensor) -> HeldOut:
+        """The same of some rows alone."""
+        variance = None if self.variance is None else self.variance[kept]
+        zero_shot = None if self.zero_shot is None else self.zero_shot[kept]
+        likelihood = self.log_marginal_likelihood
+        return HeldOut(self.mean[kept], variance, zero_shot, self.labels[kept], likelihood)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -110,6 +117,8 @@ class Choice:
     nll: float = math.nan
     accuracy: float = math.nan
     score: float = math.nan
+    # What each row adds to the score, beside what the place costs.
+    losses: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]
@@ -158,7 +167,7 @@ def search(
                 for here, there, walked in zip(place, start, free, strict=True)
                 if walked
             )
-            found.append(_fusion(held_out, settings, place, pull * away))
+            found.append(weigh(held_out, settings, place, pull * away))
         return found
 
     if settings.strategy == "grid":
@@ -217,7 +226,7 @@ def _walk(
     return list(seen.values())
 
 
-def _fusion(held_out: HeldOut, settings: Settings, place: Place, penalty: float) -> Choice:
+def weigh(held_out: HeldOut, settings: Settings, place: Place, penalty: float = 0.0) -> Choice:
     """The best α and η, and the gain where it is a mere weight, at one place."""
     beta, noise, gain = place
     etas = ETAS if settings.eta == "auto" else (settings.eta,)
@@ -226,16 +235,22 @@ def _fusion(held_out: HeldOut, settings: Settings, place: Place, penalty: float)
     scaled = torch.stack([scaled_mean(held_out.mean, held_out.variance, eta) for eta in etas])
     if settings.criterion == "accuracy":
         alpha, eta, nll, accuracy = _by_accuracy(held_out, scaled, etas, settings, noise, gain)
-        return Choice(beta, noise, alpha, eta, gain, nll, accuracy, penalty - accuracy)
-    alphas, gains, losses = _by_nll(held_out, scaled, settings, gain)
-    i = int(losses.argmin())
+        cache = scaled[list(etas).index(eta)]
+        logits = fuse(held_out.zero_shot, cache, None, alpha=alpha, gain=gain)
+        losses = (logits.argmax(-1) != held_out.labels).to(logits)
+        return Choice(beta, noise, alpha, eta, gain, nll, accuracy, penalty - accuracy, losses)
+    alphas, gains, totals = _by_nll(held_out, scaled, settings, gain)
+    i = int(totals.argmin())
     logits = fuse(held_out.zero_shot, scaled[i], None, alpha=alphas[i], gain=gains[i])
     accuracy = float((logits.argmax(-1) == held_out.labels).double().mean())
     nll = float(mean_nll(logits, held_out.labels))
-    score = float(losses[i]) + penalty
+    score = float(totals[i]) + penalty
+    losses = smoothed_losses(logits, held_out.labels)
     if settings.criterion == "marginal_likelihood":
         score = penalty - held_out.log_marginal_likelihood / held_out.mean.numel()
-    return Choice(beta, noise, float(alphas[i]), etas[i], float(gains[i]), nll, accuracy, score)
+    return Choice(
+        beta, noise, float(alphas[i]), etas[i], float(gains[i]), nll, accuracy, score, losses
+    )
 
 
 def _by_nll(

@@ -8,7 +8,7 @@ from gpcache.errors import DataError
 from gpcache.methods.registry import registry
 
 # Rows of methods that need an encoder at training or prediction time are not in the registry.
-METHODS = {*registry(), "calip", "coop", "ape-t"}
+METHODS = {*registry()}
 
 
 @pytest.mark.parametrize("experiment", experiments())

@@ -74,6 +74,15 @@ def test_gda_is_its_equation(problem):
     )
 
 
+def test_gda_of_one_sample_a_class_is_the_nearest_mean():
+    """Nothing is known of the scatter: the precision is d · I, which the shipped weight suits."""
+    problem = Problem((1, 1, 1, 1))
+    offset = -0.5 * 12 - math.log(4)
+    expected = problem.zero_shot + 0.7 * (12 * problem.Q @ problem.X.T + offset)
+    found = fitted(GDAClassifier, problem).logits(problem.Q)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 def test_gda_takes_every_view_as_a_sample(problem):
     model = GDAClassifier(text_prior=problem.prior, **HERE, alpha=0.7)
     model.fit(problem.X, problem.labels, views=problem.views)

@@ -43,7 +43,9 @@ CACHE = {"text_prior", "alpha", "beta", "gain", "kernel_space", "shrinkage", "pr
 CACHE |= {"criterion", "selection", "strategy", "n_folds", "device", "dtype", "random_state"}
 GP = {"noise", "eta", "prior", "precision", "n_groups", "n_landmarks", "n_features", "cross"}
 GP |= {"precision_weighting", "confidence_scaling"}
-TRAINED = {"epochs", "batch_size", "learning_rate", "weight_decay", "calibrate"}
+TRAINED = {"epochs", "batch_size", "learning_rate", "weight_decay", "epsilon"}
+TRAINED |= {"stopping", "calibrate"}
+MOVES = {"trains", "loss", "rank", "pull", "precision_gradient"}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ TRAINED = {"epochs", "batch_size", "learning_rate", "weight_decay", "calibrate"}
         (TipAdapterClassifier, CACHE),
         (TipAdapterFClassifier, CACHE | TRAINED),
         (GPCacheClassifier, CACHE | GP),
-        (GPCacheFClassifier, CACHE | GP | TRAINED | {"precision_gradient"}),
+        (GPCacheFClassifier, CACHE | GP | TRAINED | MOVES),
     ],
 )
 def test_the_constructor_lists_all_options_by_keyword(kind, options):

@@ -193,7 +193,7 @@ def test_updates_in_a_kept_whitening_have_the_values_of_the_chosen_gain(useless,
 def test_trained_keys_hold_the_values_of_the_last_choice(with_validation, useless, tools):
     """With a validation set the gain is chosen once more when the keys have moved."""
     more = tools.make_problem(shots=(12, 12, 12, 12, 12), spread=0.8)
-    options = {"kernel_space": "raw", "epochs": 4, "learning_rate": 0.1}
+    options = {"kernel_space": "raw", "epochs": 4, "learning_rate": 0.1, "stopping": "last"}
     estimator = automatic(useless, tools, GPCacheFClassifier, **options)
     validation = (more.X, more.y) if with_validation else None
     estimator.fit(useless.X, useless.y, validation=validation)

@@ -25,7 +25,7 @@ def test_names_and_constructors_find_each_other(name):
     assert method.paper
 
 
-@pytest.mark.parametrize("name", registry())
+@pytest.mark.parametrize("name", [n for n, m in registry().items() if not m.beyond_features])
 def test_a_method_needs_what_it_says(name, problem):
     """Without text if it does not need it; and what has epochs trains."""
     method = find_method(name)
@@ -37,6 +37,12 @@ def test_a_method_needs_what_it_says(name, problem):
             estimator.fit(problem.X, problem.y)
     else:
         assert len(estimator.fit(problem.X, problem.y).predict(problem.queries)) == 9
+
+
+@pytest.mark.parametrize("name", [n for n, m in registry().items() if m.beyond_features])
+def test_what_features_cannot_give_is_said(name, tools):
+    with tools.one_sentence(DataError, f"{find_method(name).constructor.__name__} itself"):
+        find_method(name, on_features=True)
 
 
 def test_an_unknown_name_lists_the_known_ones(tools):

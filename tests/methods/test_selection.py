@@ -15,6 +15,7 @@ from gpcache import (
     metrics,
 )
 from gpcache.methods.shots import Shots
+from gpcache.probability import fit_calibration, fit_scales
 from gpcache.search import Settings, shipped
 
 
@@ -76,7 +77,8 @@ def test_in_whitened_space_loo_refits_every_fold_and_its_map(eta, tools):
 
 def test_trained_keys_are_trained_anew_in_every_fold(tools):
     problem = tools.make_problem(shots=(3, 3, 4, 2, 0))
-    options = {"epochs": 3, "learning_rate": 0.05, **tools.numbers, **tools.float64}
+    options = {"epochs": 3, "learning_rate": 0.05, "stopping": "last"}
+    options |= tools.numbers | tools.float64
     estimator = GPCacheFClassifier(text_prior=problem.prior, **options).fit(problem.X, problem.y)
     fold = folds_of(problem)
     for number in np.unique(fold):
@@ -87,17 +89,41 @@ def test_trained_keys_are_trained_anew_in_every_fold(tools):
         )
 
 
-def test_figures_are_those_of_the_held_out_logits(problem, tools):
+def test_figures_are_those_of_the_held_out_probabilities(problem, tools):
     estimator = GPCacheClassifier(text_prior=problem.prior, **tools.float64)
     held_out = estimator.fit(problem.X, problem.y).loo_
     labels = np.searchsorted(estimator.classes_, problem.y)
-    probability = tools.softmax(held_out.logits / estimator.temperature_)
     assert held_out.counted.all()
-    assert held_out.accuracy == np.mean(held_out.logits.argmax(1) == labels)
-    assert held_out.nll == pytest.approx(
-        tools.nll(held_out.logits / estimator.temperature_, labels)
-    )
-    assert held_out.ece == pytest.approx(metrics.ece(probability, labels))
+    assert held_out.accuracy == np.mean(held_out.probabilities.argmax(1) == labels)
+    assert held_out.nll == pytest.approx(tools.nll(np.log(held_out.probabilities), labels))
+    assert held_out.ece == pytest.approx(metrics.ece(held_out.probabilities, labels))
+
+
+@pytest.mark.parametrize("all_given", [True, False])
+def test_what_is_reported_of_a_fold_was_chosen_on_the_others(all_given, tools):
+    """At given numbers only the calibration is chosen; else α is, too, at the same place."""
+    problem = tools.make_problem(shots=(8, 8, 8, 8, 8), spread=1.2)
+    numbers = {"beta": 2.0, "noise": 0.5, "gain": 1.0} | ({"alpha": 6.0} if all_given else {})
+    estimator = GPCacheClassifier(text_prior=problem.prior, **numbers, **tools.float64)
+    report = estimator.fit(problem.X, problem.y).loo_
+    labels = np.searchsorted(estimator.classes_, problem.y)
+    text = tools.zero_shot(problem.prior, problem.X)
+    mean = torch.tensor((report.logits - text) / estimator.alpha_)
+    fold = estimator._shots.folds(4, 0).numpy()
+    for number in range(4):
+        mine, others = fold == number, fold != number
+        alpha = 6.0
+        if not all_given:
+            scales, _ = fit_scales(
+                mean[others][None, None],
+                torch.tensor(labels[others]),
+                offset=torch.tensor(text[others]),
+            )
+            alpha = float(scales)
+        logits = torch.tensor(text) + alpha * mean
+        calibration = fit_calibration(logits[others], torch.tensor(labels[others]))
+        expected = calibration.probabilities(logits[mine])
+        np.testing.assert_allclose(report.probabilities[mine], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])

@@ -21,7 +21,8 @@ POSTERIORS = {
 }
 CASES = {
     f"{name} {posterior}": (name, POSTERIORS[posterior])
-    for name in registry()
+    for name, method in registry().items()
+    if not method.beyond_features
     for posterior in (POSTERIORS if name.startswith("gpcache") else ["exact"])
 }
 

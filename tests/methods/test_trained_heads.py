@@ -16,6 +16,7 @@ from gpcache.methods import (
 )
 from gpcache.methods.clap import class_trust
 from gpcache.methods.shots import Shots
+from gpcache.probability import Calibration
 
 SCALE = 20.0
 HERE = {"device": "cpu"}
@@ -94,7 +95,8 @@ def test_clip_adapter_is_plain_autograd(problem):
 
 
 def test_clap_is_plain_autograd(problem):
-    text = torch.tensor(problem.text)
+    """From text of length ten, as CLIP's encoder gives it before it is scaled."""
+    text = 10 * torch.tensor(problem.text)
     w = text.clone().requires_grad_()
     odds = np.exp(SCALE * problem.X @ problem.text.T)
     own = (odds / odds.sum(1, keepdims=True))[np.arange(len(problem.X)), problem.labels]
@@ -179,15 +181,20 @@ def test_a_validation_set_gives_the_temperature(head, problem):
     model.fit(problem.X, problem.labels, validation=(problem.Q, problem.truth))
     logits = model.logits(problem.Q)
 
-    def loss(temperature):
-        logged = logits / temperature
+    def loss(temperature, slope=None):
+        calibration = Calibration(temperature, model.entropy_slope_ if slope is None else slope)
+        logged = calibration.scaled(torch.tensor(logits)).numpy()
         logged = logged - np.log(np.exp(logged).sum(1, keepdims=True))
         target = np.full(logged.shape, 1 / (202 * 3))
         target[np.arange(200), problem.truth] = 1 - 1 / 202
         return -(target * logged).sum(1).mean()
 
-    best = model.temperature_
+    best, slope = model.temperature_, model.entropy_slope_
     assert loss(best) < min(loss(0.95 * best), loss(1.05 * best))
+    pull = 2 / 200  # on the squared slope
+    assert loss(best) + pull * slope**2 < min(
+        loss(best, slope + step) + pull * (slope + step) ** 2 for step in (-0.05, 0.05)
+    )
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -201,21 +208,56 @@ def test_mistakes_are_one_sentence(head, problem):
             head(text_prior=problem.prior, ratio=2.0).fit(problem.X, problem.labels)
 
 
-@pytest.mark.parametrize("strength", [0.5, 50.0])
-def test_the_linear_probe_is_logistic_regression(strength, problem):
-    other = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)
-    expected = other.fit(problem.X, problem.labels).predict_proba(problem.Q)
-    model = LinearProbeClassifier(strength=strength, text_prior=problem.prior, **HERE)
-    logits = model.fit(problem.X, problem.labels).logits(problem.Q)
-    odds = np.exp(logits)
-    np.testing.assert_allclose(odds / odds.sum(1, keepdims=True), expected, atol=1e-5)
+def probabilities(model, rows):
+    odds = np.exp(model.logits(rows))
+    return odds / odds.sum(1, keepdims=True)
+
+
+def wide_problem(n, width, seed=3):
+    """Ten classes in a narrow cone, as CLIP's features lie."""
+    generator = np.random.default_rng(seed)
+    centres = 3 + generator.normal(size=(10, width))
+
+    def near(labels):
+        return unit(centres[labels] + 1.5 * generator.normal(size=(len(labels), width)))
+
+    labels, truth = np.arange(n) % 10, np.arange(200) % 10
+    return near(labels), labels, near(truth)
+
+
+@pytest.mark.parametrize("strength", [0.1, 0.5, 1.0, 10.0, 50.0, 100.0, 1000.0])
+@pytest.mark.parametrize(("n", "width"), [(40, 64), (120, 32)])
+def test_the_linear_probe_is_logistic_regression(strength, n, width):
+    """With fewer rows than columns and with more; to the tolerance that its file states."""
+    X, labels, queries = wide_problem(n, width)
+    other = LogisticRegression(C=strength, tol=1e-10, max_iter=100_000)
+    expected = other.fit(X, labels).predict_proba(queries)
+    model = LinearProbeClassifier(strength=strength, **HERE).fit(X, labels)
+    tolerance = 0.001 if strength <= 100 else 0.005
+    np.testing.assert_allclose(probabilities(model, queries), expected, atol=tolerance)
+
+
+def test_a_probe_says_the_same_whatever_was_asked_before():
+    X, labels, queries = wide_problem(40, 16)
+    shots = Shots.make(torch.tensor(X), torch.tensor(labels), None, classes=10, residual=False)
+    rows = torch.tensor(queries)
+    asked, fresh = (LinearProbeClassifier(**HERE)._learn(shots) for _ in range(2))
+    for strength in (1000.0, 0.1, 30.0, 50.0):
+        asked.scores(rows, {"strength": strength})
+    found = asked.scores(rows, {"strength": 100.0})
+    assert torch.equal(found, fresh.scores(rows, {"strength": 100.0}))
+
+
+def test_a_probe_needs_a_strength_above_zero(problem):
+    with pytest.raises(DataError, match="strength of LinearProbeClassifier must be"):
+        LinearProbeClassifier(strength=0.0, **HERE).fit(problem.X, problem.labels)
 
 
 def test_the_strength_of_the_probe_is_chosen_where_held_out_shots_are_best(problem):
     model = LinearProbeClassifier(**HERE).fit(problem.X, problem.labels)
     assert model.search_["score"].argmin() == 0
     assert model.strength_ == model.search_["strength"][0]
-    assert len(model.search_["strength"]) == 6
+    assert len(model.search_["strength"]) == 5
 
 
 def test_the_probe_passes_the_checks_of_scikit_learn():

@@ -125,9 +125,18 @@ def test_one_shot_a_class_can_be_tuned_on_a_validation_set(hard, tools):
     assert np.isfinite(estimator.search_["nll"]).all()
 
 
+def tempered(logits, temperature, slope):
+    """z / T · exp(slope · H), with H the entropy of softmax(z / T) as a share of log c."""
+    scaled = logits / temperature
+    shifted = np.exp(scaled - scaled.max(1, keepdims=True))
+    p = shifted / shifted.sum(1, keepdims=True)
+    entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(1, keepdims=True)
+    return scaled * np.exp(slope * entropy / np.log(logits.shape[1]))
+
+
 @pytest.mark.parametrize("space", ["raw", "whitened"])
 @pytest.mark.parametrize("with_validation", [False, True])
-def test_the_temperature_minimises_the_smoothed_nll_of_held_out_rows(
+def test_the_calibration_minimises_the_smoothed_nll_of_held_out_rows(
     space, with_validation, hard, tools
 ):
     problem, validation = hard
@@ -139,19 +148,27 @@ def test_the_temperature_minimises_the_smoothed_nll_of_held_out_rows(
         estimator.fit(problem.X, problem.y)
         logits, names = estimator.loo_.logits, problem.y
     labels = np.searchsorted(estimator.classes_, names)
-    best = tools.smoothed_nll(logits / estimator.temperature_, labels)
-    around = np.geomspace(0.2, 5, 400) * estimator.temperature_
-    assert best <= min(tools.smoothed_nll(logits / t, labels) for t in around) + 1e-9
+
+    def loss(factor, step):
+        slope = estimator.entropy_slope_ + step
+        scaled = tempered(logits, factor * estimator.temperature_, slope)
+        return tools.smoothed_nll(scaled, labels) + 2 * slope**2 / len(labels)
+
+    best = loss(1.0, 0.0)
+    around = [(f, s) for f in np.geomspace(0.2, 5, 41) for s in np.linspace(-1, 1, 41)]
+    assert best <= min(loss(*one) for one in around) + 1e-7
     assert best < tools.smoothed_nll(logits, labels) - 1e-4  # it was needed
 
 
 @pytest.mark.parametrize("with_text", [True, False])
-def test_probabilities_are_the_softmax_at_that_temperature(with_text, hard, tools):
+def test_probabilities_are_the_softmax_of_calibrated_logits(with_text, hard, tools):
     problem, _ = hard
     text = problem.prior if with_text else None
     estimator = GPCacheClassifier(text_prior=text, **tools.float64).fit(problem.X, problem.y)
     probability = estimator.predict_proba(problem.queries)
-    expected = tools.softmax(estimator.logits(problem.queries) / estimator.temperature_)
+    logits = estimator.logits(problem.queries)
+    scaled = tempered(logits, estimator.temperature_, estimator.entropy_slope_)
+    expected = tools.softmax(scaled)
     np.testing.assert_allclose(probability, expected, rtol=1e-10)
     np.testing.assert_allclose(probability.sum(1), 1, atol=1e-12)
     assert (estimator.classes_[probability.argmax(1)] == estimator.predict(problem.queries)).all()

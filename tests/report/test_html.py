@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 
 from gpcache import DataError
+from gpcache.metrics import aurc
 from gpcache.report import Case, Embedding, Evidence, Report, render, write_report
-from gpcache.report.curves import aurc
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpcache import __version__
-from gpcache.cli import store
+from gpcache.cli import benchmark, store
 from gpcache.cli.check import check
 from gpcache.cli.demo import demo
 from gpcache.cli.evaluate import evaluate
@@ -43,6 +43,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.add_typer(store.app, name="store", rich_help_panel="Features on disk")
+app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Research")
 
 logger = logging.getLogger(__name__)
 

@@ -96,6 +96,7 @@ def _metadata(model: FeatureClassifier) -> dict[str, str]:
         "gpcache_version": __version__,
         "method": type(model).__name__,
         "temperature": repr(float(model.temperature_)),
+        "entropy_slope": repr(float(model.entropy_slope_)),
     }
 
 

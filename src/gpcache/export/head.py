@@ -16,6 +16,7 @@ from gpcache.methods import ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import CacheModel
 from gpcache.onnx_graph import Graph, Port
+from gpcache.probability import Calibration
 
 # A protobuf file ends at 2 GiB; the margin is for nodes and class names.
 LARGEST = 2**31 - 2**24
@@ -49,9 +50,9 @@ def write_head(
     if text is not None:
         terms.append(graph.node("MatMul", unit, graph.weight(text.mT)))
     logits = graph.node("Sum", *terms, output="logits")
-    scaled = graph.node("Div", logits, graph.constant(model.temperature_))
-    graph.node("Softmax", scaled, output="probabilities", axis=1)
     classes = len(model.classes_)
+    scaled = _write_calibration(graph, logits, model._calibration, classes)
+    graph.node("Softmax", scaled, output="probabilities", axis=1)
     names = ("logits", "probabilities")
     outputs: list[Port] = [(name, np.float32, ["batch", classes]) for name in names]
     if variance:
@@ -59,6 +60,19 @@ def write_head(
             _write_ones(graph, unit, "variance")
         outputs.append(("variance", np.float32, ["batch", columns or 1]))
     return outputs
+
+
+def _write_calibration(graph: Graph, logits: str, calibration: Calibration, classes: int) -> str:
+    """As `Calibration.scaled`."""
+    scaled = graph.node("Div", logits, graph.constant(calibration.temperature))
+    if calibration.slope == 0 or classes == 1:
+        return scaled
+    logs = graph.node("LogSoftmax", scaled, axis=1)
+    terms = graph.node("Mul", graph.node("Exp", logs), logs)
+    axes = graph.weight(torch.tensor([1]))
+    total = graph.node("ReduceSum", terms, axes, keepdims=1)
+    power = graph.node("Mul", total, graph.constant(-calibration.slope / math.log(classes)))
+    return graph.node("Mul", scaled, graph.node("Exp", power))
 
 
 def write_unit(graph: Graph, source: str) -> str:

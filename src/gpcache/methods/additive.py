@@ -21,10 +21,18 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
-from gpcache.methods.selection import folds_protocol
+from gpcache.methods.nested import best_without, cross_fitted
+from gpcache.methods.selection import JUDGED, folds_protocol
 from gpcache.methods.shots import Shots
 from gpcache.methods.text_prior import TextPrior
-from gpcache.probability import fit_scales, fit_temperature, mean_nll, smoothed_nll
+from gpcache.probability import (
+    Calibration,
+    fit_calibration,
+    fit_scales,
+    fit_temperature,
+    mean_nll,
+    smoothed_losses,
+)
 from gpcache.progress import progress_bar
 
 Numbers = dict[str, float]
@@ -172,7 +180,7 @@ class AdditiveClassifier(FeatureClassifier):
         grids = [
             [given[name]] if name in given else list(grid) for name, grid in self._shapes.items()
         ]
-        seen: list[tuple[float, Numbers, float, float]] = []
+        seen: list[tuple[float, Numbers, float, float, Tensor]] = []
         total = int(np.prod([len(grid) for grid in grids])) if grids else 1
         with progress_bar(f"{type(self).__name__}: choosing", total=total, unit="setting") as bar:
             for values in itertools.product(*grids):
@@ -183,12 +191,14 @@ class AdditiveClassifier(FeatureClassifier):
                 nll = float(mean_nll(logits, tested.labels))
                 accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
                 tempered = logits / fit_temperature(logits, tested.labels)
-                loss = float(smoothed_nll(tempered, tested.labels))
-                score = loss if self.criterion == "nll" else -accuracy + 1e-6 * loss
-                seen.append((score, shape | weights, nll, accuracy))
+                losses = smoothed_losses(tempered, tested.labels)
+                if self.criterion == "accuracy":
+                    losses = (logits.argmax(-1) != tested.labels) + 1e-6 * losses
+                seen.append((float(losses.mean()), shape | weights, nll, accuracy, losses))
                 bar.update()
         seen.sort(key=lambda one: one[0])
         self._numbers = seen[0][1]
+        self._trail = [(one[1], one[4]) for one in seen]
         columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in seen]
         self.search_ = {name: np.array([row[name] for row in columns]) for name in columns[0]}
 
@@ -233,17 +243,33 @@ class AdditiveClassifier(FeatureClassifier):
         protocol: str,
         own: bool,
     ) -> None:
-        """A temperature from the held-out rows, and what they say of the model."""
-        self.temperature_ = 1.0
+        """A calibration from the held-out rows, and what they say of the model."""
+        self._accept_calibration(Calibration())
         self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
         if scores_at is None:
             return
         logits = self._added(tested.zero_shot, scores_at(self._numbers), self._numbers)
-        self.temperature_ = fit_temperature(logits, tested.labels)
+        self._accept_calibration(fit_calibration(logits, tested.labels))
         if own:
+            fold = shots.folds(JUDGED, int(self.random_state))[rows]
+            nested = self._nested(scores_at, tested, fold)
             self.loo_ = HeldOutReport.of(
-                logits, tested.labels, rows, self.temperature_, len(shots), protocol
+                logits, tested.labels, rows, fold, len(shots), protocol, nested
             )
+        del self._trail
+
+    def _nested(self, scores_at: Any, tested: Shots, fold: Tensor) -> Tensor:
+        """Probabilities (k, c) of held-out rows, all numbers chosen on the other folds."""
+
+        def logits_at(setting: int, others: Tensor) -> Tensor:
+            numbers = self._trail[setting][0]
+            scores = scores_at({name: numbers[name] for name in self._shapes})
+            weights = self._best_weights(scores[:, others], tested[others], self._given())
+            return self._added(tested.zero_shot, scores, weights)
+
+        losses = torch.stack([losses for _, losses in self._trail])
+        chosen = best_without(losses, losses.new_zeros(len(losses)), fold)
+        return cross_fitted(logits_at, chosen, fold, tested.labels)
 
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT

@@ -48,7 +48,7 @@ class APEClassifier(AdditiveClassifier):
         "beta": (5.5, 0.1, 1.0, 2.0, 3.5, 7.0, 10.0, 20.0),
         "gamma": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 5.5, "gamma": 0.1}
+    _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
     _needs_text: ClassVar[bool] = True
 
     @extends_options(AdditiveClassifier)
@@ -70,23 +70,28 @@ class APEClassifier(AdditiveClassifier):
         self.criterion_weights = criterion_weights
 
     def _learn(self, shots: Shots) -> Refined:
-        share = positive("channels", self.channels, owner=self, auto=False)
-        if share > 1:
-            raise DataError(f"channels of APEClassifier is a share of at most 1, got {share}.")
         assert self.text_prior is not None
         assert self._text is not None
         text = self._text / self.text_prior.logit_scale
-        kept = max(1, round(share * text.shape[1]))
         merit = channel_merit(shots, text, *self.criterion_weights)
-        return Refined(shots, text, merit.topk(kept).indices)
+        return Refined(shots, text, best_channels(merit, self.channels, owner=self))
 
 
-def channel_merit(shots: Shots, text: Tensor, likeness: float, variance: float) -> Tensor:
-    """J (d,): how much each channel tells classes apart."""
-    classes = len(text)
-    sums = text.index_add(0, shots.labels, shots.features)
-    counts = torch.bincount(shots.labels, minlength=classes).to(text) + 1
-    means = sums / counts[:, None]
+def best_channels(merit: Tensor, share: float, *, owner: object) -> Tensor:
+    """The channels (Q,) of largest merit (d,), as many as their share says."""
+    share = positive("channels", share, owner=owner, auto=False)
+    if share > 1:
+        raise DataError(f"channels of {type(owner).__name__} is a share of at most 1, got {share}.")
+    return merit.topk(max(1, round(share * len(merit)))).indices
+
+
+def channel_merit(shots: Shots | None, text: Tensor, likeness: float, variance: float) -> Tensor:
+    """J (d,): how much each channel tells classes apart; without shots, by the text alone."""
+    classes, means = len(text), text
+    if shots is not None:
+        sums = text.index_add(0, shots.labels, shots.features)
+        counts = torch.bincount(shots.labels, minlength=classes).to(text) + 1
+        means = sums / counts[:, None]
     between = means.sum(0).square() - means.square().sum(0)
     alike = between / max(1, classes * (classes - 1))
     spread = text.var(0) if classes > 1 else torch.zeros_like(alike)

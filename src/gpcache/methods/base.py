@@ -22,6 +22,7 @@ from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.arguments import label_array, shown, to_numpy
 from gpcache.methods.text_prior import TextPrior
+from gpcache.probability import Calibration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +61,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     classes_: NDArray[Any]
     n_features_in_: int
     temperature_: float
+    #: How the temperature follows the entropy of an answer; 0 where nothing could tell.
+    entropy_slope_: float = 0.0
 
     @abstractmethod
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -204,6 +207,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities (m, c): softmax of the logits at the fitted temperature."""
-        logits = torch.as_tensor(self.logits(X)) / self.temperature_
-        return logits.softmax(1).numpy()
+        """Probabilities (m, c): softmax of the logits, calibrated on rows that were held out."""
+        logits = torch.as_tensor(self.logits(X))
+        return self._calibration.probabilities(logits).numpy()
+
+    @property
+    def _calibration(self) -> Calibration:
+        return Calibration(self.temperature_, self.entropy_slope_)
+
+    def _accept_calibration(self, calibration: Calibration) -> None:
+        self.temperature_, self.entropy_slope_ = calibration

@@ -4,6 +4,11 @@
 
 w starts at the text t. ω_y is the mean zero-shot probability of the class on its own shots: a class
 that the text knows well may not move far. Made to need no validation set.
+
+The length of t matters, because neither the steps nor the penalty know of the division by ‖w_y‖: at
+length L a step turns w by 1/L² of what it would at length 1, and the penalty on the same angle is
+L² times as large. The authors take the embeddings as CLIP's text encoder gives them, about ten
+long. From vectors of length one, 300 epochs at their rate go far below zero-shot on DTD's one shot.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from gpcache.gp.kernels import unit_rows
 from gpcache.methods.base import extends_options
 from gpcache.methods.shots import Shots
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+
+# How long CLIP's text embeddings are before they are scaled to length one.
+LENGTH = 10.0
 
 
 class CLAPClassifier(TrainedHeadClassifier):
@@ -36,7 +44,7 @@ class CLAPClassifier(TrainedHeadClassifier):
         super().__init__(epochs=epochs, learning_rate=learning_rate, **options)
 
     def _start(self, text: Tensor) -> Parameters:
-        return [text]
+        return [LENGTH * text]
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
         assert self.text_prior is not None
@@ -44,7 +52,7 @@ class CLAPClassifier(TrainedHeadClassifier):
 
     def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor:
         trust = class_trust(shots)
-        return (trust * (parameters[0] - text).square().sum(1)).mean()
+        return (trust * (parameters[0] - LENGTH * text).square().sum(1)).mean()
 
 
 def class_trust(shots: Shots) -> Tensor:

@@ -37,7 +37,7 @@ class GDAClassifier(AdditiveClassifier):
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "alpha": tuple(10.0**power for power in range(-4, 3))
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 0.1}
+    _shipped: ClassVar[Numbers] = {"alpha": 0.02}
 
     @extends_options(AdditiveClassifier)
     def __init__(self, *, alpha: float | Auto = "auto", **options: Any) -> None:
@@ -68,7 +68,7 @@ class Discriminant(NamedTuple):
         spread = scatter.trace() / max(1, n - 1)
         if float(spread) <= torch.finfo(samples.dtype).eps:
             # One sample a class: nothing is known of the scatter, all directions count alike.
-            weight = means
+            weight = d * means
         else:
             weight = d * torch.linalg.solve(scatter + spread * eye, means.mT).mT
         offset = -0.5 * (weight * means).sum(1) - math.log(classes)

@@ -3,22 +3,33 @@
     min_w Σ_i cross-entropy(f_i w + b, y_i) + ‖w‖² / (2 C)
 
 by full-batch L-BFGS; C is chosen like every other number, on held-out shots or a validation set.
+
+Three changes of variables make it quick and leave the minimum where it is. The rows are centred
+(the offset takes up the mean), turned to their principal axes (which no penalty by length notices,
+and which are no more than there are rows), and each axis is scaled by the curvature expected along
+it. Each C starts from the solution of the next smaller one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.arguments import is_auto, positive
 from gpcache.methods.base import extends_options
 from gpcache.methods.shots import Shots
 from gpcache.search import Auto
 
-STEPS = 200
+STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+STEPS = 500
+HISTORY = 10
+# The largest gradient that counts as none, in the scaled variables. Probabilities are then within
+# 0.001 of the minimum's up to C = 100, and within 0.005 at C = 1000.
+LEAST_GRADIENT = 1e-3
 
 
 class LinearProbeClassifier(AdditiveClassifier):
@@ -31,10 +42,8 @@ class LinearProbeClassifier(AdditiveClassifier):
     """
 
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
-    _shapes: ClassVar[dict[str, Sequence[float]]] = {
-        "strength": (1.0, 0.1, 10.0, 100.0, 1000.0, 10000.0)
-    }
-    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "strength": 100.0}
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {"strength": STRENGTHS}
+    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "strength": 10.0}
     _uses_text: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
 
@@ -46,43 +55,72 @@ class LinearProbeClassifier(AdditiveClassifier):
         self.strength = strength
 
     def _learn(self, shots: Shots) -> Probe:
+        if not is_auto(self.strength):
+            positive("strength", self.strength, owner=self)
         return Probe(*shots.samples(), shots.n_classes)
+
+
+class Solution(NamedTuple):
+    """Weights (c, r) on the principal axes of the centred rows, and an offset (c,)."""
+
+    weight: Tensor
+    offset: Tensor
 
 
 class Probe:
     """Samples (n, d) with labels (n,); solved once for each strength."""
 
     def __init__(self, samples: Tensor, labels: Tensor, classes: int) -> None:
-        self._samples, self._labels, self._classes = samples, labels, classes
-        self._solved: dict[float, tuple[Tensor, Tensor]] = {}
+        self._mean = samples.mean(0)
+        centred = samples - self._mean
+        rank = min(centred.shape)
+        _, axes = torch.linalg.eigh(centred.mT @ centred)
+        self._axes = axes[:, -rank:]  # (d, r)
+        self._rows = centred @ self._axes
+        self._squares = self._rows.square()
+        self._targets = torch.nn.functional.one_hot(labels, classes).to(samples)
+        self._start = Solution(samples.new_zeros(classes, rank), samples.new_zeros(classes))
+        self._solved: dict[float, Solution] = {}
 
     def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
         """(1, m, c)."""
-        strength = numbers["strength"]
-        if strength not in self._solved:
-            self._solved[strength] = self._solve(strength)
-        weight, offset = self._solved[strength]
-        return (features @ weight.mT + offset)[None]
+        weight, offset = self._at(numbers["strength"])
+        return torch.addmm(offset, (features - self._mean) @ self._axes, weight.mT)[None]
 
-    @torch.enable_grad()
-    def _solve(self, strength: float) -> tuple[Tensor, Tensor]:
-        weight = self._samples.new_zeros(self._classes, self._samples.shape[1]).requires_grad_()
-        offset = self._samples.new_zeros(self._classes).requires_grad_()
+    def _at(self, strength: float) -> Solution:
+        """Solved by way of all smaller strengths of the grid, whatever was asked before."""
+        start = self._start
+        for step in (*(one for one in STRENGTHS if one < strength), strength):
+            if step not in self._solved:
+                self._solved[step] = self._solve(step, start)
+            start = self._solved[step]
+        return start
+
+    def _solve(self, strength: float, start: Solution) -> Solution:
+        rows, targets = self._rows, self._targets
+        likely = torch.addmm(start.offset, rows, start.weight.mT).softmax(1)
+        curvature = (likely * (1 - likely)).mean(1)
+        width = (curvature @ self._squares + 1 / strength).rsqrt()
+        shift = curvature.sum().clamp(min=torch.finfo(rows.dtype).eps).rsqrt()
+        scaled = [start.weight / width, start.offset / shift]
         optimiser = torch.optim.LBFGS(
-            [weight, offset],
+            scaled,
             max_iter=STEPS,
-            tolerance_grad=1e-7,
-            tolerance_change=1e-10,
+            history_size=HISTORY,
+            tolerance_grad=LEAST_GRADIENT,
+            tolerance_change=1e-9,
             line_search_fn="strong_wolfe",
         )
 
         def loss() -> Tensor:
-            optimiser.zero_grad()
-            logits = self._samples @ weight.mT + offset
-            total = torch.nn.functional.cross_entropy(logits, self._labels, reduction="sum")
-            total = total + weight.square().sum() / (2 * strength)
-            total.backward()  # type: ignore[no-untyped-call]
+            weight, offset = scaled[0] * width, scaled[1] * shift
+            logits = torch.addmm(offset, rows, weight.mT)
+            logs = logits.log_softmax(1)
+            excess = logs.exp() - targets
+            scaled[0].grad = (excess.mT @ rows + weight / strength) * width
+            scaled[1].grad = excess.sum(0) * shift
+            total: Tensor = weight.square().sum() / (2 * strength) - (logs * targets).sum()
             return total
 
         optimiser.step(loss)  # type: ignore[no-untyped-call]
-        return weight.detach(), offset.detach()
+        return Solution(scaled[0] * width, scaled[1] * shift)

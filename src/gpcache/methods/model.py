@@ -16,6 +16,7 @@ from gpcache.gp import ExactPrecision, Posterior, Precision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.methods.nested import cross_fitted
 from gpcache.search import Choice
 
 
@@ -24,10 +25,13 @@ class HeldOutReport:
     """What the model says of its own shots, each as if it had not been seen.
 
     Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
-    leaves their class without a key. `protocol` says how rows were left out.
+    leaves their class without a key. `protocol` says how rows were left out. `logits` are at the
+    numbers that were chosen in the end; `probabilities`, and the figures, at numbers and with a
+    calibration that were chosen on the other folds, so that nothing is shown that was optimised.
     """
 
     logits: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
     counted: NDArray[np.bool_]
     accuracy: float
     nll: float
@@ -37,27 +41,42 @@ class HeldOutReport:
     @classmethod
     def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
         """Nothing counted yet."""
-        nothing = np.full((n, c), np.nan), np.zeros(n, dtype=bool)
-        return cls(*nothing, np.nan, np.nan, np.nan, protocol)
+        nothing = np.full((n, c), np.nan)
+        counted = np.zeros(n, dtype=bool)
+        return cls(nothing, nothing.copy(), counted, np.nan, np.nan, np.nan, protocol)
 
     @classmethod
     def of(
-        cls, logits: Tensor, labels: Tensor, rows: Tensor, temperature: float, n: int, protocol: str
+        cls,
+        logits: Tensor,
+        labels: Tensor,
+        rows: Tensor,
+        fold: Tensor,
+        n: int,
+        protocol: str,
+        probabilities: Tensor | None = None,
     ) -> HeldOutReport:
-        """The figures of held-out logits (k, c) with labels (k,): rows (k,) among n shots."""
+        """The figures of held-out logits (k, c) with labels (k,): rows (k,) among n shots.
+
+        `fold` (k,) says which rows are judged together by what the others chose; without
+        `probabilities` that is the calibration alone.
+        """
         report = cls.empty(n, logits.shape[1], protocol)
         if not len(rows):
             return report
-        numbers = rows.cpu().numpy()
+        if probabilities is None:
+            same = dict.fromkeys(torch.unique(fold).tolist(), 0)
+            probabilities = cross_fitted(lambda *_: logits, same, fold, labels)
+        numbers, truth = rows.cpu().numpy(), labels.cpu().numpy()
+        found = probabilities.double().cpu().numpy()
         report.logits[numbers] = logits.double().cpu().numpy()
+        report.probabilities[numbers] = found
         report.counted[numbers] = True
-        truth = labels.cpu().numpy()
-        probabilities = (logits.double() / temperature).softmax(1).cpu().numpy()
         return replace(
             report,
-            accuracy=metrics.accuracy(probabilities, truth),
-            nll=metrics.nll(probabilities, truth),
-            ece=metrics.ece(probabilities, truth),
+            accuracy=metrics.accuracy(found, truth),
+            nll=metrics.nll(found, truth),
+            ece=metrics.ece(found, truth),
         )
 
 

@@ -40,7 +40,7 @@ class ProKeRClassifier(AdditiveClassifier):
         "beta": (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
         "lam": (0.001, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 3.0, "lam": 0.05}
+    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
     _needs_text: ClassVar[bool] = True
 
     @extends_options(AdditiveClassifier)

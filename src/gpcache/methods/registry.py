@@ -6,14 +6,19 @@ from dataclasses import dataclass
 
 from gpcache.errors import DataError
 from gpcache.methods.ape import APEClassifier
+from gpcache.methods.ape_t import APETClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.calip import CALIPClassifier
 from gpcache.methods.clap import CLAPClassifier
 from gpcache.methods.clip_adapter import CLIPAdapterClassifier
+from gpcache.methods.coop import CoOpClassifier
 from gpcache.methods.gda import GDAClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
 from gpcache.methods.linear_probe import LinearProbeClassifier
+from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
 from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.task_res import TaskResClassifier
+from gpcache.methods.timo import TIMOClassifier
 from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
 from gpcache.methods.tip_x import TipXClassifier
 from gpcache.methods.zero_shot import ZeroShotClassifier
@@ -23,7 +28,8 @@ from gpcache.methods.zero_shot import ZeroShotClassifier
 class Method:
     """A method: its name on the command line, its paper, and its estimator.
 
-    `needs` lists what it cannot do without: "text", "shots".
+    `needs` lists what it cannot do without: "text", "shots", "prompts" (a vector for each sentence
+    of a class), "spatial features", "encoder".
     """
 
     name: str
@@ -31,6 +37,11 @@ class Method:
     trains: bool
     needs: tuple[str, ...]
     constructor: type[FeatureClassifier]
+
+    @property
+    def beyond_features(self) -> tuple[str, ...]:
+        """What it needs beside features of the shots and one text vector a class."""
+        return tuple(need for need in self.needs if need not in ("text", "shots"))
 
 
 _GPCACHE = "Ding et al., 2024, Calibrated Cache Model for Few-Shot Vision-Language Model Adaptation"
@@ -41,6 +52,10 @@ _GDA = "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based 
 _PROKER = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
 _TASK_RES = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"
 _CLIP_ADAPTER = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"
+_CALIP = "Guo et al., 2023, CALIP: Zero-Shot Enhancement of CLIP with Parameter-free Attention"
+_COOP = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"
+_LP = "Huang et al., 2024, LP++: A Surprisingly Strong Linear Probe for Few-Shot CLIP"
+_TIMO = "Li et al., 2025, Text and Image Are Mutually Beneficial (TIMO)"
 _CLAP = "Silva-Rodríguez et al., 2024, A Closer Look at the Few-Shot Adaptation of Large VLMs"
 _CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
 
@@ -51,12 +66,17 @@ _METHODS = (
     Method("tip-adapter-f", _TIP, True, ("shots",), TipAdapterFClassifier),
     Method("tip-x", _TIP_X, False, ("text", "shots"), TipXClassifier),
     Method("ape", _APE, False, ("text", "shots"), APEClassifier),
+    Method("ape-t", _APE, True, ("text", "shots"), APETClassifier),
     Method("gda", _GDA, False, ("shots",), GDAClassifier),
+    Method("timo", _TIMO, False, ("text", "shots", "prompts"), TIMOClassifier),
     Method("proker", _PROKER, False, ("text", "shots"), ProKeRClassifier),
     Method("task-res", _TASK_RES, True, ("text", "shots"), TaskResClassifier),
     Method("clip-adapter", _CLIP_ADAPTER, True, ("text", "shots"), CLIPAdapterClassifier),
     Method("clap", _CLAP, True, ("text", "shots"), CLAPClassifier),
+    Method("coop", _COOP, True, ("text", "shots", "encoder"), CoOpClassifier),
+    Method("lp++", _LP, True, ("text", "shots"), LPPlusPlusClassifier),
     Method("linear-probe", _CLIP, True, ("shots",), LinearProbeClassifier),
+    Method("calip", _CALIP, False, ("text", "spatial features"), CALIPClassifier),
     Method("zero-shot", _CLIP, False, ("text",), ZeroShotClassifier),
 )
 
@@ -66,12 +86,21 @@ def registry() -> dict[str, Method]:
     return {method.name: method for method in _METHODS}
 
 
-def find_method(name: str) -> Method:
-    """The method of this name; an unknown one is an error that lists them."""
+def find_method(name: str, *, on_features: bool = False) -> Method:
+    """The method of this name; an unknown one is an error that lists them.
+
+    With `on_features`, one that is content with features and one text vector a class.
+    """
     methods = registry()
     if name not in methods:
         raise DataError(f"There is no method {name!r}: use {', '.join(methods)}.")
-    return methods[name]
+    method = methods[name]
+    if on_features and method.beyond_features:
+        raise DataError(
+            f"{name} needs {' and '.join(method.beyond_features)}: use "
+            f"{method.constructor.__name__} itself, or another method here."
+        )
+    return method
 
 
 def name_of(model: FeatureClassifier) -> str:

@@ -7,7 +7,7 @@ rows, so that no figure is selected on or shown that has seen its own answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,15 @@ from torch import Tensor
 
 from gpcache.gp.fusion import fuse
 from gpcache.methods.model import CacheModel, HeldOutReport
-from gpcache.methods.shots import Evidence, Part, Recipe, Shots
-from gpcache.probability import fit_temperature
+from gpcache.methods.nested import best_without, cross_fitted
+from gpcache.methods.shots import Evidence, Part, Recipe, Shots, Trail
+from gpcache.probability import Calibration, fit_calibration
 from gpcache.progress import progress_bar
-from gpcache.search import Choice, HeldOut, Settings, search, shipped
+from gpcache.search import Choice, HeldOut, Settings, search, shipped, weigh
 
 LEAVE_ONE_OUT = "leave-one-out"
+# Folds of the rows that are reported on, each judged by what the others chose.
+JUDGED = 4
 
 
 def folds_protocol(n_folds: int) -> str:
@@ -43,6 +46,8 @@ class SelectionMixin:
     _recipe: Recipe
     _model: CacheModel
     search_: dict[str, NDArray[Any]]
+    # What the estimator gives.
+    _accept_calibration: Any
 
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""
@@ -78,6 +83,7 @@ class SelectionMixin:
         shots = self._shots.per_class
         evidence = self._evidence(with_variance, coarse=True)
         seen = self._search(evidence, settings, shots=shots)
+        trail = Trail.of(seen, settings, evidence.rows, len(self._shots))
         if not self._uses_loo():
             # Few folds tell where to go; many tell how far to trust the cache, because their
             # models have nearly as many shots as the final one.
@@ -88,6 +94,7 @@ class SelectionMixin:
                 found = replace(found, gain=best.gain)
             seen = self._search(evidence, found, shots=shots) + seen
         self._accept(seen)
+        evidence.trail = trail
         return evidence
 
     def _text_can_be_judged(self) -> bool:
@@ -112,12 +119,12 @@ class SelectionMixin:
     def _accept(self, seen: list[Choice]) -> None:
         """Take the first of the choices that were looked at."""
         choice = seen[0]
-        self._choice = choice
+        self._choice = replace(choice, losses=None)
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
         self.noise_, self.gain_ = choice.noise, choice.gain
         self._shots = self._shots.at_gain(choice.gain)
-        rows = [asdict(one) for one in seen]
-        self.search_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        names = [one.name for one in fields(choice) if one.name != "losses"]
+        self.search_ = {name: np.array([getattr(one, name) for one in seen]) for name in names}
 
     def _uses_loo(self) -> bool:
         """Whether to choose by leave-one-out: keys are trained only after the choice is made."""
@@ -175,23 +182,57 @@ class SelectionMixin:
         return logits, evidence.rows, evidence.protocol
 
     def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
-        """A temperature from rows that the model has not seen; none where there are none."""
-        self.temperature_ = 1.0
+        """A calibration from rows that the model has not seen; none where there are none."""
+        self._accept_calibration(Calibration())
         self._report: HeldOutReport | None = None
         self._novelty: NDArray[np.float64] | None = None
         if validation is not None:
             logits = self._model.logits(validation.features)
-            self.temperature_ = fit_temperature(logits, validation.labels)
+            self._accept_calibration(fit_calibration(logits, validation.labels))
             return
         logits, rows, protocol = self._held_out_logits(evidence)
         if not self._is_silent():
-            self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
-        self._report = self._make_report(logits, rows, protocol)
+            self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
+        nested = None
+        if evidence is not None and evidence.trail is not None:
+            nested = self._nested(evidence, evidence.trail)
+        self._report = self._make_report(logits, rows, protocol, nested)
 
-    def _make_report(self, logits: Tensor, rows: Tensor, protocol: str) -> HeldOutReport:
-        labels = self._shots.labels[rows]
+    def _nested(self, evidence: Evidence, trail: Trail) -> Tensor:
+        """Probabilities (k, c) of the held-out rows, all numbers chosen on the other folds.
+
+        Of the settings that were looked at, each fold gets the best by the other folds' rows; its
+        weights are fitted on those, too.
+        """
+        fold, labels = self._judged(evidence.rows), self._shots.labels[evidence.rows]
+
+        def logits_at(setting: int, others: Tensor) -> Tensor:
+            beta, noise, gain = trail.places[setting]
+            held_out = evidence(beta, [noise], gain)[0]
+            choice = weigh(held_out.rows(others), trail.settings, (beta, noise, gain))
+            return fuse(
+                held_out.zero_shot,
+                held_out.mean,
+                held_out.variance,
+                alpha=choice.alpha,
+                eta=choice.eta,
+                gain=choice.gain,
+            )
+
+        losses = trail.losses[:, evidence.rows]
+        chosen = best_without(losses, trail.penalties, fold)
+        return cross_fitted(logits_at, chosen, fold, labels)
+
+    def _judged(self, rows: Tensor) -> Tensor:
+        """The folds (k,) of rows (k,) that are judged together by what the others chose."""
+        return self._shots.folds(JUDGED, int(self.random_state))[rows]
+
+    def _make_report(
+        self, logits: Tensor, rows: Tensor, protocol: str, probabilities: Tensor | None = None
+    ) -> HeldOutReport:
+        labels, fold = self._shots.labels[rows], self._judged(rows)
         n = len(self._shots)
-        return HeldOutReport.of(logits, labels, rows, self.temperature_, n, protocol)
+        return HeldOutReport.of(logits, labels, rows, fold, n, protocol, probabilities)
 
     @property
     def held_out_novelty_(self) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.sweep import Sweep, SweepPoint
-from gpcache.search import HeldOut
+from gpcache.search import Choice, HeldOut, Place, Settings
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,28 @@ class Part:
         return SweepPoint(mean, precision.variance_of_classes(variance), likelihood)
 
 
+class Trail(NamedTuple):
+    """Every setting (v) that was looked at: its place, and what each of n shots said of it.
+
+    `losses` (v, n) are those of held-out rows, `penalties` (v,) what the place costs beside them.
+    """
+
+    settings: Settings
+    places: list[Place]
+    losses: Tensor
+    penalties: Tensor
+
+    @classmethod
+    def of(cls, seen: Sequence[Choice], settings: Settings, rows: Tensor, n: int) -> Trail:
+        """The trail of choices that were scored on these rows (k,)."""
+        stated = torch.stack([one.losses for one in seen if one.losses is not None])
+        losses = stated.new_zeros(len(seen), n)
+        losses[:, rows] = stated
+        scores = stated.new_tensor([one.score for one in seen])
+        places = [(one.beta, one.noise, one.gain) for one in seen]
+        return cls(settings, places, losses, scores - stated.mean(1))
+
+
 class Evidence:
     """What a cache model says about rows it has not seen, at any (β, noise, gain)."""
 
@@ -225,6 +247,8 @@ class Evidence:
         self._shots = shots[rows]
         self.rows = rows
         self.protocol = protocol
+        #: What was looked at on the way to the choice, for figures that were not optimised.
+        self.trail: Trail | None = None
         self._last: tuple[tuple[float, Sequence[float], float], list[HeldOut]] | None = None
 
     def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:

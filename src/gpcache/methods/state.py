@@ -20,16 +20,18 @@ from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.additive import AdditiveClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.calip import CALIPClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
 from gpcache.methods.shots import Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.timo import TIMOClassifier
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.methods.trained_head import TrainedHeadClassifier
 from gpcache.search import Choice
 
 # Options that are arrays or belong to a machine, not to the model.
-_NOT_OPTIONS = ("text_prior", "projection", "device", "dtype")
+_NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device", "dtype")
 
 
 class State(NamedTuple):
@@ -53,6 +55,7 @@ def state_of(model: FeatureClassifier) -> State:
         "classes": model.classes_.tolist(),
         "width": int(model.n_features_in_),
         "temperature": float(model.temperature_),
+        "entropy_slope": float(model.entropy_slope_),
     }
     arrays: dict[str, NDArray[Any]] = {}
     prior = model.text_prior
@@ -60,12 +63,19 @@ def state_of(model: FeatureClassifier) -> State:
         names = np.asarray(prior.class_names).tolist()
         settings["text"] = {"classes": names, "scale": prior.logit_scale}
         arrays["text"] = np.asarray(prior.vectors)
+    if isinstance(model, TIMOClassifier):
+        arrays["prompts"], arrays["prompt_owners"] = (
+            part.cpu().numpy() for part in model._prompts()
+        )
     if isinstance(model, CacheClassifier):
         _add_cache(model, settings, arrays)
     elif isinstance(model, AdditiveClassifier):
         settings["numbers"] = model._numbers
         _add_shots(model._shots, arrays)
         _add_evidence(model.loo_, model.search_, settings, arrays)
+    elif isinstance(model, CALIPClassifier):
+        settings["numbers"] = model._numbers
+        _add_evidence(model.loo_, {}, settings, arrays)
     elif isinstance(model, TrainedHeadClassifier):
         _add_tensors(arrays, **{f"parameter{i}": one for i, one in enumerate(model.parameters_)})
         _add_evidence(model.loo_, {}, settings, arrays)
@@ -83,7 +93,9 @@ def _add_cache(
         arrays["projection"] = np.asarray(model.projection)
     # Which space was taken depends on the shots of the fit, which may since have come and gone.
     settings["space"] = model._recipe.space.name
-    settings["choice"] = {key: _or_none(value) for key, value in asdict(model._choice).items()}
+    choice = asdict(model._choice)
+    del choice["losses"]
+    settings["choice"] = {key: _or_none(value) for key, value in choice.items()}
     _add_evidence(model.loo_, model.search_, settings, arrays)
     arrays["held_out_novelty"] = model.held_out_novelty_
     fitted = model._model
@@ -123,6 +135,7 @@ def _add_evidence(
         "protocol": report.protocol,
     }
     arrays["held_out_logits"], arrays["held_out_counted"] = report.logits, report.counted
+    arrays["held_out_probabilities"] = report.probabilities
     settings["search"] = {
         name: [_or_none(value) for value in column.tolist()] for name, column in search.items()
     }
@@ -141,18 +154,27 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     options = dict(settings["options"])
     if "projection" in arrays:
         options["projection"] = arrays["projection"]
+    if "prompts" in arrays:
+        owners = arrays["prompt_owners"]
+        options["prompt_vectors"] = {
+            name: arrays["prompts"][owners == row] for row, name in enumerate(settings["classes"])
+        }
     model = constructor(**options, text_prior=prior, device=device)
     model._device = resolve_device(device)
     model._dtype = resolve_dtype("auto", model._device)
     model.classes_ = np.array(settings["classes"])
     model.n_features_in_ = settings["width"]
     model.temperature_ = settings["temperature"]
+    model.entropy_slope_ = settings["entropy_slope"]
     model._text = model._text_vectors()
     if isinstance(model, CacheClassifier):
         _restore_cache(model, state)
     elif isinstance(model, AdditiveClassifier):
         model.restored(_read_shots(model, arrays), settings["numbers"])
         model.loo_, model.search_ = _read_evidence(state)
+    elif isinstance(model, CALIPClassifier):
+        model.restored(settings["numbers"])
+        model.loo_, _ = _read_evidence(state)
     elif isinstance(model, TrainedHeadClassifier):
         tensor = _reader(model, arrays)
         numbered = (tensor(f"parameter{i}") for i in range(len(arrays)))
@@ -167,7 +189,8 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     keys = tensor("keys")
     if keys is None:
         raise DataError("The saved model lacks its shots.")
-    choice = Choice(**{key: _or_nan(value) for key, value in settings["choice"].items()})
+    numbers: dict[str, Any] = {key: _or_nan(value) for key, value in settings["choice"].items()}
+    choice = Choice(**numbers)
     model._shots = _read_shots(model, arrays)
     space = replace(model._kernel_space(), name=settings["space"])
     model._recipe = Recipe(space, *model._precision())
@@ -212,6 +235,7 @@ def _read_evidence(state: State) -> tuple[HeldOutReport, dict[str, NDArray[Any]]
     accuracy, nll, ece = (_or_nan(held_out[name]) for name in ("accuracy", "nll", "ece"))
     report = HeldOutReport(
         arrays["held_out_logits"],
+        arrays["held_out_probabilities"],
         arrays["held_out_counted"],
         accuracy,
         nll,

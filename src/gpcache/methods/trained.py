@@ -15,10 +15,11 @@ from gpcache.methods.arguments import one_of, positive, whole
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel
 from gpcache.methods.moves import Move, move_free_keys
+from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.selection import folds_protocol
 from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.training import Training, train
-from gpcache.probability import fit_temperature, smoothed_nll
+from gpcache.probability import fit_calibration, fit_temperature, smoothed_losses
 from gpcache.search import Settings
 
 # Training may stop at these shares of its epochs: few, so that chance does not choose.
@@ -158,9 +159,11 @@ class TrainedCacheMixin(CacheClassifier):
             self._calibrate(validation, evidence)
             return
         if self.calibrate and not self._is_silent():
-            logits, rows, protocol = self._in_folds(self._stops() if chooses else (self.epochs,))
-            self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
-            self._report = self._make_report(logits, rows, protocol)
+            logits, rows, protocol, nested = self._in_folds(
+                self._stops() if chooses else (self.epochs,)
+            )
+            self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
+            self._report = self._make_report(logits, rows, protocol, nested)
             self._novelty = None
             self._model = self._build(self._shots)
             return
@@ -170,7 +173,7 @@ class TrainedCacheMixin(CacheClassifier):
             return
         evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
-        self.temperature_ = fit_temperature(logits, self._shots.labels[rows])
+        self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
         self._report = self._novelty = None
 
     # Where to stop.
@@ -178,8 +181,11 @@ class TrainedCacheMixin(CacheClassifier):
     def _stops(self) -> tuple[int, ...]:
         return tuple(sorted({round(share * self.epochs) for share in STOPS}))
 
-    def _in_folds(self, stops: tuple[int, ...]) -> tuple[Tensor, Tensor, str]:
-        """Held-out logits (k, c) at the best stop, which becomes `epochs_`, rows and protocol."""
+    def _in_folds(self, stops: tuple[int, ...]) -> tuple[Tensor, Tensor, str, Tensor]:
+        """Held-out logits (k, c) at the best stop, which becomes `epochs_`, rows and protocol.
+
+        Last come probabilities (k, c) for which the other folds said when to stop.
+        """
         shots, folds = self._shots, self._fold_rows(min(self.n_folds, FOLDS))
         seen: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
@@ -191,8 +197,12 @@ class TrainedCacheMixin(CacheClassifier):
             self._trained(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         logits = {stop: torch.cat(parts) for stop, parts in seen.items()}
-        self.epochs_ = _best_stop(logits, shots.labels[rows])
-        return logits[self.epochs_], rows, folds_protocol(len(folds))
+        labels, fold = shots.labels[rows], self._judged(rows)
+        losses = _losses(logits, labels)
+        self.epochs_ = stops[int(losses.mean(1).argmin())]
+        chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
+        nested = cross_fitted(lambda stop, _: logits[stops[stop]], chosen, fold, labels)
+        return logits[self.epochs_], rows, folds_protocol(len(folds)), nested
 
     def _stop_on(self, validation: Shots) -> int:
         """The stop that is best on a validation set."""
@@ -201,13 +211,14 @@ class TrainedCacheMixin(CacheClassifier):
         def watch(epoch: int, model: CacheModel) -> None:
             logits[epoch] = model.logits(validation.features)
 
-        self._trained(self._shots, until=self.epochs, watch=watch, stops=self._stops())
-        return _best_stop(logits, validation.labels)
+        stops = self._stops()
+        self._trained(self._shots, until=self.epochs, watch=watch, stops=stops)
+        return stops[int(_losses(logits, validation.labels).mean(1).argmin())]
 
     def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
         if not bool(self._shots.with_company().any()):
             return super()._held_out_logits(evidence)
-        return self._in_folds((self.epochs_,))
+        return self._in_folds((self.epochs_,))[:3]
 
     # Options.
 
@@ -251,11 +262,8 @@ def _far(parameter: Tensor, start: Tensor) -> Tensor:
     return (parameter - start).square().sum()
 
 
-def _best_stop(logits: dict[int, Tensor], labels: Tensor) -> int:
-    """The stop of the least NLL at its own temperature; the first of equals."""
-
-    def loss(stop: int) -> float:
-        tempered = logits[stop] / fit_temperature(logits[stop], labels)
-        return float(smoothed_nll(tempered, labels))
-
-    return min(sorted(logits), key=loss)
+def _losses(logits: dict[int, Tensor], labels: Tensor) -> Tensor:
+    """What each row says of each stop (v, k): its smoothed NLL at the stop's own temperature."""
+    return torch.stack(
+        [smoothed_losses(one / fit_temperature(one, labels), labels) for one in logits.values()]
+    )

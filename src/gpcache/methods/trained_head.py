@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.methods.arguments import positive, whole
+from gpcache.methods.arguments import is_auto, positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
 from gpcache.methods.selection import folds_protocol
 from gpcache.methods.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Training, train
-from gpcache.probability import fit_temperature
+from gpcache.probability import Calibration, fit_calibration
 
 Parameters = list[Tensor]
 
@@ -69,6 +69,9 @@ class TrainedHeadClassifier(FeatureClassifier):
         """What is added to the loss."""
         return None
 
+    def _prepare(self, shots: Shots, validation: Any) -> None:
+        """What is settled before training, once for the shots and their folds."""
+
     # What all have.
 
     def fit(
@@ -94,6 +97,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         shots = Shots.make(features, numbers, zero_shot, classes=classes, residual=False)
         if views is not None:
             shots = shots.with_views(self._read_views(views, features))
+        self._prepare(shots, validation)
         self.parameters_, self.training_loss_ = self._trained(shots)
         self._calibrate(shots, validation)
         return self
@@ -110,7 +114,8 @@ class TrainedHeadClassifier(FeatureClassifier):
         self._unit_text = scaled / self.text_prior.logit_scale
 
     def _check_options(self) -> None:
-        whole("epochs", self.epochs, least=0)
+        if not is_auto(self.epochs):
+            whole("epochs", self.epochs, least=0)
         whole("batch_size", self.batch_size, least=1)
         whole("n_folds", self.n_folds, least=2)
         whole("random_state", self.random_state, least=0)
@@ -135,25 +140,28 @@ class TrainedHeadClassifier(FeatureClassifier):
             parameters,
             logits,
             labels,
-            Training(
-                self.epochs,
-                self.batch_size,
-                self.learning_rate,
-                self.weight_decay,
-                seed=int(self.random_state),
-                optimiser=self._optimiser,
-            ),
+            self._training(),
             penalty=penalty if penalised else None,
             description=type(self).__name__,
         )
         return [parameter.detach() for parameter in parameters], history
 
+    def _training(self) -> Training:
+        return Training(
+            self.epochs,
+            self.batch_size,
+            self.learning_rate,
+            self.weight_decay,
+            seed=int(self.random_state),
+            optimiser=self._optimiser,
+        )
+
     def _calibrate(self, shots: Shots, validation: Any) -> None:
-        self.temperature_ = 1.0
-        protocol = "none: most classes have one shot"
+        self._accept_calibration(Calibration())
+        protocol = "none: most classes have one shot" if self.calibrate else "none: not asked for"
         if validation is not None:
             features, labels = self._read_validation(validation)
-            self.temperature_ = fit_temperature(self._logits(features), labels)
+            self._accept_calibration(fit_calibration(self._logits(features), labels))
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not asked for")
             return
         if not self.calibrate or not shots.can_be_held_out():
@@ -168,9 +176,9 @@ class TrainedHeadClassifier(FeatureClassifier):
                 found.append(self._head(parameters, shots.features[fold == k], self._unit_text))
         held = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
         logits, labels = torch.cat(found), shots.labels[held]
-        self.temperature_ = fit_temperature(logits, labels)
+        self._accept_calibration(fit_calibration(logits, labels))
         self.loo_ = HeldOutReport.of(
-            logits, labels, held, self.temperature_, len(shots), folds_protocol(len(numbers))
+            logits, labels, held, fold[held], len(shots), folds_protocol(len(numbers))
         )
 
     def _logits(self, features: Tensor) -> Tensor:

@@ -89,20 +89,29 @@ def doubt_of(n: int, c: int) -> float:
 
 def smoothed_nll(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean NLL (...) of logits (..., n, c) with `doubt_of` spread over the other classes."""
+    return smoothed_losses(logits, labels).mean(-1)
+
+
+def smoothed_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """What each row (..., n) adds to that mean."""
     n, c = logits.shape[-2:]
-    loss = mean_nll(logits, labels)
+    losses = _losses(logits, labels)
     if c == 1:
-        return loss
+        return losses
     # With the mean over all classes instead of the others, the label's share is a little larger.
     spread = doubt_of(n, c) * c / (c - 1)
-    everywhere = (logits.logsumexp(-1) - logits.mean(-1)).mean(-1)
-    return (1 - spread) * loss + spread * everywhere
+    everywhere = logits.logsumexp(-1) - logits.mean(-1)
+    return (1 - spread) * losses + spread * everywhere
 
 
 def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean negative log-likelihood (...) of logits (..., n, c) at labels (n,)."""
+    return _losses(logits, labels).mean(-1)
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     rows = torch.arange(len(labels), device=labels.device)
-    return (logits.logsumexp(-1) - logits[..., rows, labels]).mean(-1)
+    return logits.logsumexp(-1) - logits[..., rows, labels]
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

@@ -14,7 +14,6 @@ from gpcache.errors import DataError
 from gpcache.evaluation import Evaluation
 from gpcache.files import make_folder, write_atomic
 from gpcache.report.content import Report
-from gpcache.report.curves import risk_coverage
 from gpcache.report.drawing import (
     AGAINST,
     FONT_SIZE,
@@ -161,7 +160,7 @@ def risk_coverage_figure(test: Evaluation | None, held_out: Evaluation | None) -
     ):
         if evaluation is None:
             continue
-        coverage, risk = risk_coverage(evaluation.confidence, evaluation.correct)
+        coverage, risk = metrics.risk_coverage(evaluation.confidence, evaluation.correct)
         shown = np.unique(np.linspace(0, len(risk) - 1, _CURVE_POINTS).astype(int))
         marker = "o" if len(risk) == 1 else ""
         axes.plot(coverage[shown], risk[shown], line, marker=marker, color=colour, label=label)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gpcache import metrics
 from gpcache.evaluation import Evaluation
 from gpcache.report.content import Embedding, Report
-from gpcache.report.curves import aurc, risk_coverage
 from gpcache.report.drawing import class_colours, to_page
 from gpcache.report.markup import (
     bar,
@@ -189,10 +188,10 @@ def confidence(report: Report, evaluation: Evaluation) -> str:
         name="reliability",
         alternative=f"Reliability diagram, expected calibration error {percent(evaluation.ece)}",
     )
-    coverage, risk = risk_coverage(evaluation.confidence, evaluation.correct)
+    coverage, risk = metrics.risk_coverage(evaluation.confidence, evaluation.correct)
     most = int(np.searchsorted(coverage, 0.8 - 1e-9))
     areas = [
-        f"AURC {aurc(one.confidence, one.correct):.4f} ({_source(one)})"
+        f"AURC {metrics.aurc(one.confidence, one.correct):.4f} ({_source(one)})"
         for one in (report.test, report.held_out)
         if one is not None
     ]

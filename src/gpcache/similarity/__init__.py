@@ -1,1 +1,15 @@
 """Image–image similarity learned from unlabelled images."""
+
+from gpcache.similarity.loss import contrastive_loss
+from gpcache.similarity.options import ProjectionOptions
+from gpcache.similarity.projection import SimilarityProjection
+from gpcache.similarity.train import learn_projection
+from gpcache.similarity.whitening import whitening_projection
+
+__all__ = [
+    "ProjectionOptions",
+    "SimilarityProjection",
+    "contrastive_loss",
+    "learn_projection",
+    "whitening_projection",
+]

@@ -1,22 +1,28 @@
-"""Metrics against hand-computed cases, loops written from the definitions, and scikit-learn."""
+"""Probabilities against hand-computed cases, loops from the definitions, and two libraries."""
 
 import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
+from torchmetrics.functional.classification import (
+    binary_calibration_error,
+    multiclass_accuracy,
+    multiclass_calibration_error,
+)
 
 from gpcache.errors import DataError
 from gpcache.metrics import (
     accuracy,
-    bootstrap_interval,
     brier,
+    classwise_ece,
     ece,
+    expected_ece_if_calibrated,
     nll,
     reliability,
-    wilson_interval,
 )
 
 SCHEMES = ("width", "mass")
@@ -147,9 +153,121 @@ def test_the_order_of_rows_means_nothing(case, random):
     probabilities, labels = case
     order = list(range(len(labels)))
     random.shuffle(order)
-    for metric in (accuracy, nll, brier, ece, lambda p, y: ece(p, y, bins=4, scheme="mass")):
+    for metric in (
+        accuracy,
+        nll,
+        brier,
+        ece,
+        classwise_ece,
+        lambda p, y: ece(p, y, bins=4, scheme="mass"),
+    ):
         before, after = metric(probabilities, labels), metric(probabilities[order], labels[order])
         assert after == pytest.approx(before, abs=1e-9)
+
+
+def classwise_by_loop(probabilities, labels, bins):
+    """The definition, class by class: the binary error of each column, averaged."""
+    n, c = probabilities.shape
+    total = 0.0
+    for k in range(c):
+        for i in range(bins):
+            low = -1.0 if i == 0 else i / bins
+            high = 2.0 if i == bins - 1 else (i + 1) / bins
+            inside = [row for row in range(n) if low < probabilities[row, k] <= high]
+            if inside:
+                claimed = np.mean([probabilities[row, k] for row in inside])
+                seen = np.mean([labels[row] == k for row in inside])
+                total += len(inside) / n * abs(claimed - seen)
+    return total / c
+
+
+def test_classwise_ece_by_hand():
+    probabilities = [[0.9, 0.1], [0.6, 0.4]]
+    # Class 0: 0.9 and 0.6 share a bin, mean 0.75 against 0.5. Class 1: 0.1 and 0.4, 0.25 and 0.5.
+    assert classwise_ece(probabilities, [0, 1], bins=2) == pytest.approx(0.25)
+    assert classwise_ece([[1.0, 0.0, 0.0]], [1]) == pytest.approx(2 / 3)
+
+
+@given(predictions(), st.integers(1, 20))
+def test_classwise_ece_is_its_definition(case, bins):
+    probabilities, labels = case
+    expected = classwise_by_loop(probabilities, labels, bins)
+    assert classwise_ece(probabilities, labels, bins=bins) == pytest.approx(expected, abs=1e-9)
+
+
+def drawn(n, c, seed):
+    """Random cases away from the edges of bins, where libraries differ in which bin they take."""
+    generator = np.random.default_rng(seed)
+    probabilities = generator.dirichlet(np.full(c, 0.4), size=n)
+    return probabilities, generator.integers(c, size=n)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("c", [2, 7])
+def test_torchmetrics_agrees(seed, c):
+    probabilities, labels = drawn(200, c, seed)
+    p, y = torch.tensor(probabilities), torch.tensor(labels)
+    expected = multiclass_calibration_error(p, y, num_classes=c, n_bins=15, norm="l1")
+    assert ece(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
+    per_class = [
+        float(binary_calibration_error(p[:, k].contiguous(), (y == k).long(), n_bins=15, norm="l1"))
+        for k in range(c)
+    ]
+    assert classwise_ece(probabilities, labels) == pytest.approx(np.mean(per_class), abs=1e-6)
+    expected = multiclass_accuracy(p, y, num_classes=c, average="micro")
+    assert accuracy(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_torchmetrics_agrees_on_a_case_by_hand():
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.45, 0.55]])
+    labels = [0, 1, 1, 1]  # bins (0.5, 0.75]: 0.575 against 1; (0.75, 1]: 0.85 against 0.5
+    found = multiclass_calibration_error(
+        torch.tensor(probabilities), torch.tensor(labels), num_classes=2, n_bins=4
+    )
+    assert ece(probabilities, labels, bins=4) == pytest.approx(0.5 * 0.425 + 0.5 * 0.35)
+    assert float(found) == pytest.approx(0.5 * 0.425 + 0.5 * 0.35, abs=1e-6)
+
+
+def test_what_a_calibrated_model_scores_of_one_confidence():
+    """One bin: E|k/n − p| of a binomial, summed by its definition."""
+    n, p = 12, 0.7
+    expected = sum(
+        math.comb(n, k) * p**k * (1 - p) ** (n - k) * abs(k / n - p) for k in range(n + 1)
+    )
+    found = expected_ece_if_calibrated([[p, 1 - p]] * n, 40_000)
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_a_calibrated_model_scores_is_the_mean_over_labels_so_drawn(scheme):
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.full(3, 0.5), size=60)
+    scores = []
+    for _ in range(2000):
+        labels = [generator.choice(3, p=row) for row in probabilities]
+        scores.append(ece(probabilities, labels, bins=6, scheme=scheme))
+    found = expected_ece_if_calibrated(probabilities, 4000, bins=6, scheme=scheme)
+    assert found == pytest.approx(np.mean(scores), abs=4 * np.std(scores) / math.sqrt(2000))
+
+
+def test_what_a_calibrated_model_scores_falls_with_the_rows_and_depends_on_the_seed_alone():
+    probabilities = np.random.default_rng(1).dirichlet(np.ones(4), size=1000)
+    few, many = (expected_ece_if_calibrated(probabilities[:n], 100) for n in (50, 1000))
+    assert 2 * many < few
+    assert expected_ece_if_calibrated(probabilities, 20, 1) == expected_ece_if_calibrated(
+        probabilities, 20, 1
+    )
+    assert expected_ece_if_calibrated(probabilities, 20, 1) != expected_ece_if_calibrated(
+        probabilities, 20, 2
+    )
+    assert expected_ece_if_calibrated([[1.0, 0.0]] * 5) == 0.0
+
+
+def test_draws_in_blocks_are_the_same_draws(monkeypatch):
+    probabilities = np.random.default_rng(1).dirichlet(np.ones(4), size=30)
+    whole = expected_ece_if_calibrated(probabilities, 101)
+    monkeypatch.setattr("gpcache.metrics.probabilities._DRAWN_BLOCK", 70)
+    assert expected_ece_if_calibrated(probabilities, 101) == pytest.approx(whole, rel=1e-12)
 
 
 def test_nll_equals_scikit_learn():
@@ -166,51 +284,7 @@ def test_half_precision_probabilities_are_accepted():
     assert ece(probabilities, labels) == pytest.approx(ece(wide, labels), abs=1e-12)
 
 
-def test_bootstrap_agrees_with_the_normal_interval():
-    values = np.random.default_rng(1).normal(3.0, 2.0, size=500)
-    low, high = bootstrap_interval(values, repeats=20_000)
-    half = 1.96 * values.std() / math.sqrt(values.size)
-    assert low == pytest.approx(values.mean() - half, abs=0.04 * half)
-    assert high == pytest.approx(values.mean() + half, abs=0.04 * half)
-
-
-def test_bootstrap_is_drawn_from_its_seed_alone():
-    values = np.arange(10) % 3 == 0
-    first = bootstrap_interval(values, seed=1)
-    assert bootstrap_interval(values, seed=1) == first
-    assert bootstrap_interval(np.arange(10.0), seed=1) != bootstrap_interval(
-        np.arange(10.0), seed=2
-    )
-
-
-def test_bootstrap_widens_with_its_level_and_of_a_constant_is_a_point():
-    values = np.random.default_rng(2).random(50)
-    narrow, wide = (bootstrap_interval(values, level=level) for level in (0.5, 0.99))
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert bootstrap_interval([0.25] * 5) == (0.25, 0.25)
-
-
-def test_bootstrap_in_blocks_fills_every_repeat(monkeypatch):
-    monkeypatch.setattr("gpcache.metrics._BOOTSTRAP_BLOCK", 30)
-    low, high = bootstrap_interval([1.0] * 9 + [2.0], repeats=101)
-    assert 1.0 <= low < high <= 2.0
-
-
-def test_wilson_by_hand():
-    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson_interval(10, 10)[1] == 1.0
-
-
-@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_bounds_are_where_the_score_test_turns(case):
-    successes, n = case
-    for bound in wilson_interval(successes, n, level=0.95):
-        distance = (successes / n - bound) ** 2
-        assert distance == pytest.approx(1.959963985**2 * bound * (1 - bound) / n, abs=1e-9)
-
-
-@pytest.mark.parametrize("metric", [nll, brier, ece, reliability])
+@pytest.mark.parametrize("metric", [nll, brier, ece, reliability, classwise_ece])
 @pytest.mark.parametrize(
     ("probabilities", "message"),
     [
@@ -229,7 +303,7 @@ def test_bad_probabilities_are_one_sentence(metric, probabilities, message):
         metric(probabilities, [0, 1])
 
 
-@pytest.mark.parametrize("metric", [accuracy, nll, brier, ece, reliability])
+@pytest.mark.parametrize("metric", [accuracy, nll, brier, ece, reliability, classwise_ece])
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -254,14 +328,10 @@ def test_bad_labels_are_one_sentence(metric, labels, message):
         (lambda: ece([[1.0]], [0], bins=0), "^bins .*got 0"),
         (lambda: ece([[1.0]], [0], bins=2.5), "^bins .*got 2.5"),
         (lambda: ece([[1.0]], [0], scheme="size"), "^scheme .*got 'size'"),
-        (lambda: bootstrap_interval([]), r"^values .*\(0,\)"),
-        (lambda: bootstrap_interval([[1.0]]), r"^values .*\(1, 1\)"),
-        (lambda: bootstrap_interval([1.0, np.nan]), "^values must be a row of finite"),
-        (lambda: bootstrap_interval([1.0], repeats=0), "^repeats .*got 0"),
-        (lambda: bootstrap_interval([1.0], level=95), "^level .*got 95"),
-        (lambda: wilson_interval(1, 2, level=0.0), "^level .*got 0.0"),
-        (lambda: wilson_interval(3, 2), "^successes .*3 of 2"),
-        (lambda: wilson_interval(0, 0), "^successes .*0 of 0"),
+        (lambda: classwise_ece([[1.0]], [0], bins=True), "^bins .*got True"),
+        (lambda: expected_ece_if_calibrated([[1.0]], 0), "^n_draws .*got 0"),
+        (lambda: expected_ece_if_calibrated([[0.4, 0.4]]), "^probabilities .*sums to 0.8"),
+        (lambda: expected_ece_if_calibrated([[1.0]], scheme="size"), "^scheme .*got 'size'"),
     ],
 )
 def test_bad_parameters_are_one_sentence(call, message):

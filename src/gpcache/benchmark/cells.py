@@ -1,0 +1,267 @@
+"""A cell: one method on one draw of one data set under one protocol, fitted and scored."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import re
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from numpy.typing import NDArray
+
+from gpcache import __version__, metrics
+from gpcache.benchmark.protocols import NO_VALIDATION, Labelled, rows_to_choose_on
+from gpcache.benchmark.results import DONE, Row, key_of, packed
+from gpcache.benchmark.spec import MethodSpec, Spec
+from gpcache.benchmark.tasks import Drawn, Task
+from gpcache.errors import DataError, GPCacheError, ProtocolError
+from gpcache.files import sha256
+from gpcache.methods import FeatureClassifier, Method, find_method
+from gpcache.similarity.folder import load_projection
+
+VERSIONS = {
+    "gpcache": __version__,
+    "python": platform.python_version(),
+    "torch": torch.__version__,
+    "numpy": np.__version__,
+    "scikit-learn": sklearn.__version__,
+}
+# "2c" in the options of a spec: twice the number of classes.
+_MULTIPLE = re.compile(r"(\d*)c")
+_PAPER = {"strategy": "grid"}
+
+
+class NotPossibleError(GPCacheError):
+    """A method cannot run on this data: no failure, but a fact that the tables show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What all methods share: the shots of a draw, and the rows to choose on."""
+
+    task: Task
+    protocol: str
+    shots: int
+    seed: int
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The shots; made when the first method asks."""
+        return self.task.draw(self.shots, self.seed)
+
+    @cached_property
+    def choosing(self) -> Labelled | None:
+        """The rows that the protocol lets a method choose on."""
+        task = self.task
+        return rows_to_choose_on(
+            self.protocol,
+            dataset=task.name,
+            shots=self.shots,
+            seed=self.seed,
+            validation=self.drawn.spare if task.validation is None else task.validation,
+            test=task.test,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One line of a table on one sample."""
+
+    spec: Spec
+    sample: Sample
+    line: MethodSpec
+    device: str
+
+    def place(self, test: Task) -> Row:
+        """What the tables find the row by, and what every row says of its data."""
+        task, sample = self.sample.task, self.sample
+        return {
+            "experiment": self.spec.name,
+            "reference": task.reference,
+            "dataset": task.name,
+            "test": test.name,
+            "encoder": task.encoder_name,
+            "protocol": sample.protocol,
+            "shots": sample.shots,
+            "seed": sample.seed,
+            "method": self.line.name,
+            "label": self.line.label,
+            "family": self.line.family,
+            "varied": dict(self.line.varied),
+            "split_hash": task.split_hash,
+            "test_split_hash": test.split_hash,
+            "encoder_fingerprint": task.fingerprint,
+        }
+
+    def key(self, test: Task) -> str:
+        """The hash of everything that determines the row."""
+        place = self.place(test)
+        # How a line is called, and in which experiment, changes nothing about its numbers.
+        for name in ("experiment", "reference", "label", "family", "varied"):
+            del place[name]
+        projection = self.projection and self.projection[1]
+        return key_of(
+            place
+            | {"options": self.options, "projection": projection, "preset": self.line.preset}
+            | {"version": __version__}
+        )
+
+    @cached_property
+    def method(self) -> Method:
+        """The method in the registry."""
+        return find_method(self.line.name)
+
+    @cached_property
+    def projection(self) -> tuple[NDArray[Any], str] | None:
+        """The matrix (d, d) of the similarity projection that the line names, and its hash."""
+        if self.line.projection is None:
+            return None
+        task = self.sample.task
+        place = self.spec.folder / self.line.projection.replace("{encoder}", task.encoder_name)
+        if not place.exists():
+            raise NotPossibleError(f"there is no projection {str(place)!r}")
+        projection, facts = load_projection(place)
+        if facts.fingerprint != task.fingerprint:
+            raise NotPossibleError(f"the projection {str(place)!r} is of another encoder")
+        matrix = projection.matrix.numpy()
+        return matrix, sha256(matrix.tobytes())
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The constructor's options: the preset's, the protocol's, and the spec's own."""
+        known = self.method.constructor().get_params(deep=False)
+        sample = self.sample
+        if sample.protocol == NO_VALIDATION:
+            choosing = {"criterion": "nll", "selection": "auto"}
+        else:
+            choosing = {"criterion": "accuracy"}
+        usual = {**(_PAPER if self.line.preset == "paper" else {}), **choosing}
+        options: dict[str, Any] = {name: usual[name] for name in usual if name in known}
+        if "random_state" in known:
+            options["random_state"] = sample.seed
+        classes = len(sample.task.class_names)
+        for name, value in self.line.options_on(sample.task.name, sample.shots).items():
+            if name not in known:
+                raise DataError(
+                    f"The method {self.line.name!r} has no option {name!r}: use "
+                    f"{', '.join(sorted(known))}."
+                )
+            multiple = _MULTIPLE.fullmatch(value) if isinstance(value, str) else None
+            options[name] = int(multiple[1] or 1) * classes if multiple else value
+        return options
+
+    def rows(self, tests: Sequence[Task]) -> list[Row]:
+        """Fit once, and score on each test set."""
+        self._check_needs()
+        task = self.sample.task
+        try:
+            shots, choosing = self.sample.drawn.shots, self.sample.choosing
+        except ProtocolError as error:
+            raise NotPossibleError(str(error).rstrip(".")) from None
+        model = self._model()
+        given: dict[str, Any] = {}
+        if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
+            given["validation"] = tuple(choosing)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            start = time.perf_counter()
+            model.fit(shots.features, shots.labels, **given)
+            seconds = time.perf_counter() - start
+        common: Row = {
+            "status": DONE,
+            "draw": self.sample.drawn.source,
+            "preset": self.line.preset,
+            "options": self.options,
+            "projection": self.projection and self.projection[1],
+            "hyper_parameters": _numbers(model),
+            "n_shots": len(shots.labels),
+            "n_choosing": 0 if choosing is None else len(choosing.labels),
+            "seconds": seconds,
+            "device": str(getattr(model, "_device", self.device)),
+            "notes": list(task.notes),
+            "warnings": sorted({str(warning.message) for warning in caught}),
+            "versions": VERSIONS,
+            "validation_accuracy": _accuracy(model, choosing),
+            "held_out_accuracy": self._held_out(model),
+        }
+        return [
+            {"key": self.key(test), **self.place(test), **common, **_scores(model, test.test)}
+            for test in tests
+        ]
+
+    def _check_needs(self) -> None:
+        task, needs = self.sample.task, self.method.needs
+        if "text" in needs and task.prior is None:
+            raise NotPossibleError("it needs text of every class, and these features have none")
+        if "encoder" in needs and task.encoder is None:
+            raise NotPossibleError("it needs an encoder, and these are stored features")
+        if "spatial features" in needs:
+            raise NotPossibleError("it needs spatial features, and stores keep one vector an image")
+
+    def _model(self) -> FeatureClassifier:
+        constructor: Any = self.method.constructor
+        known = constructor().get_params(deep=False)
+        given = self.options | {"text_prior": self.sample.task.prior, "device": self.device}
+        if "encoder" in self.method.needs:
+            given["encoder"] = self.sample.task.encoder
+        if self.projection is not None:
+            if "projection" not in known:
+                raise NotPossibleError(f"{self.line.name} takes no projection")
+            given["projection"] = self.projection[0]
+        given = {name: value for name, value in given.items() if name in known}
+        preset = getattr(constructor, "paper", None) if self.line.preset == "paper" else None
+        model: FeatureClassifier = (preset or constructor)(**given)
+        return model
+
+    def _held_out(self, model: FeatureClassifier) -> float | None:
+        """What the shots say of themselves, where that costs no further training."""
+        if self.sample.protocol != NO_VALIDATION or self.options.get("calibrate") is False:
+            return None
+        report = getattr(model, "loo_", None)
+        accuracy = np.nan if report is None else float(report.accuracy)
+        return None if np.isnan(accuracy) else accuracy
+
+
+def _numbers(model: FeatureClassifier) -> dict[str, float]:
+    """What was chosen: the fitted numbers by name."""
+    return {
+        name[:-1]: float(value)
+        for name, value in sorted(vars(model).items())
+        if name.endswith("_") and not name.startswith("_") and isinstance(value, int | float)
+        if name != "n_features_in_" and np.isfinite(value)
+    }
+
+
+def _accuracy(model: FeatureClassifier, rows: Labelled | None) -> float | None:
+    if rows is None:
+        return None
+    return float(np.mean(model.predict(rows.features) == rows.labels))
+
+
+def _scores(model: FeatureClassifier, test: Labelled) -> Row:
+    start = time.perf_counter()
+    probabilities = model.predict_proba(test.features)
+    seconds = time.perf_counter() - start
+    unknown = ~np.isin(test.labels, model.classes_)
+    if unknown.any():
+        raise DataError(
+            f"The test rows have the class {str(test.labels[unknown][0])!r}, of which the model "
+            "knows neither shots nor text."
+        )
+    labels = np.searchsorted(model.classes_, test.labels)
+    return {
+        "n_test": len(labels),
+        "accuracy": metrics.accuracy(probabilities, labels),
+        "nll": metrics.nll(probabilities, labels),
+        "ece": metrics.ece(probabilities, labels),
+        "predict_seconds": seconds,
+        "correct": packed(probabilities.argmax(1) == labels),
+    }

@@ -1,0 +1,70 @@
+"""Protocols: which rows a method may choose its numbers on. Rows of two are never compared."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import ProtocolError
+from gpcache.splits import draw_shots
+
+FULL_VALIDATION = "full validation"
+SMALL_VALIDATION = "min(k,4) validation"
+NO_VALIDATION = "no validation"
+LEGACY = "legacy"
+PROTOCOLS = (FULL_VALIDATION, SMALL_VALIDATION, NO_VALIDATION, LEGACY)
+
+# What a data set without validation images (ImageNet) takes from its training images instead.
+SPARE_SHOTS = 4
+LEGACY_DATASETS = ("imagenet",)
+
+
+class Labelled(NamedTuple):
+    """Features (n, d) and class names (n,)."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[Any]
+
+
+def check_legacy(dataset: str) -> None:
+    """Refuse to choose on test rows anywhere but where the published numbers did."""
+    if dataset not in LEGACY_DATASETS:
+        raise ProtocolError(
+            f"The protocol {LEGACY!r} chooses on test images, as published numbers of "
+            f"{LEGACY_DATASETS[0]!r} do, and is refused on {dataset!r}: use {FULL_VALIDATION!r} or "
+            f"{NO_VALIDATION!r}."
+        )
+
+
+def rows_to_choose_on(
+    protocol: str,
+    *,
+    dataset: str,
+    shots: int,
+    seed: int,
+    validation: Labelled | None,
+    test: Labelled,
+) -> Labelled | None:
+    """The rows that a protocol lets a method choose on; None where it is the shots alone.
+
+    `validation` are the data set's own validation rows, or training rows that are not shots.
+    """
+    if protocol == NO_VALIDATION:
+        return None
+    if protocol == LEGACY:
+        check_legacy(dataset)
+        return test
+    if validation is None:
+        raise ProtocolError(
+            f"{dataset!r} has no validation rows for the protocol {protocol!r}: use "
+            f"{NO_VALIDATION!r}."
+        )
+    if protocol == FULL_VALIDATION:
+        return validation
+    # Rows have no names any more; their order is that of the data set and never changes.
+    count = min(shots, SPARE_SHOTS)
+    labels = validation.labels.tolist()
+    drawn = draw_shots(labels, range(len(labels)), count, seed).indices
+    return Labelled(validation.features[drawn], validation.labels[drawn])

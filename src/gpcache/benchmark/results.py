@@ -1,0 +1,143 @@
+"""Results: one JSON line a cell, on the disk as soon as it is known, found again by its key."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from gpcache.errors import DataError
+from gpcache.files import explained_writes, make_folder, sha256
+
+DONE, NOT_POSSIBLE, FAILED = "done", "not possible", "failed"
+Row = dict[str, Any]
+Cell = tuple[Any, ...]
+
+# What tells a cell of a table from another.
+_CELL = ("protocol", "encoder", "dataset", "test", "shots", "seed", "label")
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """The key of a row: a hash of everything that determines it."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
+    return sha256(text.encode())
+
+
+def packed(correct: NDArray[np.bool_]) -> str:
+    """Which test rows (n,) were answered right, as text."""
+    return np.packbits(correct).tobytes().hex()
+
+
+def correct_rows(row: Row) -> NDArray[np.bool_]:
+    """Which test rows (n,) of a cell were answered right."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(row["correct"]), dtype=np.uint8))
+    return bits[: row["n_test"]].astype(bool)
+
+
+class Results:
+    """The rows of one experiment: a file that only grows; the last row of a cell counts."""
+
+    def __init__(self, folder: str | Path, name: str) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / f"{name}.jsonl"
+        self.notices: list[str] = []
+        self._done: dict[str, Row] = {}
+        self._current: dict[Cell, Row] = {}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the one run that appends; a torn last line of a killed one is dropped."""
+        make_folder(self.folder)
+        lock = FileLock(self.folder / f".{self.path.name}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise DataError(
+                f"Another run is writing {str(self.path)!r}: wait for it, or give another folder."
+            ) from None
+        try:
+            self._drop_torn_line()
+            for row in read_rows(self.path):
+                self._take(row)
+            yield
+        finally:
+            lock.release()
+
+    def known(self, key: str) -> Row | None:
+        """The row of this key, if it was done."""
+        return self._done.get(key)
+
+    def append(self, row: Row) -> None:
+        """Bring a row to the disk, unless its cell says the same already."""
+        before = self._current.get(_cell(row))
+        if before is not None and _outcome(before) == _outcome(row):
+            return
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        with explained_writes(self.path), self.path.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._take(row)
+
+    def _take(self, row: Row) -> None:
+        self._current[_cell(row)] = row
+        if row["status"] == DONE:
+            self._done[row["key"]] = row
+
+    def _drop_torn_line(self) -> None:
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with explained_writes(self.path), self.path.open("r+b") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+            self.notices.append(f"The last line of {self.path} was torn; its cell runs again.")
+
+
+def _cell(row: Row) -> Cell:
+    return tuple(row[name] for name in _CELL)
+
+
+def _outcome(row: Row) -> tuple[Any, ...]:
+    return row["key"], row["status"], row.get("why")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The whole lines of a file of results, in order; a torn last one is not there yet."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            complete = isinstance(row, dict) and {"key", "status", *_CELL} <= set(row)
+        except ValueError:
+            complete = False
+        if not complete:
+            raise DataError(
+                f"Line {number} of {str(path)!r} is no row of results: remove that line, and its "
+                "cell runs again."
+            )
+        rows.append(row)
+    return rows
+
+
+def done_rows(folder: str | Path) -> dict[str, Row]:
+    """What any experiment in the folder has done, by key."""
+    rows = (row for path in sorted(Path(folder).glob("*.jsonl")) for row in read_rows(path))
+    return {row["key"]: row for row in rows if row["status"] == DONE}
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """The last row of each cell, cells in the order in which they first came."""
+    return list({_cell(row): row for row in rows}.values())

@@ -1,0 +1,157 @@
+"""APE-T (Zhu et al., ICCV 2023): APE trained, one residual for the text and the shots of a class.
+
+    W̃ = W + R, F̃_i = F_i + R_{y_i}, on the Q channels of largest J; the others stay as they are
+    logits = s · f W̃ + α · exp(−β(1 − f F̃ᵀ)) diag(v) Y
+
+R (c, Q) starts at 0 and v (n) at 1: training starts at Tip-Adapter, whose α and β it keeps; with a
+validation set both are searched again once R and v are trained. J is that of APE for the text
+alone. Nothing is scaled back to length one. A class without shots keeps its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import kernel
+from gpcache.methods.ape import best_channels, channel_merit
+from gpcache.methods.arguments import is_auto, positive
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.methods.tip_adapter import TipAdapterClassifier
+from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+from gpcache.methods.training import Training, train
+from gpcache.probability import fit_scales, smoothed_nll
+from gpcache.search import Auto
+
+EPSILON = 1e-3
+# What is tried after training, as multiples of the training-free β.
+BETA_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class APETClassifier(TrainedHeadClassifier):
+    """A cache whose keys and text move together, each shot with a trained say.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    alpha, beta : weight and sharpness of the cache; numbers, or "auto" for those of Tip-Adapter.
+    channels : the share of channels that move (Q / d).
+    criterion_weights : (w₀, w₁) of likeness between classes and variance of the text.
+    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule.
+    **options : calibrate, n_folds, device, dtype, random_state.
+    """
+
+    @extends_options(TrainedHeadClassifier)
+    def __init__(
+        self,
+        *,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        channels: float = 0.8,
+        criterion_weights: tuple[float, float] = (0.2, 0.8),
+        epochs: int = 30,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            epochs=epochs, learning_rate=learning_rate, weight_decay=weight_decay, **options
+        )
+        self.alpha = alpha
+        self.beta = beta
+        self.channels = channels
+        self.criterion_weights = criterion_weights
+
+    def restored(self, parameters: Parameters) -> None:
+        """Take parameters that were trained before."""
+        super().restored(parameters)
+        self.alpha_, self.beta_ = parameters[-1].tolist()
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        if not is_auto(self.alpha):
+            positive("alpha", self.alpha, owner=self, allow_zero=True)
+        if not is_auto(self.beta):
+            positive("beta", self.beta, owner=self)
+
+    def _training(self) -> Training:
+        return replace(super()._training(), epsilon=EPSILON)
+
+    def _prepare(self, shots: Shots, validation: Any) -> None:
+        """α and β of the training-free model."""
+        untrained = TipAdapterClassifier(
+            text_prior=self.text_prior,
+            alpha=self.alpha,
+            beta=self.beta,
+            gain=1.0,
+            device=self.device,
+            dtype=self.dtype,
+            random_state=self.random_state,
+        )
+        labels = self.classes_[shots.labels.cpu().numpy()]
+        untrained.fit(shots.features.cpu().numpy(), labels, validation=validation)
+        self.alpha_, self.beta_ = untrained.alpha_, untrained.beta_
+
+    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+        text = self._unit_text
+        merit = channel_merit(None, text, *self.criterion_weights)
+        channels = best_channels(merit, self.channels, owner=self)
+        numbers = text.new_tensor([self.alpha_, self.beta_])
+        seen = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
+        residual = text.new_zeros(len(text), len(channels)).requires_grad_()
+        trust = text.new_ones(len(shots)).requires_grad_()
+        queries, labels = shots.samples()
+
+        def moved() -> Parameters:
+            step = torch.zeros_like(text).index_copy(1, channels, seen * residual)
+            return [text + step, shots.features + step[shots.labels], trust, shots.labels, numbers]
+
+        history = train(
+            [residual, trust],
+            lambda rows: self._head(moved(), queries[rows], text),
+            labels,
+            self._training(),
+            description=type(self).__name__,
+        )
+        return [parameter.detach() for parameter in moved()], history
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        alpha, beta = parameters[-1].tolist()
+        votes = _votes(parameters, features, beta)
+        return torch.add(self._zero_shot(parameters, features), votes, alpha=alpha)
+
+    def _zero_shot(self, parameters: Parameters, features: Tensor) -> Tensor:
+        assert self.text_prior is not None
+        return self.text_prior.logit_scale * features @ parameters[0].mT
+
+    def _calibrate(self, shots: Shots, validation: Any) -> None:
+        if validation is not None:
+            self._search(*self._read_validation(validation))
+        super()._calibrate(shots, validation)
+
+    @torch.no_grad()
+    def _search(self, features: Tensor, labels: Tensor) -> None:
+        """α and β of the least NLL of rows (m, d) now that the rest is trained."""
+        zero_shot = self._zero_shot(self.parameters_, features)
+        factors = BETA_FACTORS if is_auto(self.beta) else (1.0,)
+        found = []
+        for beta in (factor * self.beta_ for factor in factors):
+            votes = _votes(self.parameters_, features, beta)
+            alpha = self.alpha_
+            if is_auto(self.alpha):
+                scales, _ = fit_scales(votes[None, None], labels, offset=zero_shot)
+                alpha = float(scales)
+            found.append((float(smoothed_nll(zero_shot + alpha * votes, labels)), alpha, beta))
+        _, self.alpha_, self.beta_ = min(found)
+        self.parameters_[-1] = self.parameters_[-1].new_tensor([self.alpha_, self.beta_])
+
+
+def _votes(parameters: Parameters, features: Tensor, beta: float) -> Tensor:
+    """exp(−β(1 − f F̃ᵀ)) diag(v) Y (m, c)."""
+    text, keys, trust, labels, _ = parameters
+    values = torch.nn.functional.one_hot(labels, len(text)).to(features)
+    return kernel(features, keys, beta) * trust @ values

@@ -1,0 +1,297 @@
+"""Sets of classes that hold the truth with a promised probability, without a held-out split.
+
+Full conformal prediction asks, for a row x and every class c, how well c would suit x beside how
+well the labels of all n shots suit them, if x with label c were a shot too and every row in turn
+were left out. With P = (K + noise·I)⁻¹, k the kernel between x and the shots, u = Pk and
+s = 1 + noise − kᵀu, the precision that has x as well has the diagonal dᵢ = Pᵢᵢ + uᵢ²/s, whatever
+its label, and the left-out mean of shot i (Rasmussen and Williams, 2006, eq. 5.12) becomes
+
+    Vᵢ − (PV)ᵢ/dᵢ + uᵢ/(s dᵢ) · (v − μ),    with v = e_c (less what the text says) and μ = kᵀPV.
+
+So c moves one logit of each shot, by an amount that does not depend on c: all classes together
+cost O(n² + n·classes) a row, and nothing is fitted again. How badly a label suits a row is −log of
+its softmax probability at the fitted temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from gpcache.devices import ensure_memory
+from gpcache.errors import ProtocolError
+from gpcache.gp import ExactPrecision
+from gpcache.gp.kernels import kernel
+from gpcache.gp.precision import proper
+from gpcache.methods.arguments import one_of
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.model import CacheModel, HeldOutReport
+from gpcache.methods.shots import Shots
+from gpcache.methods.trained import TrainedCacheMixin
+from gpcache.probability.conformal import (
+    check_error,
+    class_p_values,
+    in_set,
+    lac_scores,
+    least_rows,
+    p_values,
+    why_everything,
+)
+
+Protocol = Literal["auto", "full", "held_out"]
+
+# Left-out logits held at once: 16 MB in float64, small enough to stay near the processor.
+BATCH_ELEMENTS = 2**21
+# Tensors of that size that live together while scores are compared.
+TEMPORARIES = 5
+
+
+@dataclass(frozen=True, eq=False)
+class ConformalSets:
+    """For each row (m) the classes (c) that cannot be ruled out at a rate of error.
+
+    `p_values` (m, c), `included` (m, c) where they exceed `error`. A set may be empty: then no
+    class suits the row. `note` says why sets hold everything where labelled rows are too few, and
+    `protocol` how they were made and what the promise rests on.
+    """
+
+    included: NDArray[np.bool_]
+    p_values: NDArray[np.float64]
+    classes: NDArray[Any]
+    error: float
+    note: str
+    protocol: str
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many classes each set (m,) holds."""
+        sizes: NDArray[np.int64] = self.included.sum(1)
+        return sizes
+
+    @property
+    def labels(self) -> list[NDArray[Any]]:
+        """The classes of each set, the best suited first."""
+        order = np.argsort(-self.p_values, axis=1, kind="stable")
+        return [
+            self.classes[row[kept[row]]] for row, kept in zip(order, self.included, strict=True)
+        ]
+
+
+def conformal_sets(
+    model: FeatureClassifier,
+    X: ArrayLike,
+    *,
+    error: float = 0.1,
+    class_conditional: bool = False,
+    protocol: Protocol = "auto",
+    calibration: tuple[ArrayLike, ArrayLike] | None = None,
+) -> ConformalSets:
+    """Sets for rows X (m, d) that miss the true class at a rate of at most `error`.
+
+    `calibration` rows (X, y) that the model has not seen make it split conformal, exact for every
+    method. Without them "full" leaves out shots in closed form (exact posterior, untrained keys),
+    "held_out" takes the scores of shots that were held out in `loo_`; "auto" prefers "full" where
+    no label shaped the kernel's space. `class_conditional` promises the rate for every class: a
+    class of k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
+    """
+    check_error(error)
+    one_of("protocol", protocol, ("auto", "full", "held_out"), owner=model)
+    features = model._read_queries(X)
+    if calibration is not None:
+        rows, labels = model._read_validation(calibration)
+        known = _Calibration.of(_probabilities(model, rows), labels)
+        told = f"split conformal on {len(labels)} calibration rows"
+        found = _compared(model, features, known, class_conditional)
+    elif protocol == "full" or (protocol == "auto" and _closed_form(model, blind=True)):
+        if not _closed_form(model, blind=False):
+            raise ProtocolError(
+                f"This {type(model).__name__} has no closed form to leave shots out: full "
+                "conformal sets need precision='exact' and untrained keys; "
+                "use protocol='held_out' or give calibration=(X, y)."
+            )
+        assert isinstance(model, CacheClassifier)
+        labels = model._shots.labels
+        told = "full conformal, every shot left out in closed form" + _caveats(model)
+        found = _full(model, features, class_conditional)
+    else:
+        known, told = _held_out(model)
+        labels = known.labels
+        found = _compared(model, features, known, class_conditional)
+    note = _note(labels, len(model.classes_), error, class_conditional)
+    return ConformalSets(in_set(found, error), found, model.classes_, error, note, told)
+
+
+class _Calibration(NamedTuple):
+    """Scores (n,) of labelled rows that the model had not seen, and their class numbers (n,)."""
+
+    scores: NDArray[np.float64]
+    labels: Tensor
+
+    @classmethod
+    def of(cls, probabilities: NDArray[np.float64], labels: Tensor) -> _Calibration:
+        """From the probabilities (n, c) of such rows."""
+        at_label = np.arange(len(probabilities)), labels.cpu().numpy()
+        return cls(lac_scores(probabilities)[at_label], labels)
+
+
+def _closed_form(model: FeatureClassifier, *, blind: bool) -> bool:
+    """Whether shots can be left out in closed form; `blind`: in a space no label has shaped."""
+    return (
+        isinstance(model, CacheClassifier)
+        and isinstance(model._model.precision, ExactPrecision)
+        and not isinstance(model, TrainedCacheMixin)
+        and not (blind and model._recipe.space.sees_labels)
+    )
+
+
+def _caveats(model: CacheClassifier) -> str:
+    """What is not exchangeable: whatever was learned from the shots and not from the new row."""
+    learned = []
+    space = model._recipe.space.name
+    if space != "raw":
+        learned.append("the whitening" if space == "whitened" else "the centre of the space")
+    if len(model.search_["beta"]) > 1 or model.temperature_ != 1.0:
+        learned.append("the numbers chosen")
+    if not learned:
+        return "; exact"
+    return f"; approximate, because {' and '.join(learned)} saw the shots and not the new row"
+
+
+def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
+    report: HeldOutReport | None = getattr(model, "loo_", None)
+    shots: Shots | None = getattr(model, "_shots", None)
+    if report is None or shots is None:
+        raise ProtocolError(
+            f"{type(model).__name__} keeps no held-out shots to make sets from: "
+            "give calibration=(X, y), rows that it has not seen."
+        )
+    found, known = report.probabilities.copy(), report.counted
+    if isinstance(model, CacheClassifier) and not isinstance(model, TrainedCacheMixin):
+        found[~known] = _left_out_alone(model)[~known]
+        known = np.ones_like(known)
+    labels = shots.labels[torch.as_tensor(known, device=shots.labels.device)]
+    told = f"cross-conformal; approximate, from {report.protocol}"
+    if not known.all():
+        told += f", {np.sum(~known)} shots without company not counted"
+    return _Calibration.of(found[known], labels), told
+
+
+@torch.no_grad()
+def _left_out_alone(model: CacheClassifier) -> NDArray[np.float64]:
+    """Probabilities (n, c) of the shots, each left out in closed form, for shots without company.
+
+    They cannot be held out in folds, but without them rare classes would have no say. The closed
+    form is honest here: the only shot of a class adds nothing to the scatter within classes.
+    """
+    posterior = model._model.precision.leave_one_out()
+    logits = model._model.fused(model._shots.zero_shot, *posterior)
+    found: NDArray[np.float64] = model._calibration.probabilities(logits.cpu().double()).numpy()
+    return found
+
+
+def _compared(
+    model: FeatureClassifier, features: Tensor, known: _Calibration, class_conditional: bool
+) -> NDArray[np.float64]:
+    """p-values (m, c) of rows (m, d) beside calibration scores."""
+    scores = lac_scores(_probabilities(model, features))
+    if class_conditional:
+        return class_p_values(known.scores, known.labels.cpu().numpy(), scores)
+    return p_values(known.scores, scores)
+
+
+def _probabilities(model: FeatureClassifier, features: Tensor) -> NDArray[np.float64]:
+    """What `predict_proba` says of unit rows (m, d)."""
+    found: NDArray[np.float64]
+    found = model._calibration.probabilities(model._logits(features).cpu().double()).numpy()
+    return found
+
+
+def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool) -> str:
+    if not class_conditional:
+        return why_everything(len(labels), error)
+    counts = torch.bincount(labels, minlength=n_classes)
+    needed = least_rows(error)
+    short = int((counts < needed).sum())
+    if not short:
+        return ""
+    return (
+        f"{short} of {n_classes} classes are in every set: at an error of {error:g} a class can be "
+        f"ruled out from {needed} labelled rows of its own on, and the smallest has "
+        f"{int(counts.min())}."
+    )
+
+
+@torch.no_grad()
+def _full(model: CacheClassifier, features: Tensor, class_conditional: bool) -> NDArray[np.float64]:
+    """p-values (m, c) of rows (m, d), a bounded batch at a time."""
+    shots = model._shots
+    n, c = shots.values.shape
+    batch = max(1, BATCH_ELEMENTS // (n * c))
+    ensure_memory(
+        TEMPORARIES * batch * n * c * features.element_size(),
+        features.device,
+        what=f"Leaving {n:,} shots of {c:,} classes out",
+        remedy="Use protocol='held_out'.",
+    )
+    member = torch.nn.functional.one_hot(shots.labels, c).bool()
+    compared = member.sum(0).cpu() if class_conditional else n
+    found = []
+    for queries in torch.split(features, batch):
+        shot_scores, scores = _augmented_scores(model._model, shots, queries, model.temperature_)
+        # Rounding must not break a tie against a label that is as good as a shot's.
+        slack = 1e3 * torch.finfo(scores.dtype).eps * scores.abs().clamp(min=1)
+        worse = shot_scores >= (scores - slack)[:, None, :]
+        if class_conditional:
+            worse &= member
+        found.append((1 + worse.sum(1).cpu()).double() / (1 + compared))
+    return torch.cat(found).numpy()
+
+
+def _augmented_scores(
+    model: CacheModel, shots: Shots, queries: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """−log p of its label for each shot (b, n, c), and of each class for the queries (b, c).
+
+    Entry (·, i, c) is that of shot i, left out, where the query is a shot with label c.
+    """
+    precision, choice = model.precision, model.choice
+    assert isinstance(precision, ExactPrecision)
+    mapped = model.feature_map(queries)
+    cross = kernel(mapped, precision.keys, precision.beta)
+    reach = precision.weights(mapped)  # u, (b, n)
+    variance = proper(1 - (cross * reach).sum(1))
+    spread = (variance + precision.noise)[:, None]  # s, (b, 1)
+    mean = cross @ precision.solved_values
+    zero_shot = None if model.text is None else queries @ model.text.mT
+    own = model.fused(zero_shot, mean, variance[:, None]) / temperature
+    known = mean  # μ, and what the text says of the query
+    if shots.residual and zero_shot is not None:
+        known = mean + (choice.gain * zero_shot).softmax(1)
+
+    diagonal = precision._inverse.diagonal() + reach.square() / spread  # d, (b, n)
+    pull = reach / (spread * diagonal)
+    left_out = shots.values - precision.solved_values / diagonal[..., None]
+    left_out -= pull[..., None] * known[:, None, :]
+    left_variance = proper(1 / diagonal - precision.noise)[..., None]
+    logits = model.fused(shots.zero_shot, left_out, left_variance) / temperature
+    # What e_c adds to logit c alone. Beyond the bound it decides either way, and exp overflows.
+    bound = 0.5 * math.log(torch.finfo(logits.dtype).max)
+    shift = pull[..., None] * model.cache_factor(left_variance) / temperature
+    shift = shift.clamp(-bound, bound)
+
+    total = logits.logsumexp(-1, keepdim=True)
+    # log Σ exp once logit c has moved: total + log(1 + p_c (exp(shift) − 1)). Where p_c rounds to
+    # one, something is left to the other classes.
+    change = (logits - total).exp() * torch.expm1(shift)
+    moved = total + torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1))
+    index = shots.labels.expand(len(queries), -1)[..., None]
+    scores = moved - logits.gather(-1, index)
+    scores.scatter_add_(-1, index, -shift)
+    return scores, own.logsumexp(-1, keepdim=True) - own

@@ -1,0 +1,266 @@
+"""CoOp (Zhou et al., IJCV 2022): the words before a class name are learned as vectors.
+
+    t_y = text encoder ([v₁] … [v_M] [name of y] .)        logits = s · f · t_y / ‖t_y‖
+
+The text encoder is frozen; its gradient moves v₁ … v_M, which all classes share or each has for
+itself. The authors drop the last, smaller batch of an epoch; here it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gpcache.encoders.base import TEXT_BATCH, Encoder, TokenText
+from gpcache.errors import DataError, EncoderError
+from gpcache.methods.arguments import is_auto, one_of, shown, whole
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+from gpcache.methods.training import train
+from gpcache.prompts import clean_class_name
+from gpcache.search import Auto
+
+SPREAD = 0.02
+POSITIONS = ("end", "middle", "front")
+# Two words of one token each in every vocabulary: where texts differ in them, there they stand.
+WORD, OTHER = "x", "z"
+
+
+class CoOpClassifier(TrainedHeadClassifier):
+    """Prompts that are learned through the text encoder.
+
+    `fit` encodes the prompts of all classes at every step, so it takes the time of a text encoder,
+    not of a head. More than 64 classes are encoded in blocks whose inner values are computed again
+    in the backward pass: memory grows with the classes only by their tokens. The fitted model holds
+    the class vectors (c, d) and the context as `parameters_`, and answers without the encoder.
+
+    Parameters
+    ----------
+    text_prior : names the classes and gives the logit scale; needed. Its vectors are not used.
+    encoder : what made the image features; it must give access to the tokens of a text.
+    context_length : how many vectors are learned, from N(0, 0.02²).
+    context : words to start from instead, such as "a photo of a"; their tokens are the vectors.
+    class_position : where the class name stands: "end", "middle" or "front" of the context.
+    class_specific : whether each class has a context of its own.
+    epochs : "auto" is 50 at one shot a class, 100 up to four, 200 above (ImageNet: 50 always).
+    batch_size, learning_rate, weight_decay : of SGD with momentum and a cosine schedule, after one
+        epoch of warm-up.
+    calibrate : whether to train anew in folds for a temperature; off, since that takes as many
+        times as long as there are folds.
+    **options : n_folds, device, dtype, random_state.
+    """
+
+    _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
+
+    @extends_options(TrainedHeadClassifier)
+    def __init__(
+        self,
+        *,
+        encoder: Encoder | None = None,
+        context_length: int = 16,
+        context: str | None = None,
+        class_position: Literal["end", "middle", "front"] = "end",
+        class_specific: bool = False,
+        epochs: int | Auto = "auto",
+        batch_size: int = 32,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 5e-4,
+        calibrate: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            epochs=epochs,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            calibrate=calibrate,
+            **options,
+        )
+        self.encoder = encoder
+        self.context_length = context_length
+        self.context = context
+        self.class_position = class_position
+        self.class_specific = class_specific
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        whole("context_length", self.context_length, least=1)
+        one_of("class_position", self.class_position, POSITIONS, owner=self)
+        if self.context is not None and not isinstance(self.context, str):
+            raise DataError(
+                "context of CoOpClassifier must be None or words such as 'a photo of a', got "
+                f"{shown(self.context)}."
+            )
+        if not isinstance(self.encoder, Encoder):
+            raise DataError(
+                "CoOpClassifier learns prompts through the text encoder: give it "
+                f"encoder=load_encoder(…), got {shown(self.encoder)}."
+            )
+        if not self.encoder.has_tokens:
+            raise EncoderError(
+                f"CoOpClassifier cannot learn prompts through {self.encoder.name!r}, which gives "
+                "no access to the tokens of a text: use an encoder whose has_tokens is true."
+            )
+
+    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+        assert self.encoder is not None
+        width = shots.features.shape[1]
+        if width != self.encoder.dim:
+            raise DataError(
+                f"X has {width} features but the encoder {self.encoder.name!r} gives "
+                f"{self.encoder.dim}: X must come from that encoder."
+            )
+        names = self._names()
+        start = self._start_of_context(self.encoder)
+        prompts = LearnedPrompts.make(self.encoder, names, start.shape[-2], self.class_position)
+        context = start.clone().requires_grad_()
+        queries, labels = shots.samples()
+
+        def logits(rows: Tensor) -> Tensor:
+            vectors = prompts.encoded(context).to(queries)
+            return self._head([vectors], queries[rows], self._unit_text)
+
+        history = train(
+            [context],
+            logits,
+            labels,
+            replace(self._training(), epochs=self._epochs(shots), warm_up_epochs=1),
+            description=type(self).__name__,
+        )
+        context = context.detach()
+        with torch.no_grad():
+            return [prompts.encoded(context).to(queries), context], history
+
+    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+        assert self.text_prior is not None
+        return self.text_prior.logit_scale * features @ parameters[0].mT
+
+    def _epochs(self, shots: Shots) -> int:
+        if not is_auto(self.epochs):
+            return self.epochs
+        if shots.per_class < 2:
+            return 50
+        return 100 if shots.per_class <= 4 else 200
+
+    def _names(self) -> list[str]:
+        """The class names as a sentence has them."""
+        names = []
+        for label in self.classes_.tolist():
+            name = clean_class_name(label) if isinstance(label, str) else ""
+            if not name:
+                raise DataError(
+                    f"CoOpClassifier puts class names into its prompts, but the class "
+                    f"{shown(label)} has none: use names as labels."
+                )
+            names.append(name)
+        return names
+
+    def _start_of_context(self, encoder: Encoder) -> Tensor:
+        """Context vectors (M, width) of all classes, or (c, M, width) of each, at step 0."""
+        classes = [len(self.classes_)] if self.class_specific else []
+        if self.context is not None:
+            words = embedded_words(encoder, self.context)
+            return words.expand(*classes, *words.shape)
+        some = encoder.embed_tokens([WORD]).embeddings
+        generator = torch.Generator().manual_seed(int(self.random_state))
+        shape = (*classes, self.context_length, some.shape[-1])
+        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(some)
+
+    def __sklearn_clone__(self) -> Self:
+        # An encoder is large, frozen, and may hold what cannot be copied: clones share it.
+        return type(self)(**self.get_params(deep=False))
+
+
+@dataclass(frozen=True)
+class LearnedPrompts:
+    """One prompt per class, in which some tokens are the context's.
+
+    `number` (c, length) says which context vector stands at a token, −1 where none does.
+    """
+
+    encoder: Encoder
+    tokens: TokenText
+    number: Tensor
+
+    @classmethod
+    def make(
+        cls, encoder: Encoder, names: Sequence[str], length: int, class_position: str
+    ) -> LearnedPrompts:
+        """Prompts of so many context vectors around each name, ended by a full stop."""
+        before = {"end": length, "middle": length // 2, "front": 0}[class_position]
+
+        def sentences(word: str, end: str = ".") -> list[str]:
+            context = [word] * length
+            words = ([*context[:before], name, *context[before:]] for name in names)
+            return [" ".join(one) + end for one in words]
+
+        # What stands in the place of the full stop is seen only if nothing was cut off.
+        whole_ones = differences(
+            encoder, sentences(WORD, f" {WORD}"), sentences(WORD, f" {OTHER}")
+        ).any(1)
+        if not bool(whole_ones.all()):
+            name = names[int((~whole_ones).int().argmax())]
+            raise DataError(
+                f"The class name {shown(name)} with a context of {length} vectors is longer than "
+                f"the encoder {encoder.name!r} reads: shorten the name or the context."
+            )
+        places = differences(encoder, sentences(WORD), sentences(OTHER))
+        if bool((places.sum(1) != length).any()):
+            raise _unplaced(encoder)
+        number = torch.where(places, places.cumsum(1) - 1, -1)
+        return cls(encoder, encoder.embed_tokens(sentences(WORD)), number)
+
+    def encoded(self, context: Tensor) -> Tensor:
+        """Unit vectors (c, d) with context (M, width) of all classes, or (c, M, width) of each."""
+        rows = torch.arange(len(self.number), device=self.number.device)
+        blocks = torch.split(rows, TEXT_BATCH)
+        if len(blocks) == 1:
+            return self._encoded(context, rows)
+        return torch.cat(
+            [checkpoint(self._encoded, context, block, use_reentrant=False) for block in blocks]
+        )
+
+    def _encoded(self, context: Tensor, rows: Tensor) -> Tensor:
+        number, tokens = self.number[rows], self.tokens
+        which = number.clamp(min=0)
+        vectors = context[which] if context.ndim == 2 else context[rows[:, None], which]
+        embeddings = torch.where(number[..., None] >= 0, vectors, tokens.embeddings[rows])
+        return self.encoder.encode_tokens(
+            TokenText(embeddings, tokens.ids[rows], tokens.mask[rows])
+        )
+
+
+def embedded_words(encoder: Encoder, words: str) -> Tensor:
+    """The token embeddings (M, width) of words, without what a tokenizer puts around them."""
+    start = differences(encoder, [WORD], [OTHER])[0]
+    end = differences(encoder, [f"{words} {WORD}"], [f"{words} {OTHER}"])[0]
+    if not bool(end.any()):
+        raise DataError(
+            f"The context {shown(words)} is longer than the encoder {encoder.name!r} reads: "
+            "give fewer words."
+        )
+    first, last = int(start.int().argmax()), int(end.int().argmax())
+    if first == last:
+        raise DataError("context of CoOpClassifier must hold at least one word.")
+    return encoder.embed_tokens([f"{words} {WORD}"]).embeddings[0, first:last]
+
+
+def differences(encoder: Encoder, texts: Sequence[str], others: Sequence[str]) -> Tensor:
+    """Where (n, length) the tokens of texts are others than those of texts of as many tokens."""
+    ids, other_ids = encoder.embed_tokens(texts).ids, encoder.embed_tokens(others).ids
+    if ids.shape != other_ids.shape:
+        raise _unplaced(encoder)
+    return ids != other_ids
+
+
+def _unplaced(encoder: Encoder) -> EncoderError:
+    return EncoderError(
+        f"CoOpClassifier cannot place its context: the tokenizer of {encoder.name!r} does not keep "
+        f"{WORD!r} and {OTHER!r} as one token each."
+    )

@@ -1,0 +1,130 @@
+"""LP++ (Huang et al., CVPR 2024): a linear probe beside the text, each class with its own mixture.
+
+    logits = f · w_y + b_y + a_y · f · t_y
+
+by full-batch gradient descent whose steps come from the Lipschitz constants of the loss, so that
+there is no rate to search:
+
+    w, b : 4 N / λ_max(FᵀF), with momentum 0.9
+    a : N / (4 max_y Σ_i (f_i · t_y)²), at every tenth step
+
+w starts at the class means, b at 0, and a, the same for all classes, at 2.5 s times the mean cosine
+of a class's shots with its text (250 times it for CLIP, whose s is 100). The authors keep the best
+epoch on a validation set; here the number of epochs is chosen like every other number. A class
+without shots keeps its text: its w, b and a stay where they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.arguments import is_auto, whole
+from gpcache.methods.base import extends_options
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+MOMENTUM = 0.9
+MIXTURE_EVERY = 10
+MIXTURE_START = 2.5
+
+
+class LPPlusPlusClassifier(AdditiveClassifier):
+    """A linear probe and the text, blended class by class.
+
+    Parameters
+    ----------
+    text_prior : what the text says; needed.
+    epochs : how long it is trained, a whole number or "auto".
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {
+        "epochs": (10.0, 20.0, 40.0, 70.0, 100.0, 150.0, 200.0, 300.0)
+    }
+    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "epochs": 20.0}
+    _needs_text: ClassVar[bool] = True
+    # The text is inside its scores, weighted by a.
+    _uses_text: ClassVar[bool] = False
+    alpha = 1.0  # its logits are what they are
+
+    @extends_options(AdditiveClassifier)
+    def __init__(self, *, epochs: int | Auto = "auto", n_folds: int = 4, **options: Any) -> None:
+        super().__init__(n_folds=n_folds, **options)
+        self.epochs = epochs
+
+    def _learn(self, shots: Shots) -> Blend:
+        if not is_auto(self.epochs):
+            whole("epochs", self.epochs, least=0)
+        assert self.text_prior is not None
+        scaled = self._text_vectors()
+        assert scaled is not None
+        scale = self.text_prior.logit_scale
+        samples, labels = shots.samples()
+        return Blend(samples, labels, scaled / scale, MIXTURE_START * scale)
+
+
+class Trained(NamedTuple):
+    """w (c, d), b (c,) and a (c,)."""
+
+    weight: Tensor
+    offset: Tensor
+    mixture: Tensor
+
+
+class Blend:
+    """Samples (N, d) with labels (N,) and unit text (c, d), trained as far as is asked for."""
+
+    def __init__(self, samples: Tensor, labels: Tensor, text: Tensor, start: float) -> None:
+        self._samples, self._text = samples, text
+        self._cosines = samples @ text.mT
+        self._targets = torch.nn.functional.one_hot(labels, len(text)).to(samples)
+        counts = self._targets.sum(0)
+        self._seen = (counts > 0).to(samples)
+        # Without a sample the sums are 0, and so is what is divided here.
+        shares = self._targets / counts.clamp(min=1)
+        likeness = (shares * self._cosines).sum() / self._seen.sum()
+        largest = torch.linalg.matrix_norm(samples, 2).square()
+        self._step = 4 * len(samples) / largest
+        self._mixture_step = len(samples) / (4 * self._cosines.square().sum(0).max())
+        self._now = Trained(
+            shares.mT @ samples,
+            text.new_zeros(len(text)),
+            torch.full_like(counts, start) * likeness,
+        )
+        self._speed = torch.zeros_like(self._now.weight), torch.zeros_like(self._now.offset)
+        self._epoch = 0
+        self._reached: dict[int, Trained] = {0: self._now}
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """(1, m, c)."""
+        weight, offset, mixture = self._after(int(numbers["epochs"]))
+        return (features @ weight.mT + offset + mixture * (features @ self._text.mT))[None]
+
+    def _after(self, epochs: int) -> Trained:
+        """Trained for so many epochs; asked in rising order, one run serves all."""
+        if epochs not in self._reached:
+            while self._epoch < epochs:
+                self._advance()
+            self._reached[epochs] = self._now
+        return self._reached[epochs]
+
+    def _advance(self) -> None:
+        weight, offset, mixture = self._now
+        logits = self._samples @ weight.mT + offset + mixture * self._cosines
+        excess = (logits.softmax(1) - self._targets) * self._seen / len(logits)
+        self._speed = (
+            MOMENTUM * self._speed[0] + excess.mT @ self._samples,
+            MOMENTUM * self._speed[1] + excess.sum(0),
+        )
+        self._epoch += 1
+        if self._epoch % MIXTURE_EVERY == 0:
+            mixture = mixture - self._mixture_step * (excess * self._cosines).sum(0)
+        self._now = Trained(
+            weight - self._step * self._speed[0], offset - self._step * self._speed[1], mixture
+        )

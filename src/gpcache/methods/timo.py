@@ -1,0 +1,130 @@
+"""TIMO (Li et al., AAAI 2025): the shots weigh the prompts, the prompts join the shots.
+
+    m_yp = cos(mean shot of class y, prompt p of class y)
+    t_y = Σ_p softmax_p(γ · m_y / ‖m_y‖) · prompt_yp, scaled to length 1
+    logits = s · f · t_y + α · GDA(f)        GDA from the shots and, as samples, m_yp · prompt_yp
+
+A class without shots takes the mean of its prompts, and has no part in the discriminant. With γ
+chosen this is the authors' TIMO-S, but for the number of prompts, which they choose too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.arguments import shown, to_numpy
+from gpcache.methods.base import extends_options
+from gpcache.methods.gda import Discriminant
+from gpcache.methods.shots import Shots
+from gpcache.search import Auto
+
+
+class TIMOClassifier(AdditiveClassifier):
+    """GDA of shots and prompts beside a text whose prompts the shots have weighed.
+
+    Parameters
+    ----------
+    text_prior : class names and scale of the text; needed.
+    prompt_vectors : for each class name the vectors (p, d) of its prompts; needed.
+    alpha : weight of the discriminant, a number or "auto".
+    strength : γ, how much the best prompts are preferred; 50 in the paper, "auto" to choose it.
+    **options : criterion, selection, n_folds, device, dtype, random_state.
+    """
+
+    _weights: ClassVar[dict[str, Sequence[float]]] = {
+        "gain": (1.0,),
+        "alpha": tuple(10.0**power for power in range(-4, 5)),
+    }
+    _shapes: ClassVar[dict[str, Sequence[float]]] = {
+        "strength": (50.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 70.0, 80.0, 90.0, 100.0)
+    }
+    _shipped: ClassVar[Numbers] = {"gain": 1.0, "alpha": 0.03, "strength": 50.0}
+    _needs_text: ClassVar[bool] = True
+    # The text is the first of its scores, as it depends on the shots.
+    _uses_text: ClassVar[bool] = False
+    gain = 1.0
+
+    @extends_options(AdditiveClassifier)
+    def __init__(
+        self,
+        *,
+        prompt_vectors: Mapping[Hashable, ArrayLike] | None = None,
+        alpha: float | Auto = "auto",
+        strength: float | Auto = 50.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.prompt_vectors = prompt_vectors
+        self.alpha = alpha
+        self.strength = strength
+
+    def _learn(self, shots: Shots) -> MutualGuidance:
+        assert self.text_prior is not None
+        prompts, owners = self._prompts()
+        return MutualGuidance(shots, prompts, owners, self.text_prior.logit_scale)
+
+    def _prompts(self) -> tuple[Tensor, Tensor]:
+        """All prompts (P, d) as unit rows, and the class number (P,) of each."""
+        if not isinstance(self.prompt_vectors, Mapping):
+            raise DataError(
+                "TIMOClassifier needs the vectors of each class's prompts: give it "
+                "prompt_vectors={class name: array (prompts, width), …}."
+            )
+        parts, owners = [], []
+        for number, name in enumerate(self.classes_.tolist()):
+            if name not in self.prompt_vectors:
+                raise DataError(f"prompt_vectors has no prompts of class {shown(name)}.")
+            rows = np.asarray(to_numpy(self.prompt_vectors[name]), dtype=np.float64)
+            if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.n_features_in_:
+                raise DataError(
+                    f"The prompt vectors of class {shown(name)} must have shape "
+                    f"(prompts, {self.n_features_in_}), got {rows.shape}."
+                )
+            parts.append(self._unit(rows, f"prompt_vectors[{shown(name)}]"))
+            owners.append(torch.full((len(rows),), number, device=self._device))
+        return torch.cat(parts), torch.cat(owners)
+
+
+class MutualGuidance:
+    """Prompts (P, d) of classes (P,), how well each matches the shots, and the discriminant."""
+
+    def __init__(self, shots: Shots, prompts: Tensor, owners: Tensor, scale: float) -> None:
+        self._prompts, self._owners, self._scale = prompts, owners, scale
+        self._classes = shots.n_classes
+        sums = self._sums(shots.labels, shots.features)
+        # Of a class without shots the mean is 0, and so is every match.
+        match = (unit_rows(sums)[owners] * prompts).sum(1)
+        lengths = self._sums(owners, match.square()).sqrt()
+        self._preference = match / lengths[owners].clamp(min=torch.finfo(match.dtype).tiny)
+        samples, labels = shots.samples()
+        guided = torch.isin(owners, labels)
+        self._discriminant = Discriminant.of(
+            torch.cat([samples, (match[:, None] * prompts)[guided]]),
+            torch.cat([labels, owners[guided]]),
+            self._classes,
+        )
+
+    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+        """s · f · t and the discriminant (2, m, c)."""
+        favour = numbers["strength"] * self._preference
+        # Less the best of its class: all could be beyond the exponentials that a dtype holds.
+        best = favour.new_zeros(self._classes).scatter_reduce(
+            0, self._owners, favour, "amax", include_self=False
+        )
+        weights = (favour - best[self._owners]).exp()
+        text = unit_rows(self._sums(self._owners, weights[:, None] * self._prompts))
+        votes = self._discriminant.scores(features, numbers)
+        return torch.cat([self._scale * (features @ text.mT)[None], votes])
+
+    def _sums(self, owners: Tensor, values: Tensor) -> Tensor:
+        """Sums (c, …) of values (P, …) over each class."""
+        return values.new_zeros(self._classes, *values.shape[1:]).index_add(0, owners, values)

@@ -1,0 +1,146 @@
+"""Conformal prediction, the pure parts: p-values, thresholds and sets from nonconformity scores.
+
+A score says how badly a label suits a row; higher is worse. Where the scores of n labelled rows and
+of a new one could have come in any order alike, the new row's p-value is ≤ ε with probability ≤ ε,
+so that the set of all labels with p > ε misses the truth with probability ≤ ε (Vovk et al., 2005).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpcache.errors import DataError
+
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+
+# Comparisons held at once: 16 MB of booleans.
+_BLOCK = 2**24
+
+
+def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
+    """(1 + how many of calibration (n,) are at least the score) / (n + 1), for scores (…).
+
+    The row itself counts, hence both ones; a tie counts against the evidence.
+    """
+    known, found = np.sort(_calibration_row(calibration)), _numbers(scores, "Scores")
+    at_least = len(known) - np.searchsorted(known, found, side="left")
+    p: Floats = (1 + at_least) / (1 + len(known))
+    return p
+
+
+def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike) -> Floats:
+    """p-values (m, c) of scores (m, c), each class compared with its own rows alone.
+
+    calibration (n,) are the scores of rows with class numbers `labels` (n,). A class of k rows has
+    p-values in steps of 1/(k + 1).
+    """
+    known, found = _calibration_row(calibration), _numbers(scores, "Scores")
+    classes = np.asarray(labels, dtype=np.int64)
+    if classes.shape != known.shape:
+        raise DataError(f"There are {len(known)} calibration scores and {classes.size} labels.")
+    member = (classes[:, None] == np.arange(found.shape[1])).astype(np.float64)
+    at_least = np.empty_like(found)
+    step = max(1, _BLOCK // max(1, len(known)))
+    for start in range(0, len(found), step):
+        block = slice(start, start + step)
+        at_least[block] = (known >= found[block][:, classes]) @ member
+    p: Floats = (1 + at_least) / (1 + member.sum(0))
+    return p
+
+
+def threshold(calibration: ArrayLike, error: float) -> float:
+    """The highest score that still belongs to a set: the ⌈(n + 1)(1 − ε)⌉-th smallest of n.
+
+    ∞ where n rows are too few for that: then every label belongs.
+    """
+    known = np.sort(_calibration_row(calibration))
+    # The same as p > ε: at least ⌊ε(n + 1)⌋ others must be as bad.
+    allowed = math.floor(check_error(error) * (len(known) + 1) * (1 + 1e-12))
+    return float(known[len(known) - allowed]) if allowed else math.inf
+
+
+def in_set(p: ArrayLike, error: float) -> Booleans:
+    """Which labels belong to the set that misses the truth with probability `error` at most."""
+    return np.asarray(p, dtype=np.float64) > check_error(error)
+
+
+def least_rows(error: float) -> int:
+    """How many calibration rows it takes before any label can be ruled out: n ≥ 1/ε − 1.
+
+    The p-value of the worst label of all is 1/(n + 1), its own row's.
+    """
+    n = max(0, round(1 / check_error(error)) - 1)
+    return n if 1 / (n + 1) <= error else n + 1
+
+
+def why_everything(n: int, error: float) -> str:
+    """Why a set holds every label when n rows are too few for this error; empty where they do."""
+    needed = least_rows(error)
+    if n >= needed:
+        return ""
+    return (
+        f"Every set holds every class: {n} labelled rows rule nothing out at an error of "
+        f"{error:g}, which takes {needed} or more."
+    )
+
+
+def lac_scores(probabilities: ArrayLike) -> Floats:
+    """1 − p of every label (m, c): the smallest sets on average (Sadinle et al., 2019)."""
+    scores: Floats = 1 - np.asarray(probabilities, dtype=np.float64)
+    return scores
+
+
+def aps_scores(probabilities: ArrayLike, uniform: ArrayLike | None = None) -> Floats:
+    """The mass of all labels at least as probable (m, c): sets that grow with the difficulty.
+
+    Adaptive prediction sets (Romano et al., 2020). With `uniform` (m,), drawn from [0, 1], so much
+    of the label's own mass counts: without it sets are too large on average. Labels of equal
+    probability are one, because their order means nothing.
+    """
+    values = np.asarray(probabilities, dtype=np.float64)
+    order = np.argsort(-values, axis=1, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=1)
+    mass = np.cumsum(ranked, axis=1)
+    width = values.shape[1]
+    column = np.arange(width)
+    changes = ranked[:, 1:] != ranked[:, :-1]
+    edge = np.ones((len(values), 1), dtype=bool)
+    # The first and the last place of each run of equal probabilities.
+    first = np.maximum.accumulate(np.where(np.hstack([edge, changes]), column, 0), axis=1)
+    ends = np.where(np.hstack([changes, edge]), column, width - 1)
+    last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+    through = np.take_along_axis(mass, last, axis=1)
+    if uniform is not None:
+        before = np.take_along_axis(np.hstack([np.zeros((len(values), 1)), mass]), first, axis=1)
+        drawn = np.asarray(uniform, dtype=np.float64)[:, None]
+        through = before + drawn * (through - before)
+    scores = np.empty_like(values)
+    np.put_along_axis(scores, order, through, axis=1)
+    return scores
+
+
+def check_error(error: float) -> float:
+    """An error rate between 0 and 1."""
+    is_number = isinstance(error, int | float | np.number) and not isinstance(error, bool)
+    if not is_number or not 0 < error < 1:
+        raise DataError(f"error must be a rate between 0 and 1, such as 0.1, got {error!r}.")
+    return float(error)
+
+
+def _calibration_row(calibration: ArrayLike) -> Floats:
+    known = _numbers(calibration, "Calibration scores")
+    if known.ndim != 1:
+        raise DataError(f"Calibration scores must be (n,), got shape {known.shape}.")
+    return known
+
+
+def _numbers(values: ArrayLike, name: str) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if np.isnan(array).any():
+        row = int(np.argwhere(np.isnan(array))[0, 0]) if array.ndim else 0
+        raise DataError(f"{name} must not be NaN, but row {row} has NaN.")
+    return array

@@ -1,0 +1,61 @@
+"""Checkpoint: the last whole epoch of learning, in one file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from gpcache.errors import ModelFileError
+from gpcache.files import write_atomic
+from gpcache.similarity.train import Progress
+
+_KINDS = ("weights", "momenta")
+
+
+class Checkpoint:
+    """A file that `learn_projection` goes on from, and writes after every epoch."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def read(self, key: str) -> Progress | None:
+        """What was reached by the run with this key, or None before its first epoch."""
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, "pt") as file:
+                notes = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            history = json.loads(notes["history"])
+            known = notes["key"]
+        except (OSError, SafetensorError, KeyError, ValueError):
+            raise ModelFileError(
+                f"The checkpoint {str(self.path)!r} is damaged: remove it to begin again."
+            ) from None
+        if known != key:
+            raise ModelFileError(
+                f"The checkpoint {str(self.path)!r} belongs to other images or options: "
+                "give those, or remove it to begin again."
+            )
+        weights, momenta = (
+            tuple(tensors[name] for name in sorted(tensors) if name.startswith(kind))
+            for kind in _KINDS
+        )
+        return Progress(weights, momenta, history)
+
+    def write(self, key: str, progress: Progress) -> None:
+        """Put the state in the place of the earlier one."""
+        tensors = {
+            f"{kind}{number}": tensor.detach().cpu().contiguous()
+            for kind in _KINDS
+            for number, tensor in enumerate(getattr(progress, kind))
+        }
+        notes = {"key": key, "history": json.dumps(progress.history)}
+        write_atomic(self.path, save(tensors, metadata=notes))
+
+    def remove(self) -> None:
+        """Forget a run that is over."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""SimilarityProjection: φ(f) = normalise(P f + f), the map that image similarity is taken in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.kernels import unit_rows
+
+
+@dataclass(frozen=True, eq=False)
+class SimilarityProjection:
+    """A linear map of features and unit length; applied to rows (m, d) by a call.
+
+    `weights` is a matrix P (d, d), or its factors down (d/q, d) and up (d, d/q), P = up · down.
+    Without the residual φ(f) = normalise(P f).
+    """
+
+    weights: tuple[Tensor, ...]
+    residual: bool = True
+
+    def __post_init__(self) -> None:
+        shapes = [tuple(weight.shape) for weight in self.weights]
+        if len(shapes) == 1:
+            good = len(shapes[0]) == 2 and shapes[0][0] == shapes[0][1]
+        else:
+            good = len(shapes) == 2 and shapes[0] == shapes[1][::-1] and len(shapes[0]) == 2
+        if not good:
+            raise DataError(
+                "A similarity projection is one matrix (d, d), or two of shapes (k, d) and (d, k): "
+                f"got {', '.join(map(str, shapes)) or 'none'}."
+            )
+        if not all(bool(torch.isfinite(weight).all()) for weight in self.weights):
+            raise DataError("The similarity projection holds NaN or inf.")
+
+    @property
+    def dim(self) -> int:
+        """The width d of the features."""
+        return self.weights[0].shape[1]
+
+    @property
+    def matrix(self) -> Tensor:
+        """M (d, d) with φ(f) = normalise(M f + f), as the estimators' `projection` takes it."""
+        return linear_map(self.weights, residual=self.residual) - _eye_like(self.weights[0])
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if features.shape[-1] != self.dim:
+            raise DataError(
+                f"The projection is for features of {self.dim} columns, got {features.shape[-1]}."
+            )
+        full = linear_map(self.weights, residual=self.residual)
+        return unit_rows(features @ full.to(features).mT)
+
+
+def linear_map(weights: tuple[Tensor, ...], *, residual: bool) -> Tensor:
+    """A (d, d) with φ(f) = normalise(A f): P + I with the residual, else P. Differentiable."""
+    product = weights[0] if len(weights) == 1 else weights[1] @ weights[0]
+    return product + _eye_like(weights[0]) if residual else product
+
+
+def identity_weights(dim: int, *, bottleneck: int, residual: bool, seed: int) -> tuple[Tensor, ...]:
+    """Weights to begin with, φ(f) = f.
+
+    A product of factors has two ways to be zero: `up` is, as `down` must pass gradients on. Without
+    the residual a bottleneck cannot be the identity, and begins as it on a random subspace.
+    """
+    if bottleneck == 1:
+        return (torch.zeros(dim, dim) if residual else torch.eye(dim),)
+    width = dim // bottleneck
+    if width < 1:
+        raise DataError(f"A bottleneck of {bottleneck} leaves nothing of {dim} columns.")
+    generator = torch.Generator().manual_seed(seed)
+    orthonormal, _ = torch.linalg.qr(torch.randn(dim, width, generator=generator))
+    down = orthonormal.mT.contiguous()
+    return down, (torch.zeros(dim, width) if residual else orthonormal.contiguous())
+
+
+def change(projection: SimilarityProjection, features: Tensor) -> float:
+    """How far features (m, d) are turned: the mean sine of the angle between f and φ(f).
+
+    On features, not of the matrix: a faint matrix along the mean of all features, where most of
+    their length lies, changes every cosine.
+    """
+    cosines = (unit_rows(features) * projection(features)).sum(1)
+    return float((1 - cosines.square()).clamp(min=0).sqrt().mean())
+
+
+def _eye_like(weight: Tensor) -> Tensor:
+    dim = weight.shape[1]
+    return torch.eye(dim, dtype=weight.dtype, device=weight.device)

@@ -1,0 +1,59 @@
+"""`gpcache project`: two stores in, a projection folder out."""
+
+import json
+
+import pytest
+
+from gpcache.similarity.folder import load_projection
+
+QUICK = ("--neighbours", "4", "--batch-size", "6", "--epochs", "2")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory, shapes, shell):
+    """The features of twelve photos, and of two views of each."""
+    folder = tmp_path_factory.mktemp("stores")
+    shell("extract", shapes, "-o", folder / "photos.store")
+    shell("extract", shapes, "-o", folder / "views.store", "--views", "2", "--keep-views")
+    return folder / "photos.store", folder / "views.store"
+
+
+def test_a_projection_is_learned_and_says_how(run, stores, tmp_path):
+    photos, views = stores
+    place = tmp_path / "proj.gpp"
+    code, out, err = run("project", photos, "--views", views, "-o", place, *QUICK, "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["images"], told["views"], len(told["history"])) == (12, 2, 2)
+    assert told["change"] > 0
+    projection, facts = load_projection(place)
+    assert facts.encoder == "lite"
+    assert facts.options["neighbours"] == 4
+    assert (facts.transductive, projection.matrix.shape) == (False, (1664, 1664))
+    assert [path.name for path in tmp_path.iterdir()] == ["proj.gpp"]  # no checkpoint is left
+
+
+def test_a_whitening_needs_no_training(run, stores, tmp_path):
+    photos, views = stores
+    arguments = ("--views", views, "-o", tmp_path / "w.gpp", "--kind", "whitening")
+    code, out, _ = run("project", photos, *arguments, "--transductive")
+    assert code == 0
+    assert "none, closed form" in out
+    assert "transductive" in out
+    _, facts = load_projection(tmp_path / "w.gpp")
+    assert (facts.source, facts.transductive, facts.history) == ("whitening", True, [])
+
+
+def test_mistakes_are_one_sentence(mistake, stores, model, tmp_path):
+    photos, views = stores
+    place = ("-o", tmp_path / "p.gpp")
+    assert "lower neighbours" in mistake("project", photos, "--views", views, *place)
+    assert "no single views" in mistake("project", photos, "--views", photos, *place, *QUICK)
+    assert "no feature store" in mistake("project", tmp_path, "--views", views, *place)
+    assert "a model of another kind" in mistake(
+        "project", photos, "--views", views, "-o", model, *QUICK
+    )
+    assert "temperature must be" in mistake(
+        "project", photos, "--views", views, *place, "--temperature", "0"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,144 @@
+"""LP++ against autograd and torch's own SGD, its limits, and classes without shots."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpcache import DataError, TextPrior
+from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
+
+SCALE = 20.0
+HERE = {"device": "cpu"}
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+class Problem:
+    """Four classes whose text is off, unequal shots, 12 columns."""
+
+    def __init__(self, shots=(4, 3, 2, 3)):
+        generator = np.random.default_rng(0)
+        centres = unit(generator.normal(size=(4, 12)))
+        self.text = unit(centres + 0.3 * generator.normal(size=(4, 12)))
+        self.labels = np.repeat(np.arange(4), shots)
+        self.X = unit(3 * centres[self.labels] + generator.normal(size=(len(self.labels), 12)))
+        self.truth = np.arange(80) % 4
+        self.Q = unit(3 * centres[self.truth] + generator.normal(size=(80, 12)))
+        self.prior = TextPrior(list(range(4)), self.text, SCALE)
+
+
+@pytest.fixture
+def problem():
+    return Problem()
+
+
+def fitted(problem, **options):
+    model = LPPlusPlusClassifier(text_prior=problem.prior, **HERE | options)
+    return model.fit(problem.X, problem.labels)
+
+
+def start_of(problem):
+    """Class means, and 2.5 s times the mean over classes of their mean cosine with the text."""
+    means, cosines = [], []
+    for label in range(4):
+        rows = problem.X[problem.labels == label]
+        means.append(rows.mean(0))
+        cosines.append(np.mean([row @ problem.text[label] for row in rows]))
+    return np.stack(means), 2.5 * SCALE * np.mean(cosines)
+
+
+@pytest.mark.parametrize("epochs", [1, 9, 10, 25])
+def test_it_is_gradient_descent_at_the_stated_steps(epochs, problem):
+    X, labels, text = (torch.tensor(x) for x in (problem.X, problem.labels, problem.text))
+    means, mixture = start_of(problem)
+    w = torch.tensor(means, requires_grad=True)
+    b = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    a = torch.full((4,), mixture, dtype=torch.float64, requires_grad=True)
+    n = len(X)
+    largest = np.linalg.eigvalsh(problem.X.T @ problem.X).max()
+    columns = [sum((row @ t) ** 2 for row in problem.X) for t in problem.text]
+    optimiser = torch.optim.SGD([w, b], lr=4 * n / largest, momentum=0.9)
+
+    def head(rows):
+        return rows @ w.T + b + a * (rows @ text.T)
+
+    for epoch in range(1, epochs + 1):
+        optimiser.zero_grad()
+        a.grad = None
+        torch.nn.functional.cross_entropy(head(X), labels).backward()
+        optimiser.step()
+        if epoch % 10 == 0:
+            a.data -= n / (4 * max(columns)) * a.grad
+    expected = head(torch.tensor(problem.Q)).detach().numpy()
+    np.testing.assert_allclose(
+        fitted(problem, epochs=epochs).logits(problem.Q), expected, atol=1e-9
+    )
+
+
+def test_untrained_it_is_the_means_and_the_text(problem):
+    means, mixture = start_of(problem)
+    expected = problem.Q @ means.T + mixture * problem.Q @ problem.text.T
+    np.testing.assert_allclose(fitted(problem, epochs=0).logits(problem.Q), expected, atol=1e-9)
+
+
+def test_every_view_is_a_sample(problem):
+    views = unit(problem.X[:, None] + 0.1 * np.random.default_rng(1).normal(size=(12, 3, 12)))
+    options = {"text_prior": problem.prior, "epochs": 12, **HERE}
+    model = LPPlusPlusClassifier(**options).fit(problem.X, problem.labels, views=views)
+    flat = LPPlusPlusClassifier(**options)
+    flat.fit(views.reshape(-1, 12), np.repeat(problem.labels, 3))
+    np.testing.assert_allclose(model.logits(problem.Q), flat.logits(problem.Q), atol=1e-9)
+
+
+def test_the_epochs_are_those_of_the_best_held_out_score(problem):
+    model = fitted(problem)
+    assert model.search_["score"].argmin() == 0
+    assert model.epochs_ == model.search_["epochs"][0]
+    assert model.loo_.protocol.startswith("4 folds")
+    again = fitted(problem, epochs=int(model.epochs_))
+    np.testing.assert_array_equal(model.logits(problem.Q), again.logits(problem.Q))
+
+
+def test_a_validation_set_decides_where_it_is_given(problem):
+    model = LPPlusPlusClassifier(text_prior=problem.prior, criterion="accuracy", **HERE)
+    model.fit(problem.X, problem.labels, validation=(problem.Q, problem.truth))
+    scores = {
+        epochs: fitted(problem, epochs=int(epochs)).score(problem.Q, problem.truth)
+        for epochs in LPPlusPlusClassifier._shapes["epochs"]
+    }
+    assert scores[model.epochs_] == max(scores.values())
+
+
+def test_a_class_without_shots_keeps_its_text():
+    problem = Problem((4, 3, 3, 0))
+    column = {epochs: fitted(problem, epochs=epochs).logits(problem.Q)[:, 3] for epochs in (0, 40)}
+    np.testing.assert_array_equal(column[0], column[40])
+    cosines = [problem.X[problem.labels == y] @ problem.text[y] for y in range(3)]
+    mixture = 2.5 * SCALE * np.mean([one.mean() for one in cosines])
+    np.testing.assert_allclose(column[0], mixture * problem.Q @ problem.text[3], atol=1e-9)
+
+
+def test_one_shot_takes_what_is_shipped():
+    model = fitted(Problem((1, 1, 1, 1)))
+    assert model.epochs_ == LPPlusPlusClassifier._shipped["epochs"]
+    assert model.temperature_ == 1.0
+
+
+def test_the_order_of_rows_means_nothing(problem):
+    order = np.random.default_rng(5).permutation(len(problem.X))
+    other = LPPlusPlusClassifier(text_prior=problem.prior, **HERE)
+    other.fit(problem.X[order], problem.labels[order])
+    np.testing.assert_allclose(
+        fitted(problem).logits(problem.Q), other.logits(problem.Q), atol=1e-7
+    )
+
+
+def test_mistakes_are_one_sentence(problem):
+    with pytest.raises(DataError, match="LPPlusPlusClassifier needs text"):
+        LPPlusPlusClassifier().fit(problem.X, problem.labels)
+    with pytest.raises(DataError, match=r"epochs must be a whole number of 0 or more, got 2\.5"):
+        fitted(problem, epochs=2.5)
+    with pytest.raises(DataError, match="epochs of LPPlusPlusClassifier must be"):
+        fitted(problem, epochs=-1)

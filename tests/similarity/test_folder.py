@@ -1,0 +1,81 @@
+"""The projection folder: what was written comes back; another encoder, kind or byte does not."""
+
+import json
+
+import pytest
+import torch
+
+from gpcache import DataError, EncoderError, ModelFileError
+from gpcache.persistence import save_folder
+from gpcache.similarity import SimilarityProjection
+from gpcache.similarity.folder import ProjectionFacts, load_projection, save_projection
+
+
+@pytest.fixture
+def facts(encoder):
+    return ProjectionFacts(
+        source="contrastive",
+        encoder=encoder.name,
+        fingerprint=encoder.fingerprint,
+        images=1234,
+        views=2,
+        change=0.25,
+        options={"temperature": 0.07},
+        history=[4.5, 3.25],
+    )
+
+
+@pytest.fixture
+def projection():
+    generator = torch.Generator().manual_seed(0)
+    return SimilarityProjection(
+        (torch.randn(4, 16, generator=generator), torch.randn(16, 4, generator=generator)), False
+    )
+
+
+def test_it_comes_back_as_it_was(tmp_path, projection, facts):
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    found, told = load_projection(tmp_path / "a.gpp")
+    assert told == facts
+    assert found.residual is False
+    assert all(map(torch.equal, found.weights, projection.weights))
+    card = (tmp_path / "a.gpp" / "README.md").read_text()
+    assert "1,234 unlabelled images" in card
+    assert "mean sine of 0.250" in card
+    assert "4.5000, 3.2500" in card
+    assert "ransductive" not in card
+
+
+def test_a_projection_of_what_is_to_be_judged_says_so(tmp_path, projection, facts, encoder):
+    own = ProjectionFacts(
+        "whitening", encoder.name, encoder.fingerprint, 9, 2, 0.5, transductive=True
+    )
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    save_projection(tmp_path / "a.gpp", projection, own)
+    assert load_projection(tmp_path / "a.gpp")[1].transductive
+    assert "**Transductive:**" in (tmp_path / "a.gpp" / "README.md").read_text()
+
+
+def test_another_encoder_is_refused(facts, encoder, other_encoder):
+    facts.require_encoder(encoder)
+    with pytest.raises(EncoderError, match=r"learn one for this encoder with gpcache project\."):
+        facts.require_encoder(other_encoder)
+
+
+def test_damage_is_found(tmp_path, projection, facts):
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    config = tmp_path / "a.gpp" / "config.json"
+    told = json.loads(config.read_text())
+    config.write_text(json.dumps(told | {"transductive": True}))
+    with pytest.raises(ModelFileError, match="is damaged"):
+        load_projection(tmp_path / "a.gpp")
+
+
+def test_models_of_another_kind_are_left_alone(tmp_path, projection, facts):
+    save_folder(tmp_path / "pets.gpc", {"model": {}}, {"keys": torch.zeros(1).numpy()}, "")
+    before = (tmp_path / "pets.gpc" / "config.json").read_bytes()
+    with pytest.raises(ModelFileError, match="is no similarity projection"):
+        load_projection(tmp_path / "pets.gpc")
+    with pytest.raises(DataError, match="is a model of another kind: choose another name"):
+        save_projection(tmp_path / "pets.gpc", projection, facts)
+    assert (tmp_path / "pets.gpc" / "config.json").read_bytes() == before
