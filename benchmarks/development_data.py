@@ -97,7 +97,7 @@ def tasks(name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Iterator[Task
     X_test, y_test = rows("test") if "test_x" in data else (X_val, y_val)
     tuning = (X_val, y_val) if "test_x" in data else (None, None)
     for k in shots:
-        if name == "dtd_vitb32":  # drawn from val, which is then no validation set any more
+        if name == "dtd_vitb32":  # drawn from val, of which the rest is left to choose on
             for draw in range(DRAWS):
                 generator = np.random.default_rng(draw)
                 chosen = np.concatenate(
@@ -106,9 +106,10 @@ def tasks(name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Iterator[Task
                         for label in names
                     ]
                 )
-                yield Task(
-                    name, k, draw, X_val[chosen], y_val[chosen], X_test, y_test, prior, None, None
-                )
+                left = np.setdiff1d(np.arange(len(y_val)), chosen)
+                shots_of_draw = X_val[chosen], y_val[chosen]
+                rest = X_val[left], y_val[left]
+                yield Task(name, k, draw, *shots_of_draw, X_test, y_test, prior, *rest)
         elif f"train{k}_x" in data:
             yield Task(name, k, 0, *rows(f"train{k}"), X_test, y_test, prior, *tuning)
 
@@ -120,6 +121,9 @@ def caltech_with_text(name: str = "caltech101_vitb32") -> Iterator[Task]:
         prior = TextPrior(list(names), file["sub_text"])
     for task in tasks(name):
         kept, tested = np.isin(task.y, names), np.isin(task.y_test, names)
+        assert task.X_tuning is not None
+        assert task.y_tuning is not None
+        tuned = np.isin(task.y_tuning, names)
         yield Task(
             f"{name}, 39 classes",
             task.shots,
@@ -129,6 +133,6 @@ def caltech_with_text(name: str = "caltech101_vitb32") -> Iterator[Task]:
             task.X_test[tested],
             task.y_test[tested],
             prior,
-            None,
-            None,
+            task.X_tuning[tuned],
+            task.y_tuning[tuned],
         )
