@@ -25,7 +25,6 @@ from gpcache.probability import (
     energy,
     familiarity,
     joint_familiarity,
-    max_probability,
     neighbour_similarity,
 )
 
@@ -208,7 +207,7 @@ def scores_of(model: GPCacheClassifier, X: Rows, rows: Rows) -> dict[str, Scores
     """Every score of rows (m, d), for a model fitted on shots X (n, d)."""
     logits = model.logits(rows)
     found = {
-        "MCM": max_probability(logits, temperature=model.temperature_),
+        "MCM": model.predict_proba(rows).max(1),
         "energy": energy(logits, temperature=model.temperature_),
         "variance": certainty(model.posterior(rows)[1]),
     }
@@ -225,8 +224,9 @@ def held_out_scores(model: GPCacheClassifier, X: Rows) -> dict[str, Scores]:
     """The scores of the shots X (n, d), each held out; what has seen a label is learned anew."""
     counted = model.loo_.counted
     logits = model.loo_.logits[counted]
+    probabilities = model._calibration.probabilities(torch.as_tensor(logits))
     found = {
-        "MCM": max_probability(logits, temperature=model.temperature_),
+        "MCM": probabilities.numpy().max(1),
         "energy": energy(logits, temperature=model.temperature_),
         "variance": certainty(model.held_out_novelty_[counted]),
     }

@@ -24,12 +24,8 @@ from gpcache import FeatureStore, GPCacheClassifier, TipAdapterClassifier, load_
 from gpcache.features.extract import extract
 from gpcache.images.augment import Views
 from gpcache.images.sources import open_source
-from gpcache.similarity import (
-    ProjectionOptions,
-    SimilarityProjection,
-    learn_projection,
-    whitening_projection,
-)
+from gpcache.methods import GDAClassifier
+from gpcache.similarity import ProjectionOptions, learn_projection, whitening_projection
 from gpcache.similarity.stores import PairedFeatures, paired_features
 
 Options = dict[str, Any]
@@ -43,6 +39,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "GPCache": (GPCacheClassifier, {"kernel_space": "whitened"}),
     "GPCache, raw space": (GPCacheClassifier, {"kernel_space": "raw"}),
     "Tip-Adapter": (TipAdapterClassifier, {"kernel_space": "raw"}),
+    "GDA": (GDAClassifier, {}),
 }
 
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -115,7 +112,7 @@ def compared(pools: dict[str, PairedFeatures]) -> dict[str, Options]:
         "foreign, mean for sum": contrastive(foreign, reduction="mean"),
         "own (transductive)": contrastive(own),
         "foreign and own (transductive)": contrastive(both),
-        "views whitened": as_options(whitening_projection(*foreign, device="cpu")),
+        "views whitened": {"projection": whitening_projection(*foreign, device="cpu")},
         "shots whitened": {"kernel_space": "whitened"},
     }
 
@@ -129,12 +126,7 @@ def contrastive(features: PairedFeatures, images: int | None = None, **options: 
         device="cpu",
     )
     print(f"{options}: loss {history[0]:.3f} → {history[-1]:.3f}", flush=True)
-    return as_options(projection)
-
-
-def as_options(projection: SimilarityProjection) -> Options:
-    """What an estimator is given."""
-    return {"projection": projection.matrix.numpy()}
+    return {"projection": projection}
 
 
 def scores(
@@ -145,8 +137,10 @@ def scores(
     for task in tasks:
         for method, (constructor, usual) in METHODS.items():
             for name, options in learned.items():
-                if options == usual:
+                if options and options == usual:
                     continue  # that is what it does by itself
+                if not options.keys() <= constructor().get_params().keys():
+                    continue  # GDA has no other kernel space
                 options = usual | options
                 model = constructor(text_prior=task.prior, **options).fit(task.X, task.y)
                 accuracy = 100 * model.score(task.X_test, task.y_test)

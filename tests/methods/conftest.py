@@ -97,6 +97,12 @@ def one_hot(labels, classes):
     return (np.asarray(labels)[:, None] == np.asarray(classes)[None, :]).astype(float)
 
 
+def residual(y, classes, logits):
+    """Y − softmax(logits) (n, c); nothing in columns of classes without a row."""
+    values = one_hot(y, classes) - softmax(logits)
+    return values * np.isin(classes, y)
+
+
 def posterior(keys, values, queries, *, beta, noise):
     """k G⁻¹ V (m, c) and 1 − k G⁻¹ kᵀ (m,), with G = K + noise·I."""
     inverse = np.linalg.inv(kernel(keys, keys, beta) + noise * np.eye(len(keys)))
@@ -150,13 +156,13 @@ def gp_logits(
     with_text=True,
     projection=None,
 ):
-    """gain · s f W + α · k G⁻¹ V / variance^η; V = Y, or Y − softmax(gain · s f W)."""
+    """gain · s f W + α · k G⁻¹ V / variance^η; V = Y, or what `residual` leaves of it."""
     classes = np.sort(problem.prior.class_names) if with_text else np.unique(problem.y)
     values, text = one_hot(problem.y, classes), 0.0
     if with_text:
         text = gain * zero_shot(problem.prior, queries)
         if prior == "residual":
-            values = values - softmax(gain * zero_shot(problem.prior, problem.X))
+            values = residual(problem.y, classes, gain * zero_shot(problem.prior, problem.X))
     phi = feature_map(space, problem.X, problem.y, projection=projection)
     mean, variance = posterior(phi(problem.X), values, phi(queries), beta=beta, noise=noise)
     return text + alpha * mean / variance[:, None] ** eta
@@ -212,6 +218,7 @@ def tools():
         smoothed_nll=smoothed_nll,
         kernel=kernel,
         one_hot=one_hot,
+        residual=residual,
         posterior=posterior,
         whitening=whitening,
         feature_map=feature_map,

@@ -9,6 +9,7 @@ from gpcache import (
     GPCacheClassifier,
     GPCacheFClassifier,
     TaskResClassifier,
+    TextPrior,
     TipAdapterClassifier,
     ZeroShotClassifier,
 )
@@ -32,7 +33,7 @@ def brute_force(problem, estimator, tools, *, space, prior, text, eta=0.0, condi
             y = np.append(problem.y, name)
             values = tools.one_hot(y, classes)
             if text and prior == "residual":
-                values = values - tools.softmax(zero_shot)
+                values = tools.residual(y, classes, zero_shot)
             scores = np.empty(len(X))
             for i in range(len(X)):
                 rest = np.delete(np.arange(len(X)), i)
@@ -179,8 +180,9 @@ def test_split_conformal_holds_for_any_method():
         lambda: GPCacheClassifier(),
         lambda: GPCacheClassifier(precision="nystrom"),
         lambda: GPCacheFClassifier(epochs=2),
+        lambda: TaskResClassifier(text_prior=TextPrior(range(4), np.eye(4, 10)), epochs=2),
     ],
-    ids=["tip-adapter", "gda", "whitened", "nystrom", "trained keys"],
+    ids=["tip-adapter", "gda", "whitened", "nystrom", "trained keys", "trained head"],
 )
 def test_without_a_closed_form_held_out_shots_speak(make):
     X, y = one_kind(np.random.default_rng(0), 60)
@@ -245,7 +247,8 @@ def test_the_only_shot_of_a_class_has_its_say(tools):
     phi = tools.feature_map("whitened", problem.X, problem.y)
     numbers = tools.numbers
     text = numbers["gain"] * tools.zero_shot(problem.prior, problem.X)
-    values = tools.one_hot(rest.y, estimator.classes_) - tools.softmax(text[~alone])
+    # The closed form keeps the values of the fit, in which its class has a shot.
+    values = tools.residual(problem.y, estimator.classes_, text)[~alone]
     mean, _ = tools.posterior(
         phi(rest.X), values, phi(problem.X[[row]]), beta=numbers["beta"], noise=numbers["noise"]
     )
@@ -272,6 +275,17 @@ def test_classes_with_few_rows_are_in_every_set(problem, tools):
     np.testing.assert_allclose(steps, steps.round(), atol=1e-9)
 
 
+def test_an_estimator_gives_its_sets_itself(problem, tools):
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    for options in ({}, {"error": 0.3, "class_conditional": True}, {"protocol": "held_out"}):
+        found = estimator.predict_set(problem.queries, **options)
+        expected = conformal_sets(estimator, problem.queries, **options)
+        np.testing.assert_array_equal(found.included, expected.included)
+        assert (found.error, found.protocol) == (expected.error, expected.protocol)
+    split = estimator.predict_set(problem.queries, calibration=(problem.X, problem.y))
+    assert split.protocol == "split conformal on 14 calibration rows"
+
+
 def test_sets_list_their_labels_best_first(problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     found = conformal_sets(estimator, problem.queries, error=0.2)
@@ -292,15 +306,12 @@ def test_an_error_is_a_rate(error, problem, tools):
 def test_bad_requests_are_one_sentence(problem, tools):
     cache = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     text = ZeroShotClassifier(text_prior=problem.prior).fit(problem.X, problem.y)
-    head = TaskResClassifier(text_prior=problem.prior, epochs=1).fit(problem.X, problem.y)
     plain = TipAdapterClassifier().fit(problem.X, problem.y)
     queries = problem.queries
     with tools.one_sentence(DataError, "^protocol of GPCacheClassifier must be one of"):
         conformal_sets(cache, queries, protocol="split")
-    with tools.one_sentence(ProtocolError, "^ZeroShotClassifier keeps no held-out shots"):
+    with tools.one_sentence(ProtocolError, "^ZeroShotClassifier learns nothing from labelled"):
         conformal_sets(text, queries)
-    with tools.one_sentence(ProtocolError, "^TaskResClassifier keeps no held-out shots"):
-        conformal_sets(head, queries)
     with tools.one_sentence(ProtocolError, "TipAdapterClassifier has no closed form"):
         conformal_sets(plain, queries, protocol="full")
     with tools.one_sentence(DataError, "validation must be a pair"):

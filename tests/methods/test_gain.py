@@ -180,8 +180,8 @@ def test_updates_in_a_kept_whitening_have_the_values_of_the_chosen_gain(useless,
     X = np.delete(np.concatenate([useless.X, useless.queries[:2]]), 1, axis=0)
     y = np.append(useless.y, ["oak", "yew"])
     y[3] = "fir"
-    values = tools.one_hot(np.delete(y, 1), estimator.classes_)
-    values -= tools.softmax(gain * tools.zero_shot(useless.prior, X))
+    text = gain * tools.zero_shot(useless.prior, X)
+    values = tools.residual(np.delete(y, 1), estimator.classes_, text)
     phi = tools.feature_map("whitened", useless.X, useless.y)
     place = {"beta": estimator.beta_, "noise": estimator.noise_}
     mean, _ = tools.posterior(phi(X), values, phi(useless.queries), **place)
@@ -202,8 +202,8 @@ def test_trained_keys_hold_the_values_of_the_last_choice(with_validation, useles
     before = automatic(useless, tools, kernel_space="raw")
     before.fit(useless.X, useless.y, validation=validation)
     assert (gain != before.gain_) == with_validation
-    values = tools.one_hot(useless.y, estimator.classes_)
-    values -= tools.softmax(gain * tools.zero_shot(useless.prior, useless.X))
+    text = gain * tools.zero_shot(useless.prior, useless.X)
+    values = tools.residual(useless.y, estimator.classes_, text)
     keys = estimator._model.precision.keys.numpy()
     place = {"beta": estimator.beta_, "noise": estimator.noise_}
     mean, _ = tools.posterior(keys, values, tools.unit(useless.queries), **place)

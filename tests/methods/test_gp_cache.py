@@ -123,9 +123,8 @@ def test_each_group_has_its_own_process_and_its_own_divisor(n_groups, problem, t
     estimator = tools.gp_cache(problem, precision="grouped", n_groups=n_groups, **options)
     estimator.fit(problem.X, problem.y)
     query, classes = problem.queries[:1], estimator.classes_
-    values = tools.one_hot(problem.y, classes) - tools.softmax(
-        0.8 * tools.zero_shot(problem.prior, problem.X)
-    )
+    text = 0.8 * tools.zero_shot(problem.prior, problem.X)
+    values = tools.residual(problem.y, classes, text)
     expected = 0.8 * tools.zero_shot(problem.prior, problem.queries)
     sizes = []
     for column, name in enumerate(classes):

@@ -37,6 +37,7 @@ def trained_by_hand(
     labels = torch.tensor(np.searchsorted(classes, problem.y))
     text = torch.tensor(tools.zero_shot(problem.prior, problem.X))
     values = one_hot(labels, 5).double()
+    targets = torch.tensor(tools.residual(problem.y, classes, GAIN * text.numpy()))
     mean, root = (torch.tensor(a) for a in tools.whitening(tools.unit(problem.X), problem.y))
 
     def phi(rows):
@@ -52,7 +53,7 @@ def trained_by_hand(
         covariance = torch.exp(-BETA * (1 - keys @ keys.T)) + NOISE * torch.eye(len(keys))
         inverse = torch.linalg.inv(covariance if precision_gradient else covariance.detach())
         variance = 1 - ((cross @ inverse) * cross).sum(1, keepdim=True)
-        cache = cross @ inverse @ (values - (GAIN * text).softmax(1)) / variance**eta
+        cache = cross @ inverse @ targets / variance**eta
         return GAIN * zero_shot + ALPHA * cache
 
     rows = torch.tensor(tools.unit(problem.X))
@@ -255,7 +256,8 @@ def by_hand(problem, tools, *, trains, loss="plain", pull=0.0, views=None, epoch
     rows = torch.tensor(tools.unit(problem.X))
     scale = problem.prior.logit_scale
     text = torch.tensor(problem.prior.aligned(classes))
-    values = one_hot(labels, 5).double() - (GAIN * scale * rows @ text.T).softmax(1)
+    said = GAIN * tools.zero_shot(problem.prior, problem.X)
+    values = torch.tensor(tools.residual(problem.y, classes, said))
     if trains == "metric":
         generator = torch.Generator().manual_seed(0)
         down = torch.randn(12, rank, generator=generator, dtype=torch.float64) / 12**0.5

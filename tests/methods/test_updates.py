@@ -161,8 +161,8 @@ def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
         estimator.remove([2])
     kept = problem.rows(np.delete(np.arange(14), 2))
     phi = tools.feature_map("whitened", problem.X[:9], problem.y[:9])
-    values = tools.one_hot(kept.y, estimator.classes_)
-    values -= tools.softmax(0.8 * tools.zero_shot(problem.prior, kept.X))
+    text = 0.8 * tools.zero_shot(problem.prior, kept.X)
+    values = tools.residual(kept.y, estimator.classes_, text)
     mean, _ = tools.posterior(phi(kept.X), values, phi(problem.queries), beta=2.5, noise=0.2)
     expected = 0.8 * tools.zero_shot(problem.prior, problem.queries) + 3.0 * mean
     np.testing.assert_allclose(estimator.logits(problem.queries), expected, **CLOSE)

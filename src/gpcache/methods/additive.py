@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
+from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
@@ -64,6 +66,7 @@ class AdditiveClassifier(FeatureClassifier):
         self,
         *,
         text_prior: TextPrior | None = None,
+        projection: Projection | ArrayLike | None = None,
         criterion: Literal["nll", "accuracy"] = "nll",
         selection: Literal["auto", "folds", "validation"] = "auto",
         n_folds: int = 8,
@@ -72,6 +75,7 @@ class AdditiveClassifier(FeatureClassifier):
         random_state: int = 0,
     ) -> None:
         self.text_prior = text_prior
+        self.projection = projection
         self.criterion = criterion
         self.selection = selection
         self.n_folds = n_folds
@@ -100,11 +104,12 @@ class AdditiveClassifier(FeatureClassifier):
         if self._needs_text and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
         self._text = self._text_vectors() if self._uses_text else None
+        self._mapping = self._read_projection(self.projection)
         shots = self._shots = self._make_shots(features, self._label_numbers(labels), views)
         held_out = (
             None if validation is None else self._make_shots(*self._read_validation(validation))
         )
-        self._learned = self._learn(shots)
+        self._learned = self._learned_from(shots)
         rows, scores_at, protocol = self._evidence(shots, held_out)
         tested = shots[rows] if held_out is None else held_out
         if scores_at is None:
@@ -126,7 +131,8 @@ class AdditiveClassifier(FeatureClassifier):
         if not self._uses_text:
             self._text = None
         self._shots, self._numbers = shots, numbers
-        self._learned = self._learn(shots)
+        self._mapping = self._read_projection(self.projection)
+        self._learned = self._learned_from(shots)
         self._show_numbers()
 
     def _check_options(self, validation: Any) -> None:
@@ -149,19 +155,43 @@ class AdditiveClassifier(FeatureClassifier):
         shots = Shots.make(features, labels, zero_shot, classes=len(self.classes_), residual=False)
         return shots if views is None else shots.with_views(self._read_views(views, features))
 
+    def _learned_from(self, shots: Shots) -> Learned:
+        """What is learned from shots behind the projection; their text logits stay as they are."""
+        if self._mapping is None:
+            return self._learn(shots)
+        views = shots.views
+        if views is not None:
+            views = self._mapped(views.flatten(0, 1)).view(views.shape)
+        return self._learn(replace(shots, features=self._mapped(shots.features), views=views))
+
+    def _mapped(self, features: Tensor) -> Tensor:
+        """Unit rows (m, d) behind the projection, in which images are compared with images."""
+        if self._mapping is None:
+            return features
+        rows = projected(self._mapping, features)
+        if rows.shape != features.shape:
+            raise DataError(
+                f"projection of {type(self).__name__} must keep the {features.shape[1]} columns of "
+                f"a row, got {rows.shape[1]}."
+            )
+        return rows
+
     # Choosing.
 
     def _evidence(self, shots: Shots, held_out: Shots | None) -> tuple[Tensor, Any, str]:
         """Rows (k,) that are answered about, their scores at given numbers, and how."""
         nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
         if held_out is not None:
-            learned = self._learned
-            return nothing, lambda n: learned.scores(held_out.features, n), "validation set"
+            learned, asked = self._learned, self._mapped(held_out.features)
+            return nothing, lambda n: learned.scores(asked, n), "validation set"
         if shots.n_classes < 2 or not shots.can_be_held_out():
             return nothing, None, "none: most classes have one shot"
         fold = shots.folds(self.n_folds, int(self.random_state))
         numbers = torch.unique(fold[fold >= 0]).tolist()
-        parts = [(self._learn(shots[fold != k]), shots.features[fold == k]) for k in numbers]
+        parts = [
+            (self._learned_from(shots[fold != k]), self._mapped(shots.features[fold == k]))
+            for k in numbers
+        ]
         rows = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
 
         def scores_at(at: Numbers) -> Tensor:
@@ -273,7 +303,8 @@ class AdditiveClassifier(FeatureClassifier):
 
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT
-        return self._added(zero_shot, self._learned.scores(features, self._numbers), self._numbers)
+        scores = self._learned.scores(self._mapped(features), self._numbers)
+        return self._added(zero_shot, scores, self._numbers)
 
 
 def _fitted(

@@ -3,9 +3,11 @@
     W̃ = W + R, F̃_i = F_i + R_{y_i}, on the Q channels of largest J; the others stay as they are
     logits = s · f W̃ + α · exp(−β(1 − f F̃ᵀ)) diag(v) Y
 
-R (c, Q) starts at 0 and v (n) at 1: training starts at Tip-Adapter, whose α and β it keeps; with a
-validation set both are searched again once R and v are trained. J is that of APE for the text
-alone. Nothing is scaled back to length one. A class without shots keeps its text.
+R (c, Q) starts at 0 and v (n) at 1: training starts at Tip-Adapter, at the paper's first α and β;
+with a validation set both are searched once R and v are trained. (To start at what held-out shots
+choose for Tip-Adapter is worse: few shots choose a narrow kernel, and the keys then learn nothing.)
+J is that of APE for the text alone. Nothing is scaled back to length one. A class without shots
+keeps its text.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from gpcache.methods.ape import best_channels, channel_merit
 from gpcache.methods.arguments import is_auto, positive
 from gpcache.methods.base import extends_options
 from gpcache.methods.shots import Shots
-from gpcache.methods.tip_adapter import TipAdapterClassifier
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.methods.training import Training, train
 from gpcache.probability import fit_scales, smoothed_nll
 from gpcache.search import Auto
 
 EPSILON = 1e-3
-# What is tried after training, as multiples of the training-free β.
+# The paper starts at β = 1 everywhere and at α between 0.8 and 5.
+ALPHA, BETA = 2.0, 1.0
+# What is tried after training, as multiples of β.
 BETA_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -38,7 +41,8 @@ class APETClassifier(TrainedHeadClassifier):
     Parameters
     ----------
     text_prior : what the text says; needed.
-    alpha, beta : weight and sharpness of the cache; numbers, or "auto" for those of Tip-Adapter.
+    alpha, beta : weight and sharpness of the cache; numbers, or "auto" for the paper's first ones,
+        searched again on a validation set.
     channels : the share of channels that move (Q / d).
     criterion_weights : (w₀, w₁) of likeness between classes and variance of the text.
     epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule.
@@ -81,20 +85,9 @@ class APETClassifier(TrainedHeadClassifier):
     def _training(self) -> Training:
         return replace(super()._training(), epsilon=EPSILON)
 
-    def _prepare(self, shots: Shots, validation: Any) -> None:
-        """α and β of the training-free model."""
-        untrained = TipAdapterClassifier(
-            text_prior=self.text_prior,
-            alpha=self.alpha,
-            beta=self.beta,
-            gain=1.0,
-            device=self.device,
-            dtype=self.dtype,
-            random_state=self.random_state,
-        )
-        labels = self.classes_[shots.labels.cpu().numpy()]
-        untrained.fit(shots.features.cpu().numpy(), labels, validation=validation)
-        self.alpha_, self.beta_ = untrained.alpha_, untrained.beta_
+    def _prepare(self) -> None:
+        self.alpha_ = ALPHA if is_auto(self.alpha) else float(self.alpha)
+        self.beta_ = BETA if is_auto(self.beta) else float(self.beta)
 
     def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
         text = self._unit_text

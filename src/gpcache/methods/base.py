@@ -7,7 +7,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,10 +19,15 @@ from torch import Tensor
 
 from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
+from gpcache.gp.feature_maps import Projection, ResidualProjection
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.arguments import label_array, shown, to_numpy
 from gpcache.methods.text_prior import TextPrior
 from gpcache.probability import Calibration
+from gpcache.similarity import SimilarityProjection
+
+if TYPE_CHECKING:
+    from gpcache.methods.conformal import ConformalSets, Protocol
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -170,6 +175,23 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             )
         return self._unit(array.reshape(-1, width), "views").view(array.shape)
 
+    def _read_projection(self, projection: Any) -> Projection | None:
+        """The option `projection`: a matrix P (d, d) stands for normalise(P f + f)."""
+        if isinstance(projection, SimilarityProjection):
+            projection = projection.matrix
+        elif projection is None or callable(projection):
+            return projection  # type: ignore[no-any-return]
+        matrix = np.asarray(to_numpy(projection))
+        width = self.n_features_in_
+        if matrix.shape != (width, width):
+            raise DataError(
+                f"projection must be a callable or a matrix of shape ({width}, {width}), "
+                f"got shape {matrix.shape}."
+            )
+        if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
+            raise DataError("projection holds NaN, inf or what is no number.")
+        return ResidualProjection(torch.as_tensor(matrix, device=self._device).to(self._dtype))
+
     def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
         """Labels → class numbers; each must be known."""
         number = {name: i for i, name in enumerate(self.classes_.tolist())}
@@ -187,6 +209,17 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             return None
         vectors = torch.as_tensor(self.text_prior.aligned(self.classes_))
         return (self.text_prior.logit_scale * vectors).to(self._device, self._dtype)
+
+    def with_projection(self, projection: SimilarityProjection | None) -> Self:
+        """The estimator with this similarity projection in its slot, if it has one."""
+        if projection is None:
+            return self
+        if "projection" not in self.get_params(deep=False):
+            raise DataError(
+                f"{type(self).__name__} compares no images with each other and takes no "
+                "projection: leave it out, or use another method, such as gpcache."
+            )
+        return self.set_params(projection=projection)  # type: ignore[no-any-return]
 
     # Answering.
 
@@ -210,6 +243,30 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (m, c): softmax of the logits, calibrated on rows that were held out."""
         logits = torch.as_tensor(self.logits(X))
         return self._calibration.probabilities(logits).numpy()
+
+    def predict_set(
+        self,
+        X: ArrayLike,
+        *,
+        error: float = 0.1,
+        class_conditional: bool = False,
+        protocol: Protocol = "auto",
+        calibration: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> ConformalSets:
+        """For each row the classes that cannot be ruled out: a share `error` misses the true one.
+
+        See `gpcache.methods.conformal` for how the promise is kept and what it rests on.
+        """
+        from gpcache.methods.conformal import conformal_sets
+
+        return conformal_sets(
+            self,
+            X,
+            error=error,
+            class_conditional=class_conditional,
+            protocol=protocol,
+            calibration=calibration,
+        )
 
     @property
     def _calibration(self) -> Calibration:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
-from gpcache.gp.feature_maps import KernelSpace, Projection, ResidualProjection
+from gpcache.gp.feature_maps import KernelSpace, Projection
 from gpcache.methods.arguments import (
     is_auto,
     label_array,
     one_of,
     positive,
-    to_numpy,
     whole,
 )
 from gpcache.methods.base import FeatureClassifier
@@ -154,16 +153,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
 
     def _kernel_space(self) -> KernelSpace:
         one_of("kernel_space", self.kernel_space, ("raw", "centred", "whitened"), owner=self)
-        projection = self.projection
-        if projection is not None and not callable(projection):
-            matrix = torch.as_tensor(np.asarray(to_numpy(projection)), device=self._device)
-            width = self.n_features_in_
-            if matrix.shape != (width, width):
-                raise DataError(
-                    f"projection must be a callable or a matrix of shape ({width}, {width}), "
-                    f"got shape {tuple(matrix.shape)}."
-                )
-            projection = ResidualProjection(matrix.to(self._dtype))
+        projection = self._read_projection(self.projection)
         space = KernelSpace(self.kernel_space, self.shrinkage, projection)
         if self.selection == "loo" and space.sees_labels:
             raise ProtocolError(

@@ -8,9 +8,9 @@ its label, and the left-out mean of shot i (Rasmussen and Williams, 2006, eq. 5.
 
     Vᵢ − (PV)ᵢ/dᵢ + uᵢ/(s dᵢ) · (v − μ),    with v = e_c (less what the text says) and μ = kᵀPV.
 
-So c moves one logit of each shot, by an amount that does not depend on c: all classes together
-cost O(n² + n·classes) a row, and nothing is fitted again. How badly a label suits a row is −log of
-its softmax probability at the fitted temperature.
+So c moves one logit of each shot: all classes together cost O(n² + n·classes) a row, and nothing is
+fitted again. If x would be the first shot of c, the values in column c of the others come to life
+with it. How badly a label suits a row is −log of its softmax probability at the fitted temperature.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Protocol = Literal["auto", "full", "held_out"]
 # Left-out logits held at once: 16 MB in float64, small enough to stay near the processor.
 BATCH_ELEMENTS = 2**21
 # Tensors of that size that live together while scores are compared.
-TEMPORARIES = 5
+TEMPORARIES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,21 +166,20 @@ def _caveats(model: CacheClassifier) -> str:
 
 def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
     report: HeldOutReport | None = getattr(model, "loo_", None)
-    shots: Shots | None = getattr(model, "_shots", None)
-    if report is None or shots is None:
+    if report is None:
         raise ProtocolError(
-            f"{type(model).__name__} keeps no held-out shots to make sets from: "
-            "give calibration=(X, y), rows that it has not seen."
+            f"{type(model).__name__} learns nothing from labelled rows, and no set can be made of "
+            "nothing: fit a method that does, or give predict_set calibration=(X, y)."
         )
-    found, known = report.probabilities.copy(), report.counted
-    if isinstance(model, CacheClassifier) and not isinstance(model, TrainedCacheMixin):
-        found[~known] = _left_out_alone(model)[~known]
-        known = np.ones_like(known)
-    labels = shots.labels[torch.as_tensor(known, device=shots.labels.device)]
+    found, known, labels = report.probabilities, report.counted, report.labels
     told = f"cross-conformal; approximate, from {report.protocol}"
     if not known.all():
-        told += f", {np.sum(~known)} shots without company not counted"
-    return _Calibration.of(found[known], labels), told
+        if isinstance(model, CacheClassifier) and not isinstance(model, TrainedCacheMixin):
+            found = np.where(known[:, None], found, _left_out_alone(model))
+            known, labels = np.ones_like(known), model._shots.labels.cpu().numpy()
+        else:
+            told += f", {np.sum(~known)} shots without company not counted"
+    return _Calibration.of(found[known], torch.as_tensor(labels[known])), told
 
 
 @torch.no_grad()
@@ -261,37 +260,53 @@ def _augmented_scores(
 
     Entry (·, i, c) is that of shot i, left out, where the query is a shot with label c.
     """
-    precision, choice = model.precision, model.choice
+    precision, absent = model.precision, shots.absent
     assert isinstance(precision, ExactPrecision)
     mapped = model.feature_map(queries)
     cross = kernel(mapped, precision.keys, precision.beta)
     reach = precision.weights(mapped)  # u, (b, n)
-    variance = proper(1 - (cross * reach).sum(1))
-    spread = (variance + precision.noise)[:, None]  # s, (b, 1)
-    mean = cross @ precision.solved_values
-    zero_shot = None if model.text is None else queries @ model.text.mT
-    own = model.fused(zero_shot, mean, variance[:, None]) / temperature
-    known = mean  # μ, and what the text says of the query
-    if shots.residual and zero_shot is not None:
-        known = mean + (choice.gain * zero_shot).softmax(1)
-
+    variance = proper(1 - (cross * reach).sum(1))[:, None]
+    spread = variance + precision.noise  # s, (b, 1)
     diagonal = precision._inverse.diagonal() + reach.square() / spread  # d, (b, n)
-    pull = reach / (spread * diagonal)
-    left_out = shots.values - precision.solved_values / diagonal[..., None]
-    left_out -= pull[..., None] * known[:, None, :]
+    pull = (reach / (spread * diagonal))[..., None]
     left_variance = proper(1 / diagonal - precision.noise)[..., None]
-    logits = model.fused(shots.zero_shot, left_out, left_variance) / temperature
-    # What e_c adds to logit c alone. Beyond the bound it decides either way, and exp overflows.
-    bound = 0.5 * math.log(torch.finfo(logits.dtype).max)
-    shift = pull[..., None] * model.cache_factor(left_variance) / temperature
-    shift = shift.clamp(-bound, bound)
 
-    total = logits.logsumexp(-1, keepdim=True)
-    # log Σ exp once logit c has moved: total + log(1 + p_c (exp(shift) − 1)). Where p_c rounds to
-    # one, something is left to the other classes.
-    change = (logits - total).exp() * torch.expm1(shift)
-    moved = total + torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1))
+    # As if every class had a shot; columns of classes without one are silent until x is theirs.
+    zero_shot = model.zero_shot(queries)
+    values = torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(cross)
+    values = values - _said(shots, shots.zero_shot, model.choice.gain)
+    solved = torch.where(absent, precision._inverse @ values, precision.solved_values)
+    mean = cross @ solved  # μ, (b, c)
+    known = mean + _said(shots, zero_shot, model.choice.gain)
+    left_out = values - solved / diagonal[..., None] - pull * known[:, None, :]
+    own = model.fused(zero_shot, mean.masked_fill(absent, 0), variance) / temperature
+    logits = model.fused(shots.zero_shot, left_out.masked_fill(absent, 0), left_variance)
+    logits = logits / temperature
+
+    # By how much logit c moves when x takes the label c.
+    own_shift = model.cache_factor(variance) * mean.where(absent, 0) / temperature
+    shift = pull + left_out.where(absent, 0)
+    shift = model.cache_factor(left_variance) * shift / temperature
+    # Beyond the bound it decides either way, and exp overflows.
+    bound = 0.5 * math.log(torch.finfo(logits.dtype).max)
+    shift = shift.clamp(-bound, bound)
     index = shots.labels.expand(len(queries), -1)[..., None]
-    scores = moved - logits.gather(-1, index)
-    scores.scatter_add_(-1, index, -shift)
-    return scores, own.logsumexp(-1, keepdim=True) - own
+    scores = _total_moved(logits, shift) - logits.gather(-1, index)
+    scores.scatter_add_(-1, index, -shift.gather(-1, index))
+    return scores, _total_moved(own, own_shift) - own - own_shift
+
+
+def _said(shots: Shots, zero_shot: Tensor | None, gain: float) -> Tensor | float:
+    """What the values of rows leave out, because text logits (m, c) say it already."""
+    return (gain * zero_shot).softmax(1) if shots.residual and zero_shot is not None else 0.0
+
+
+def _total_moved(logits: Tensor, shift: Tensor) -> Tensor:
+    """log Σ exp of logits (..., c) for each c, once logit c alone has moved by its shift.
+
+    That is total + log(1 + p_c (exp(shift) − 1)). Where p_c rounds to one, something is left to the
+    other classes.
+    """
+    total = logits.logsumexp(-1, keepdim=True)
+    change = (logits - total).exp() * torch.expm1(shift)
+    return total + torch.log1p(change.clamp(min=torch.finfo(change.dtype).eps - 1))

@@ -25,7 +25,8 @@ class HeldOutReport:
     """What the model says of its own shots, each as if it had not been seen.
 
     Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
-    leaves their class without a key. `protocol` says how rows were left out. `logits` are at the
+    leaves their class without a key. `labels` (n,) are class numbers, −1 where not counted.
+    `protocol` says how rows were left out. `logits` are at the
     numbers that were chosen in the end; `probabilities`, and the figures, at numbers and with a
     calibration that were chosen on the other folds, so that nothing is shown that was optimised.
     """
@@ -33,6 +34,7 @@ class HeldOutReport:
     logits: NDArray[np.float64]
     probabilities: NDArray[np.float64]
     counted: NDArray[np.bool_]
+    labels: NDArray[np.int64]
     accuracy: float
     nll: float
     ece: float
@@ -42,8 +44,8 @@ class HeldOutReport:
     def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
         """Nothing counted yet."""
         nothing = np.full((n, c), np.nan)
-        counted = np.zeros(n, dtype=bool)
-        return cls(nothing, nothing.copy(), counted, np.nan, np.nan, np.nan, protocol)
+        counted, labels = np.zeros(n, dtype=bool), np.full(n, -1)
+        return cls(nothing, nothing.copy(), counted, labels, np.nan, np.nan, np.nan, protocol)
 
     @classmethod
     def of(
@@ -71,7 +73,7 @@ class HeldOutReport:
         found = probabilities.double().cpu().numpy()
         report.logits[numbers] = logits.double().cpu().numpy()
         report.probabilities[numbers] = found
-        report.counted[numbers] = True
+        report.counted[numbers], report.labels[numbers] = True, truth
         return replace(
             report,
             accuracy=metrics.accuracy(found, truth),

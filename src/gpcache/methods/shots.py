@@ -21,7 +21,8 @@ from gpcache.search import Choice, HeldOut, Place, Settings
 class Shots:
     """Unit rows (n, d), class numbers (n,), values to regress on (n, c), text logits (n, c).
 
-    The values are one-hot labels; with `residual`, less what gain · zero_shot already says.
+    The values are one-hot labels; with `residual`, less what gain · zero_shot already says. Of a
+    class known by its text alone they say nothing: that no shot is of it means that none was given.
     `views` (n, v, d) are augmented views of the rows, for methods that train.
     """
 
@@ -51,7 +52,13 @@ class Shots:
         if not self.residual or self.zero_shot is None:
             return self
         values = torch.nn.functional.one_hot(self.labels, self.n_classes).to(self.features)
-        return replace(self, values=values - (gain * self.zero_shot).softmax(-1))
+        values = values - (gain * self.zero_shot).softmax(-1)
+        return replace(self, values=values.masked_fill(self.absent, 0))
+
+    @property
+    def absent(self) -> Tensor:
+        """Classes (c,) without a shot: known by their text alone."""
+        return torch.bincount(self.labels, minlength=self.n_classes) == 0
 
     def __getitem__(self, rows: Tensor) -> Shots:
         zero_shot = None if self.zero_shot is None else self.zero_shot[rows]

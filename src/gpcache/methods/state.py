@@ -18,6 +18,7 @@ from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.additive import AdditiveClassifier
+from gpcache.methods.arguments import to_numpy
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.calip import CALIPClassifier
@@ -29,6 +30,7 @@ from gpcache.methods.timo import TIMOClassifier
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.methods.trained_head import TrainedHeadClassifier
 from gpcache.search import Choice
+from gpcache.similarity import ProjectionFacts, SimilarityProjection
 
 # Options that are arrays or belong to a machine, not to the model.
 _NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device", "dtype")
@@ -67,6 +69,7 @@ def state_of(model: FeatureClassifier) -> State:
         arrays["prompts"], arrays["prompt_owners"] = (
             part.cpu().numpy() for part in model._prompts()
         )
+    _add_projection(options.get("projection"), settings, arrays)
     if isinstance(model, CacheClassifier):
         _add_cache(model, settings, arrays)
     elif isinstance(model, AdditiveClassifier):
@@ -82,15 +85,24 @@ def state_of(model: FeatureClassifier) -> State:
     return State(settings, arrays)
 
 
+def _add_projection(
+    projection: Any, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> None:
+    """The matrix, and where it came from if it says so."""
+    if projection is None:
+        return
+    facts = None
+    if isinstance(projection, SimilarityProjection):
+        projection, facts = projection.matrix, projection.facts
+    elif callable(projection):
+        raise DataError("A projection that is a function cannot be saved: give its matrix instead.")
+    arrays["projection"] = np.asarray(to_numpy(projection))
+    settings["projection"] = None if facts is None else asdict(facts)
+
+
 def _add_cache(
     model: CacheClassifier, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
 ) -> None:
-    if model.projection is not None:
-        if callable(model.projection):
-            raise DataError(
-                "A projection that is a function cannot be saved: give its matrix instead."
-            )
-        arrays["projection"] = np.asarray(model.projection)
     # Which space was taken depends on the shots of the fit, which may since have come and gone.
     settings["space"] = model._recipe.space.name
     choice = asdict(model._choice)
@@ -136,6 +148,7 @@ def _add_evidence(
     }
     arrays["held_out_logits"], arrays["held_out_counted"] = report.logits, report.counted
     arrays["held_out_probabilities"] = report.probabilities
+    arrays["held_out_labels"] = report.labels
     settings["search"] = {
         name: [_or_none(value) for value in column.tolist()] for name, column in search.items()
     }
@@ -153,7 +166,10 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
         object.__setattr__(prior, "vectors", arrays["text"])
     options = dict(settings["options"])
     if "projection" in arrays:
-        options["projection"] = arrays["projection"]
+        told = settings.get("projection")
+        facts = None if told is None else ProjectionFacts(**told)
+        matrix = torch.from_numpy(arrays["projection"])
+        options["projection"] = SimilarityProjection((matrix,), facts=facts)
     if "prompts" in arrays:
         owners = arrays["prompt_owners"]
         options["prompt_vectors"] = {
@@ -237,6 +253,7 @@ def _read_evidence(state: State) -> tuple[HeldOutReport, dict[str, NDArray[Any]]
         arrays["held_out_logits"],
         arrays["held_out_probabilities"],
         arrays["held_out_counted"],
+        arrays["held_out_labels"],
         accuracy,
         nll,
         ece,

@@ -69,7 +69,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         """What is added to the loss."""
         return None
 
-    def _prepare(self, shots: Shots, validation: Any) -> None:
+    def _prepare(self) -> None:
         """What is settled before training, once for the shots and their folds."""
 
     # What all have.
@@ -97,7 +97,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         shots = Shots.make(features, numbers, zero_shot, classes=classes, residual=False)
         if views is not None:
             shots = shots.with_views(self._read_views(views, features))
-        self._prepare(shots, validation)
+        self._prepare()
         self.parameters_, self.training_loss_ = self._trained(shots)
         self._calibrate(shots, validation)
         return self

@@ -71,10 +71,10 @@ class UpdatesMixin:
             views=None
             if old.views is None
             else torch.cat([old.views, features[:, None].expand(-1, old.views.shape[1], -1)]),
-        )
+        ).at_gain(self.gain_)
         keys = self._model.feature_map(new.features)
         if (exact := self._exact()) is not None:
-            self._accept_precision(exact.add(keys, new.values))
+            self._accept_precision(self._with_values(exact.add(keys, new.values)))
         else:
             self._rebuild(torch.cat([precision.keys, keys]))
         return self
@@ -88,9 +88,9 @@ class UpdatesMixin:
             raise DataError("remove would leave no shot at all: keep at least one.")
         self._warn_of_kept_whitening()
         precision = self._model.precision
-        self._shots = self._shots[kept]
+        self._shots = self._shots[kept].at_gain(self.gain_)
         if (exact := self._exact()) is not None:
-            self._accept_precision(exact.remove(gone))
+            self._accept_precision(self._with_values(exact.remove(gone)))
         else:
             self._rebuild(precision.keys[kept])
         self._drop_empty_classes()
@@ -107,7 +107,7 @@ class UpdatesMixin:
         numbers[changed] = labels
         self._relabelled(numbers)
         if (exact := self._exact()) is not None:
-            self._accept_precision(exact.revalue(changed, self._shots.values[changed]))
+            self._accept_precision(self._with_values(exact))
         else:
             self._rebuild(self._model.precision.keys)
         self._drop_empty_classes()
@@ -141,8 +141,7 @@ class UpdatesMixin:
         position = {name: i for i, name in enumerate(old.tolist())}
         source = [position.get(name, -1) for name in self.classes_.tolist()]
         columns = exact.with_columns(torch.tensor(source, device=device))
-        rows = torch.arange(len(self._shots), device=device)
-        self._accept_precision(columns.revalue(rows, self._shots.values))
+        self._accept_precision(self._with_values(columns))
         return self
 
     def _relabelled(self, numbers: Tensor) -> None:
@@ -160,6 +159,15 @@ class UpdatesMixin:
         """The posterior, if it is one that knows updates."""
         precision = self._model.precision
         return precision if isinstance(precision, ExactPrecision) else None
+
+    def _with_values(self, exact: ExactPrecision) -> ExactPrecision:
+        """The posterior with the values of the shots.
+
+        Where a class got its first shot or lost its last, those of all shots are others.
+        """
+        values = self._shots.values
+        changed = torch.nonzero((exact.values != values).any(1)).flatten()
+        return exact.revalue(changed, values[changed]) if len(changed) else exact
 
     def _rebuild(self, keys: Tensor) -> None:
         self._accept_precision(self._condition(self._shots, keys))
