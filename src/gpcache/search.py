@@ -45,10 +45,12 @@ class OneShot(NamedTuple):
 
     noise: float
     alpha: float
+    #: How the temperature follows the entropy of an answer.
+    slope: float = 0.0
 
 
-ONE_SHOT_WITH_TEXT = OneShot(noise=0.3, alpha=16.0)
-ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=50.0)
+ONE_SHOT_WITH_TEXT = OneShot(noise=0.3, alpha=16.0, slope=0.3)
+ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=42.0, slope=0.4)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.shots import Evidence, Part, Recipe, Shots, Trail
 from gpcache.probability import Calibration, fit_calibration
 from gpcache.progress import progress_bar
-from gpcache.search import Choice, HeldOut, Settings, search, shipped, weigh
+from gpcache.search import Auto, Choice, Defaults, HeldOut, Settings, search, shipped, weigh
 
 LEAVE_ONE_OUT = "leave-one-out"
 # Folds of the rows that are reported on, each judged by what the others chose.
@@ -48,6 +48,8 @@ class SelectionMixin:
     search_: dict[str, NDArray[Any]]
     # What the estimator gives.
     _accept_calibration: Any
+    _defaults: Defaults
+    alpha: float | Auto
 
     def _build(self, shots: Shots) -> CacheModel:
         """The model of these shots at the chosen numbers."""
@@ -191,12 +193,21 @@ class SelectionMixin:
             self._accept_calibration(fit_calibration(logits, validation.labels))
             return
         logits, rows, protocol = self._held_out_logits(evidence)
-        if not self._is_silent():
+        if self._is_silent():
+            self._accept_calibration(Calibration(slope=self._shipped_slope()))
+        else:
             self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
         nested = None
         if evidence is not None and evidence.trail is not None:
             nested = self._nested(evidence, evidence.trail)
         self._report = self._make_report(logits, rows, protocol, nested)
+
+    def _shipped_slope(self) -> float:
+        """The slope that belongs to the shipped α; none beside one that was asked for."""
+        if self.alpha != "auto":
+            return 0.0
+        defaults = self._defaults
+        return (defaults.without_text if self._text is None else defaults.with_text).slope
 
     def _nested(self, evidence: Evidence, trail: Trail) -> Tensor:
         """Probabilities (k, c) of the held-out rows, all numbers chosen on the other folds.
