@@ -25,6 +25,7 @@ from gpcache.probability import (
     energy,
     familiarity,
     joint_familiarity,
+    max_probability,
     neighbour_similarity,
 )
 
@@ -42,7 +43,8 @@ of Cars alone are the stored means of ten views. Half of the classes in: the oth
 another half for each draw. Higher AUROC is better, and so is a lower FPR95: the share of *out* rows
 that pass where 95 % of *in* rows do.
 
-- *MCM*: the highest probability. *energy*: log Σ exp of the logits at the fitted temperature.
+- *MCM*: the highest probability, and *energy*: log Σ exp of the logits, both at the fitted
+  temperature.
 - *variance*: that of the Gaussian process, low for the familiar.
 - *k-NN*: the cosine to the k-th nearest shot, of the features (*raw*) or in the kernel's space.
 - *variance + MCM*: the joint p-value beside held-out shots, by the sum of the two ranks.
@@ -207,7 +209,7 @@ def scores_of(model: GPCacheClassifier, X: Rows, rows: Rows) -> dict[str, Scores
     """Every score of rows (m, d), for a model fitted on shots X (n, d)."""
     logits = model.logits(rows)
     found = {
-        "MCM": model.predict_proba(rows).max(1),
+        "MCM": max_probability(logits, temperature=model.temperature_),
         "energy": energy(logits, temperature=model.temperature_),
         "variance": certainty(model.posterior(rows)[1]),
     }
@@ -224,9 +226,8 @@ def held_out_scores(model: GPCacheClassifier, X: Rows) -> dict[str, Scores]:
     """The scores of the shots X (n, d), each held out; what has seen a label is learned anew."""
     counted = model.loo_.counted
     logits = model.loo_.logits[counted]
-    probabilities = model._calibration.probabilities(torch.as_tensor(logits))
     found = {
-        "MCM": probabilities.numpy().max(1),
+        "MCM": max_probability(logits, temperature=model.temperature_),
         "energy": energy(logits, temperature=model.temperature_),
         "variance": certainty(model.held_out_novelty_[counted]),
     }

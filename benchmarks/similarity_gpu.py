@@ -1,11 +1,12 @@
 """Seconds and memory of learning a similarity projection, against the number of images.
 
     PYTHONPATH=src python3 benchmarks/similarity_gpu.py
+    python benchmarks/similarity_gpu.py --from cpu.json gpu.json    # the page, measured elsewhere
 
-needs torch and numpy alone. Synthetic clustered features, the paper's options (r = 128, 256 anchors
-a step, 10 epochs). Mining is timed by itself and then again as a part of learning. On a CPU it
-takes a small problem, to show that it runs; ``--rows 10000 --dim 512`` is what two cores should do
-in five minutes. Writes similarity.json into the folder $OUT if that is set.
+needs torch and numpy alone. Mining is timed by itself and then again as a part of learning. On a
+GPU it writes the page; on a CPU it takes a small problem, to show that it runs, and
+``--rows 10000 --dim 512`` is what two cores should do in five minutes. Writes similarity.json into
+the folder $OUT if that is set.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+from pages import table, write_page
 from torch import Tensor
 
 from gpcache.devices import resolve_device
@@ -26,6 +29,16 @@ from gpcache.similarity.projection import change
 
 ROWS = {"cuda": [10_000, 50_000, 100_000, 500_000], "cpu": [2_000]}
 DIM = {"cuda": 1_024, "cpu": 128}
+HEAD = ("machine", "images", "columns", "steps", "mining s", "training s", "total s", "CPU s")
+HEAD += ("ms a step", "TFLOP/s", "peak GB", "gradient error")
+TEXT = """
+Synthetic features in clusters, one view an image, and the paper's options: 128 neighbours, 256
+anchors a step; 40 steps are one epoch of 10,000 images. **CPU s** are the seconds of
+all threads together over mining and training, which a busy machine hardly changes. **TFLOP/s** are
+the products of a step over its time, where every neighbour is projected for each anchor; a CPU
+projects those that anchors share only once. **gradient error** is that of a step's gradient against
+float64; a GPU multiplies in TF32.
+"""
 CLUSTER = 200  # images of a kind: more than an anchor's neighbours
 PROBED = 32  # anchors whose gradient is compared with that in float64
 
@@ -68,7 +81,7 @@ def gradient_error(original: Tensor, views: Tensor, sets: Tensor, temperature: f
 
 def measured(
     rows: int, dim: int, device: torch.device, options: ProjectionOptions
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """One line of the table."""
     original, views = clustered(rows, dim, device)
     on_gpu = device.type == "cuda"
@@ -80,7 +93,7 @@ def measured(
     mining = time.perf_counter() - start
     error = gradient_error(original, views, sets[:PROBED], options.temperature)
     del sets
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     projection, history = learn_projection(original, views, options=options, device=device)
     total = time.perf_counter() - start
     steps = options.epochs * -(-rows // options.batch_size)
@@ -95,7 +108,8 @@ def measured(
         "steps": steps,
         "ms_a_step": 1e3 * (total - mining) / steps,
         "gflop_a_step": work / 1e9,
-        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else float("nan"),
+        "cpu_s": None if on_gpu else time.process_time() - worked,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None,
         "gradient_error": error,
         "first_loss": history[0],
         "last_loss": history[-1],
@@ -103,14 +117,44 @@ def measured(
     }
 
 
+def cells(machine: str, line: dict[str, Any]) -> list[str]:
+    """A line as the page shows it; what a machine cannot say is a dash."""
+    peak, worked = line["peak_gb"], line.get("cpu_s")
+    return [
+        machine,
+        f"{line['rows']:,}",
+        f"{line['dim']:,}",
+        f"{line['steps']:,}",
+        f"{line['mining_s']:.1f}",
+        f"{line['training_s']:.1f}",
+        f"{line['total_s']:.1f}",
+        "–" if worked is None else f"{worked:.0f}",
+        f"{line['ms_a_step']:.2f}",
+        "–" if peak is None else f"{line['gflop_a_step'] / line['ms_a_step']:.0f}",
+        "–" if peak is None else f"{peak:.1f}",
+        f"{line['gradient_error']:.0e}",
+    ]
+
+
+def write_results(results: list[dict[str, Any]]) -> None:
+    """The page of what was measured here or on other machines."""
+    rows = [cells(result["machine"], line) for result in results for line in result["lines"]]
+    heading = "How long a similarity projection takes to learn"
+    write_page("similarity-speed", heading, TEXT, table([HEAD, *rows]))
+
+
 def main() -> None:
-    """Print the table; see the top of the file."""
+    """Print the table, and write the page; see the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rows", type=int, nargs="*")
     parser.add_argument("--dim", type=int)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--from", dest="results", type=Path, nargs="+", metavar="JSON")
     asked = parser.parse_args()
+    if asked.results:
+        write_results([json.loads(place.read_text()) for place in asked.results])
+        return
     device = resolve_device(asked.device)
     options = ProjectionOptions(epochs=asked.epochs)
     dim = asked.dim or DIM[device.type]
@@ -118,25 +162,19 @@ def main() -> None:
     if device.type == "cuda":
         machine = torch.cuda.get_device_name(device)
         learn_projection(*clustered(2_000, dim, device), options=ProjectionOptions(epochs=1))
-    print(f"{machine}, torch {torch.__version__}; d = {dim}, {options}")
-    print("| images | mining s | training s | total s | ms a step | peak GB | gradient error |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    machine += f", torch {torch.__version__}"
+    print(options)
+    print(table([HEAD]), end="", flush=True)
     lines = []
     for rows in asked.rows or ROWS[device.type]:
-        line = measured(rows, dim, device, options)
-        lines.append(line)
-        print(
-            f"| {rows:,} | {line['mining_s']:.1f} | {line['training_s']:.1f} "
-            f"| {line['total_s']:.1f} | {line['ms_a_step']:.2f} | {line['peak_gb']:.1f} "
-            f"| {line['gradient_error']:.0e} |",
-            flush=True,
-        )
-    work = lines[-1]["gflop_a_step"]
-    rate = work / lines[-1]["ms_a_step"]
-    print(f"{work:.0f} GFLOP a step, {rate:.1f} TFLOP/s without what neighbours share.")
+        lines.append(measured(rows, dim, device, options))
+        print("| " + " | ".join(cells(machine, lines[-1])) + " |", flush=True)
+    result = {"machine": machine, "lines": lines}
     if "OUT" in os.environ:
         place = Path(os.environ["OUT"]) / "similarity.json"
-        place.write_text(json.dumps({"machine": machine, "lines": lines}, indent=1))
+        place.write_text(json.dumps(result, indent=1))
+    if device.type == "cuda":
+        write_results([result])
 
 
 if __name__ == "__main__":
