@@ -56,13 +56,12 @@ what choosing costs is not seen. **A whitening breaks it**: the labels of the sh
 in which they are judged, so they look better than a new row can, and sets are too small: 85 % where
 90 % is promised. Therefore `protocol="auto"` uses full conformal where no label shaped the space
 (which is also what one shot a class is fitted in), and held-out scores in the default, whitened
-space. Those have no proof behind them. With the default's chosen numbers they keep the rate at two
-rows a class and at four, with slightly smaller sets, and hold more than they must at one; with
-given numbers they miss it by a point or so at four. Who needs the promise to the letter takes
-`kernel_space="raw"`, or calibration rows. Splitting keeps its promise, too, and pays with sets half
-as large again: half of the labels teach nothing. Class-conditional sets hold nearly everything at
-so few rows a class: at an error of 0.2 a class needs four rows before it can be ruled out, at 0.1
-nine.
+space. Those have no proof behind them. With the default's chosen numbers they keep the rate, with
+slightly smaller sets; with given numbers they hold more than they must at one row a class, and miss
+it by a point or so at four. Who needs the promise to the letter takes `kernel_space="raw"`, or
+calibration rows. Splitting keeps its promise, too, and pays with sets half as large again: half of
+the labels teach nothing. Class-conditional sets hold nearly everything at so few rows a class: at
+an error of 0.2 a class needs four rows before it can be ruled out, at 0.1 nine.
 """
 
 Rows = NDArray[np.float32]

@@ -11,10 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from gpcache import DataError, GPCacheClassifier, ImageRefusedError
+from gpcache import DataError, EncoderError, GPCacheClassifier, ImageRefusedError
 from gpcache.classifier import ImageClassifier
+from gpcache.errors import ProtocolError
 from gpcache.images.records import Refused
 from gpcache.prompts import Prompts, text_weights
+from gpcache.similarity import ProjectionFacts, SimilarityProjection
+from gpcache.similarity.folder import save_projection
 
 TINY = Path(__file__).parent / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
@@ -252,17 +255,95 @@ def test_the_reasons_are_those_of_the_method(classifier):
     assert [n.weight for n in found] == why.shares[0].tolist()
 
 
-def test_familiarity_is_the_share_of_held_out_photos_as_unlike(classifier):
+def rank_sums(scores):
+    """Of rows (n,) by each of the scores (s, n): how many are no more familiar, summed over s."""
+    return sum((one[:, None] >= one).sum(1) for one in scores)
+
+
+def test_familiarity_is_the_share_of_held_out_photos_that_look_no_more_familiar(classifier):
+    """By variance and highest probability together, the photo ranked among the held-out ones."""
     model = classifier(shots(12))
-    held_out = model.model.held_out_novelty_
+    fitted = model.model
+
+    def highest(logits):
+        odds = np.exp(logits / fitted.temperature_)
+        return odds.max(1) / odds.sum(1)
+
     strange = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     for image in (paint("red", 99), strange):
         found = next(model.predict([image], reject=0.05))
-        share = (1 + sum(one >= found.uncertainty for one in held_out)) / (1 + len(held_out))
-        assert found.familiarity == share
+        logits = fitted.logits(model.encoder.encode_images([image]))
+        own = (1 - found.uncertainty, highest(logits))
+        known = (1 - fitted.held_out_novelty_, highest(fitted.loo_.logits))
+        sums = rank_sums([np.append(*pair) for pair in zip(known, own, strict=True)])
+        share = (sums <= sums[-1]).mean()
+        assert found.familiarity == pytest.approx(share, abs=1e-12)
         assert found.rejected == (share <= 0.05)
     assert found.rejected
     assert not next(model.predict([strange], reject=0)).rejected
+
+
+@pytest.mark.parametrize("method", ["gda", "task-res", "tip-adapter"])
+def test_without_a_variance_the_highest_probability_tells(method, classifier):
+    model = classifier(shots(8), method=method)
+    fitted = model.model
+    pictures = [paint("red", 99), paint("blue", 98)]
+    known, own = (
+        torch.tensor(logits / fitted.temperature_).softmax(1).amax(1)
+        for logits in (
+            fitted.loo_.logits[fitted.loo_.counted],
+            fitted.logits(model.encoder.encode_images(pictures)),
+        )
+    )
+    for found, highest in zip(model.predict(pictures), own, strict=True):
+        share = (1 + int((known <= highest + 1e-12).sum())) / (1 + len(known))
+        assert found.familiarity == share
+
+
+@pytest.mark.parametrize(
+    ("photos", "method", "held_out"), [(1, "gpcache", 0), (4, "gpcache", 12), (8, "zero-shot", 0)]
+)
+def test_where_nothing_can_be_refused_it_is_said_why(photos, method, held_out, classifier):
+    model = classifier(shots(photos), method=method)
+    found = next(model.predict([paint("red", 50)]))
+    assert not found.rejected
+    assert np.isnan(found.familiarity) == (held_out == 0)
+    assert found.note == (
+        "No image can be refused: at a rate of 0.05 that takes 19 or more training images that can "
+        f"be held out, and there are {held_out}."
+    )
+    assert next(model.predict([paint("red", 50)], reject=0)).note == ""
+    assert (next(model.predict([paint("red", 50)], reject=0.1)).note == "") == (held_out == 12)
+
+
+def test_sets_are_those_of_the_method(classifier):
+    model = classifier(shots(8))
+    pictures = [image for image, _ in shots(3, start=50)]
+    expected = model.model.predict_set(model.encoder.encode_images(pictures), error=0.1)
+    found = list(model.predict(pictures, sets=0.1, batch_size=2))
+    assert [list(one.plausible) for one in found] == [list(map(str, e)) for e in expected.labels]
+    assert all(one.note == "" for one in found)
+    assert all(one.plausible is None for one in model.predict(pictures))
+    few = next(classifier(shots(2)).predict(pictures, reject=0, sets=0.1))
+    assert set(few.plausible) == set(COLOURS)
+    assert few.note.startswith("Every set holds every class: 6 labelled rows rule nothing out")
+    with one_sentence("error must be a rate between 0 and 1"):
+        list(model.predict(pictures, sets=2.0))
+    with one_sentence("learns nothing from labelled rows", ProtocolError):
+        list(classifier(shots(4), method="zero-shot").predict(pictures, sets=0.1))
+
+
+def test_unknown_images_are_told_from_known_ones(classifier):
+    model = classifier(shots(12))
+    generator = np.random.default_rng(0)
+    strange = list(generator.integers(0, 256, (6, 40, 40, 3), dtype=np.uint8))
+    found = model.evaluate(shots(5, 50), unknown=strange)
+    familiar = [one.familiarity for one in model.predict([image for image, _ in shots(5, 50)])]
+    foreign = [one.familiarity for one in model.predict(strange)]
+    wins = [(a > b) + (a == b) / 2 for a in familiar for b in foreign]
+    assert found.unknown_told.auroc == pytest.approx(np.mean(wins))
+    assert found.unknown.rejected.tolist() == [p <= 0.05 for p in foreign]
+    assert model.evaluate(shots(5, 50)).unknown is None
 
 
 def test_an_endless_stream_is_answered_in_order_and_read_only_a_little_ahead(classifier):
@@ -399,3 +480,58 @@ def test_thumbnails_travel_and_pictures_are_of_the_very_photo(
     assert bare.picture(0) is None
     assert bare.picture(1) is None
     assert bare.picture(2) == kept.picture(2)
+
+
+# Projections.
+
+
+@pytest.fixture
+def projection(encoder):
+    """A projection that was learned for the encoder."""
+    generator = torch.Generator().manual_seed(0)
+    weight = 0.3 * torch.randn(encoder.dim, encoder.dim, generator=generator)
+    facts = ProjectionFacts("whitening", encoder.name, encoder.fingerprint, 30, 2, 0.4)
+    return SimilarityProjection((weight,), facts=facts)
+
+
+@pytest.mark.parametrize("method", ["gpcache", "gda"])
+def test_a_projection_is_given_as_itself_or_as_its_folder(
+    method, classifier, encoder, projection, tmp_path
+):
+    save_projection(tmp_path / "proj.gpp", projection, projection.facts)
+    by_folder = classifier(shots(), method=method, projection=tmp_path / "proj.gpp")
+    by_itself = classifier(shots(), method=method, projection=projection)
+    assert_same(by_folder, by_itself)
+    plain = classifier(shots(), method=method)
+    assert np.abs(logits(by_itself, shots(2)) - logits(plain, shots(2))).max() > 0.01
+    by_folder.save(tmp_path / "m.gpc")
+    found = ImageClassifier.load(tmp_path / "m.gpc", encoder=encoder, device="cpu")
+    assert found.projection.facts == projection.facts
+    np.testing.assert_allclose(
+        logits(found, shots(2)), logits(by_itself, shots(2)), rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_allclose(  # a loaded model that is fitted anew still has it
+        logits(found.fit(shots()), shots(2)), logits(by_itself, shots(2)), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_projection_of_another_encoder_is_refused_before_an_image_is_read(projection):
+    def unread():
+        raise AssertionError("an image was read")
+        yield
+
+    other = PaintEncoder(seed=1)
+    method = GPCacheClassifier(projection=projection)
+    for options in ({"projection": projection}, {"method": method}):
+        with one_sentence("learn one for this encoder", EncoderError):
+            ImageClassifier(other, device="cpu", **options).fit(unread())
+
+
+def test_a_method_of_its_own_takes_the_projection_of_the_classifier(classifier, projection):
+    method = GPCacheClassifier(**NUMBERS, device="cpu")
+    found = classifier(shots(), method=method, projection=projection)
+    assert found.model.projection is projection
+    with one_sentence("TaskResClassifier compares no images with each other"):
+        classifier(shots(), method="task-res", projection=projection)
+    with one_sentence("ZeroShotClassifier compares no images with each other"):
+        classifier(projection=projection).fit([], classes=["red", "blue"])

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpcache.errors import DataError
-from gpcache.evaluation import ClassScore, Confusion, Evaluation
+from gpcache.evaluation import ClassScore, Confusion, Evaluation, Told, Unknown
 
 
 @pytest.fixture
@@ -82,11 +83,43 @@ def test_the_hardest_come_first(case):
     assert case.hardest(2).tolist() == [2, 3]
 
 
+def test_the_most_confident_are_kept_first(case):
+    """By confidence: 0.8 right, 0.7 right, 0.5 wrong twice, 0.4 right; ties are shared."""
+    risks = [0, 0, 1 / 3, 2 / 4, 2 / 5]
+    assert case.aurc == pytest.approx(sum(risks) / 5)
+    for kept, risk in enumerate(risks, 1):
+        assert case.accuracy_at(kept / 5) == pytest.approx(1 - risk)
+    with pytest.raises(DataError, match="coverage"):
+        case.accuracy_at(1.5)
+
+
+def test_confidence_tells_right_from_wrong(case):
+    """Of right (0.7, 0.4, 0.8) against wrong (0.5, 0.5), four of six pairs are in order."""
+    assert case.errors_told == Told(pytest.approx(4 / 6), 1.0)
+    right = replace(case, labels=case.predicted)
+    assert right.errors_told is None
+    assert right.summary()["errors_told"] is None
+
+
+def test_familiarity_tells_unknown_images(case):
+    assert case.unknown_told is None
+    unknown = Unknown(np.array([0.05, 0.3, 0.01]), np.array([True, False, True]))
+    familiar = replace(case, familiarity=np.array([0.9, 0.8, 0.2, 0.4, 0.3]), unknown=unknown)
+    assert familiar.unknown_told == Told(pytest.approx(13.5 / 15), pytest.approx(1 / 3))
+    told = familiar.summary()["unknown"]
+    assert (told["n"], told["rejected"], told["told"]["fpr95"]) == (3, 2, pytest.approx(1 / 3))
+    blind = replace(familiar, familiarity=np.full(5, np.nan))
+    assert blind.unknown_told is None
+    assert json.loads(json.dumps(blind.summary(), allow_nan=False))["unknown"]["told"] is None
+
+
 def test_a_summary_is_json_with_its_data_and_protocol(case):
     found = json.loads(json.dumps(case.summary(), allow_nan=False))
     assert (found["data"], found["protocol"], found["n"]) == ("photos", "test", 5)
     assert (found["accuracy"], found["rejected"]) == (0.6, 2)
     assert found["interval"] == list(case.interval)
+    assert found["accuracy_at_coverage"]["0.2"] == 1
+    assert found["accuracy_at_coverage"]["1"] == pytest.approx(0.6)
     assert found["per_class"]["eel"] == {"n": 0, "recall": None, "precision": None}
     assert found["confusions"][0] == {"truth": "cat", "answer": "dog", "images": 1}
 

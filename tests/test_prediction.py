@@ -55,6 +55,12 @@ def test_a_dictionary_is_json_and_holds_what_was_asked_for():
     }
 
 
+def test_sets_and_notes_are_there_when_asked_for():
+    found = prediction(plausible=("elm", "oak"), note="Beware.").as_dict()
+    assert (found["plausible"], found["note"]) == (["elm", "oak"], "Beware.")
+    assert prediction(plausible=()).as_dict()["plausible"] == []
+
+
 def test_an_unknown_familiarity_is_null():
     found = json.dumps(prediction(familiarity=float("nan")).as_dict(), allow_nan=False)
     assert json.loads(found)["familiarity"] is None

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from gpcache.evaluation import Evaluation
+from gpcache.similarity.facts import ProjectionFacts, told
 
 _MARKUP = "\\`*_[]|#~$"
 _JOINERS = "\u200c\u200d"  # not printed themselves, but emoji and some scripts need them
@@ -61,6 +62,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         f"- Encoder: {_plain(encoder['name'])}, fingerprint `{encoder['fingerprint'][:16]}…`, "
         f"{encoder['dim']} numbers a vector.",
         f"- Views of each image: {config['views'] or 1}.",
+        *_projection_line(model),
         "- Classes: " + ", ".join(f"{_plain(name)} ({counts[name]})" for name in model["classes"]),
     ]
     if "choice" in model:
@@ -81,6 +83,14 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _projection_line(model: dict[str, Any]) -> list[str]:
+    """Where the similarity projection came from, if the model has one."""
+    if "projection" not in model:
+        return []
+    facts = model["projection"]
+    return [f"- Similarity projection: {_plain(told(facts and ProjectionFacts(**facts)))}."]
 
 
 def _plain(text: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from gpcache import model_files
 from gpcache.audit import Finding, audit
 from gpcache.encoders import Encoder, load_encoder
-from gpcache.errors import DataError, EncoderError, ImageRefusedError
+from gpcache.errors import DataError
 from gpcache.evaluation import Evaluation
 from gpcache.examples import (
     Example,
@@ -29,16 +27,23 @@ from gpcache.examples import (
     picture_of,
     require_class,
 )
-from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused, Source
 from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier, TextPrior, find_method
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.registry import name_of
-from gpcache.prediction import Prediction, answers, compared, held_out_evaluation
+from gpcache.prediction import (
+    Answering,
+    Prediction,
+    compared,
+    encoded_batches,
+    held_out_evaluation,
+)
 from gpcache.progress import progress_bar
 from gpcache.prompts import DEFAULT_TEMPLATES, Prompts, text_weights
+from gpcache.similarity import SimilarityProjection
+from gpcache.similarity.folder import open_projection
 
 Images = str | Path | Source | Iterable[Any]
 
@@ -54,6 +59,7 @@ class ImageClassifier:
     method : a name of `gpcache.methods.registry()`, or an estimator that is not fitted yet
     prompt : a template with {} for the class name, several of them, or None for images alone
     views : random views whose mean is an image's key; 0 takes the centre view
+    projection : a similarity projection of this encoder, or the folder that holds it
     device : "auto" or a torch device
     """
 
@@ -64,6 +70,7 @@ class ImageClassifier:
         method: str | FeatureClassifier = "gpcache",
         prompt: str | Sequence[str] | None = DEFAULT_TEMPLATES,
         views: int = 0,
+        projection: str | Path | SimilarityProjection | None = None,
         device: str | torch.device = "auto",
     ) -> None:
         self._encoder = None if isinstance(encoder, str) else encoder
@@ -74,6 +81,7 @@ class ImageClassifier:
         if prompt is not None:
             self.templates = [prompt] if isinstance(prompt, str) else list(prompt)
         self.views = Views(views) if views else None
+        self.projection = open_projection(projection)
         self.device = device
         self.prompts: Prompts | None = None
         self.examples: list[Example] = []
@@ -83,18 +91,14 @@ class ImageClassifier:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder, loaded when it is first needed; it must be the one of the saved model."""
+        """The encoder, loaded when it is first needed: that of the saved model and projection."""
         if self._encoder is None:
             start = time.perf_counter()
             self._encoder = load_encoder(self.encoder_name, device=self.device)
             seconds = time.perf_counter() - start
             logger.info("loaded %r on %s in %.2f s", self.encoder_name, self.device, seconds)
-        if self._fingerprint not in (None, self._encoder.fingerprint):
-            raise EncoderError(
-                f"The model was fitted on the encoder {self.encoder_name!r} with the fingerprint "
-                f"{str(self._fingerprint)[:12]}, this one has {self._encoder.fingerprint[:12]}: "
-                "its features mean something else."
-            )
+        given = (self.projection, getattr(self.method, "projection", None))
+        model_files.require_encoder(self._encoder, self.encoder_name, self._fingerprint, given)
         return self._encoder
 
     @property
@@ -208,39 +212,49 @@ class ImageClassifier:
         images: Images,
         *,
         reject: float = REJECT,
+        sets: float | None = None,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
     ) -> Iterator[Prediction]:
         """One prediction for each image, in order, in bounded memory however many there are.
 
-        `reject` is the share of good images that may be answered by "I don't know"; `why` asks for
-        so many of the training images that drove each answer. An image that cannot be decoded is
-        an error, or, with a list given as `refused`, noted there and passed over.
+        `reject` is the share of good images that may be answered by "I don't know"; `sets` asks for
+        the plausible labels, which miss the true one at this rate; `why` for so many of the
+        training images that drove each answer. An image that cannot be decoded is an error, or,
+        with a list given as `refused`, noted there and passed over.
         """
-        if not 0 <= reject < 1:
-            raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
-        for chunk in self._chunks(any_source(images), refused, batch_size):
-            yield from answers(self.model, self.examples, chunk, reject=reject, why=why)
+        answers = Answering(self.model, self.examples, reject=reject, sets=sets, why=why)
+        for batch in encoded_batches(any_source(images), self.encoder, refused, batch_size):
+            yield from answers(batch)
 
     def evaluate(
-        self, images: Images, *, reject: float = REJECT, refused: list[Refused] | None = None
+        self,
+        images: Images,
+        *,
+        reject: float = REJECT,
+        unknown: Images | None = None,
+        refused: list[Refused] | None = None,
     ) -> Evaluation:
-        """Predictions beside the labels of labelled images that were not trained on."""
+        """Predictions beside the labels of labelled images that were not trained on.
+
+        `unknown` are images of none of the classes, to see how many of them are refused.
+        """
         source = any_source(images)
         number = {name: row for row, name in enumerate(self.classes)}
         trained = {example.hash for example in self.examples}
+        answers, others = Answering(self.model, self.examples, reject=reject), None
         labels: list[int] = []
         found: list[Prediction] = []
         left_out = 0
         with progress_bar("evaluate", total=source.total, unit="image") as bar:
-            for chunk in self._chunks(source, refused, None):
-                bar.update(len(chunk))
-                fresh = [one for one in chunk if one.hash not in trained]
-                left_out += len(chunk) - len(fresh)
+            for batch in encoded_batches(source, self.encoder, refused):
+                bar.update(len(batch))
+                fresh = [one for one in batch if one.hash not in trained]
+                left_out += len(batch) - len(fresh)
                 if fresh:
                     labels += [class_number(one.record, number) for one in fresh]
-                    found += answers(self.model, self.examples, fresh, reject=reject)
+                    found += answers(fresh)
         if left_out and not found:
             raise DataError(
                 f"All images in {source.name!r} were trained on: evaluate on others, or see the "
@@ -248,7 +262,11 @@ class ImageClassifier:
             )
         also = f" ({left_out} others were, and are left out)" if left_out else ""
         protocol = f"images that were not trained on{also}"
-        return compared(found, labels, self.classes, data=source.name, protocol=protocol)
+        if unknown is not None:
+            others = list(self.predict(unknown, reject=reject, refused=refused))
+        return compared(
+            found, labels, self.classes, data=source.name, protocol=protocol, unknown=others
+        )
 
     def held_out(self) -> Evaluation | None:
         """What the model says of its own training images, each held out; None where none could be.
@@ -278,8 +296,7 @@ class ImageClassifier:
     def picture(self, row: int) -> bytes | None:
         """A small picture of a training image: from the model, or from where it was; else None."""
         example = self.examples[row]
-        kept = self._thumbnails.get(example.hash)
-        return kept or picture_of(example, self.training.source)
+        return self._thumbnails.get(example.hash) or picture_of(example, self.training.source)
 
     # Files.
 
@@ -305,6 +322,7 @@ class ImageClassifier:
             method=name_of(content.model),
             prompt=content.templates,
             views=content.views,
+            projection=getattr(content.model, "projection", None),
             device=device,
         )
         loaded.encoder_name = content.encoder.name
@@ -326,12 +344,9 @@ class ImageClassifier:
         return cls.load(model_files.pull(repository), device=device)
 
     def _content(self) -> model_files.Content:
-        encoder = self.encoder
         return model_files.Content(
             self.model,
-            model_files.EncoderFacts(
-                self.encoder_name, encoder.fingerprint, encoder.dim, encoder.logit_scale
-            ),
+            model_files.EncoderFacts.of(self.encoder, self.encoder_name),
             self.templates,
             self.prompts,
             self.views.count if self.views else 0,
@@ -347,11 +362,12 @@ class ImageClassifier:
 
     def _unfitted(self) -> FeatureClassifier:
         prior = None if self.prompts is None else self._prior(self.prompts)
-        if isinstance(self.method, FeatureClassifier) and self.examples:
-            return self.method.set_params(text_prior=prior)  # type: ignore[no-any-return]
-        name = str(self.method) if self.examples else "zero-shot"
-        method = find_method(name, on_features=True)
-        return method.constructor(text_prior=prior, device=self.device)
+        model = self.method
+        if not isinstance(model, FeatureClassifier) or not self.examples:
+            name = str(self.method) if self.examples else "zero-shot"
+            model = find_method(name, on_features=True).constructor(device=self.device)
+        prepared: FeatureClassifier = model.set_params(text_prior=prior)
+        return prepared.with_projection(self.projection)
 
     def _rows(self, features: NDArray[np.float32]) -> tuple[NDArray[Any], list[str]]:
         """What to fit on; without a single image, the text itself, which only zero-shot takes."""
@@ -376,25 +392,3 @@ class ImageClassifier:
                 "least one image."
             )
         return self.model
-
-    def _chunks(
-        self, source: Source, refused: list[Refused] | None, batch_size: int | None
-    ) -> Iterator[list[Encoded]]:
-        """Encoded images in batches, which hold no more than is needed; refusals go where told."""
-        size = batch_size or self.encoder.batch_size
-        stream = encoded(source, self.encoder, repeat=True, batch_size=size)
-        with closing(stream):
-            # itertools.batched comes with Python 3.12.
-            while chunk := list(itertools.islice(stream, size)):
-                good = []
-                for found in chunk:
-                    if isinstance(found, Encoded):
-                        good.append(found)
-                    elif refused is None:
-                        raise ImageRefusedError(found.reason, name=found.name)
-                    else:
-                        refused.append(found)
-                if good:
-                    yield good
-        if refused is not None:
-            refused += source.refused

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from gpcache import metrics
 from gpcache.errors import DataError
 
+# Where the curve of accuracy over coverage is written down.
+COVERAGES = tuple(tenth / 10 for tenth in range(1, 11))
+
 
 class Confusion(NamedTuple):
     """So many `images` of the class `truth` were taken for `answer`."""
@@ -30,13 +33,32 @@ class ClassScore(NamedTuple):
     precision: float
 
 
+class Told(NamedTuple):
+    """How well a score tells good images from bad.
+
+    `auroc` is the chance that a good one scores higher; `fpr95` the share of the bad that pass
+    where 95 % of the good do.
+    """
+
+    auroc: float
+    fpr95: float
+
+
+class Unknown(NamedTuple):
+    """Images of none of the classes: their `familiarity` (m,), and which were `rejected` (m,)."""
+
+    familiarity: NDArray[np.float64]
+    rejected: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Images with known labels and what a model said of them.
 
     `names` (n) are the images, `labels` (n,) class numbers, `probabilities` (n, c), `uncertainty`
-    (n,) and `rejected` (n,) the model's own doubts. `data` and `protocol` say what the figures are
-    of: no accuracy without them.
+    (n,), `rejected` (n,) and `familiarity` (n,) the model's own doubts. `unknown` are images of
+    something else, if there were any. `data` and `protocol` say what the figures are of: no
+    accuracy without them.
     """
 
     data: str
@@ -47,6 +69,8 @@ class Evaluation:
     probabilities: NDArray[np.float64]
     uncertainty: NDArray[np.float64]
     rejected: NDArray[np.bool_]
+    familiarity: NDArray[np.float64] | None = None
+    unknown: Unknown | None = None
 
     def __post_init__(self) -> None:
         if not len(self.labels):
@@ -93,6 +117,32 @@ class Evaluation:
         """Expected calibration error, 15 bins of equal width."""
         return metrics.ece(self.probabilities, self.labels)
 
+    @property
+    def aurc(self) -> float:
+        """Mean risk over all coverages, when the least confident are refused first."""
+        return metrics.aurc(self.confidence, self.correct)
+
+    def accuracy_at(self, coverage: float) -> float:
+        """Share of right answers among the most confident share `coverage` of them."""
+        return metrics.accuracy_at_coverage(self.confidence, self.correct, coverage)
+
+    @property
+    def errors_told(self) -> Told | None:
+        """How well the confidence tells right answers from wrong ones; None without both."""
+        if self.correct.all() or not self.correct.any():
+            return None
+        return _told(self.confidence, self.correct)
+
+    @property
+    def unknown_told(self) -> Told | None:
+        """How well the familiarity tells these images from unknown ones; None without either."""
+        if self.unknown is None or self.familiarity is None or not len(self.unknown.familiarity):
+            return None
+        scores = np.concatenate([self.familiarity, self.unknown.familiarity])
+        if np.isnan(scores).any():
+            return None
+        return _told(scores, np.arange(len(scores)) < len(self))
+
     def per_class(self) -> list[ClassScore]:
         """One row for every class, in order."""
         matrix = self.confusion_matrix()
@@ -138,6 +188,18 @@ class Evaluation:
             "nll": self.nll,
             "ece": self.ece,
             "rejected": int(self.rejected.sum()),
+            "aurc": self.aurc,
+            "accuracy_at_coverage": {
+                f"{coverage:g}": self.accuracy_at(coverage) for coverage in COVERAGES
+            },
+            "errors_told": _as_dict(self.errors_told),
+            "unknown": None
+            if self.unknown is None
+            else {
+                "n": len(self.unknown.rejected),
+                "rejected": int(self.unknown.rejected.sum()),
+                "told": _as_dict(self.unknown_told),
+            },
             "per_class": {
                 score.name: {
                     "n": score.n,
@@ -148,6 +210,14 @@ class Evaluation:
             },
             "confusions": [confusion._asdict() for confusion in self.confusions()],
         }
+
+
+def _told(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Told:
+    return Told(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
+
+
+def _as_dict(told: Told | None) -> dict[str, float] | None:
+    return None if told is None else told._asdict()
 
 
 def _or_none(value: float) -> float | None:

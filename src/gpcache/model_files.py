@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from gpcache import __version__
 from gpcache.card import model_card
+from gpcache.encoders import Encoder
 from gpcache.encoders.hub import fetch, first_line
-from gpcache.errors import ModelFileError
+from gpcache.errors import DataError, EncoderError, ModelFileError
 from gpcache.evaluation import Evaluation
 from gpcache.examples import Example, Training
 from gpcache.images.records import Refused
 from gpcache.methods import FeatureClassifier, State, restore, state_of
-from gpcache.persistence import CARD, CONFIG, TENSORS, load_folder, save_folder
+from gpcache.persistence import CARD, CONFIG, TENSORS, check_place, load_folder, save_folder
 from gpcache.prompts import Prompts
+from gpcache.similarity import SimilarityProjection
+from gpcache.similarity.folder import KIND, is_projection
 
 _THUMBNAIL = "thumbnail "
 
@@ -34,6 +38,11 @@ class EncoderFacts:
     fingerprint: str
     dim: int
     logit_scale: float
+
+    @classmethod
+    def of(cls, encoder: Encoder, name: str) -> EncoderFacts:
+        """Those of an encoder that is loaded under this name."""
+        return cls(name, encoder.fingerprint, encoder.dim, encoder.logit_scale)
 
 
 @dataclass
@@ -53,8 +62,24 @@ class Content:
     thumbnails: dict[str, bytes] = field(default_factory=dict)
 
 
+def require_encoder(
+    encoder: Encoder, name: str, fingerprint: str | None, projections: Iterable[object]
+) -> None:
+    """Refuse an encoder that is not the one of a saved model, or not the one of a projection."""
+    if fingerprint not in (None, encoder.fingerprint):
+        raise EncoderError(
+            f"The model was fitted on the encoder {name!r} with the fingerprint "
+            f"{str(fingerprint)[:12]}, this one has {encoder.fingerprint[:12]}: "
+            "its features mean something else."
+        )
+    for projection in projections:
+        if isinstance(projection, SimilarityProjection):
+            projection.require_encoder(encoder)
+
+
 def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> None:
     """Write the model folder in one step, with the held-out figures in its card."""
+    check_model_place(folder)
     state = state_of(content.model)
     config: dict[str, Any] = {
         "gpcache": __version__,
@@ -74,9 +99,23 @@ def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> 
     save_folder(folder, config, state.arrays | pictures, model_card(config, held_out))
 
 
+def check_model_place(folder: str | Path) -> None:
+    """Refuse a place that holds something other than a classifier, such as a projection."""
+    if is_projection(check_place(folder)):
+        raise DataError(
+            f"{str(folder)!r} is a similarity projection: choose another name, it was left as it "
+            "is."
+        )
+
+
 def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
     """Read a model folder, with its model on `device`."""
     config, arrays = load_folder(folder)
+    if config.get("kind") == KIND:
+        raise ModelFileError(
+            f"{str(folder)!r} is a similarity projection and no classifier: give it to gpcache fit "
+            "as --projection."
+        )
     prompts, training = config["prompts"], config["training"]
     refused = [Refused(**one) for one in training["refused"]]
     thumbnails = {

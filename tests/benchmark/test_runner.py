@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpcache.benchmark.cells import Sample
 from gpcache.benchmark.protocols import Labelled, rows_to_choose_on
 from gpcache.benchmark.results import correct_rows, read_rows
 from gpcache.benchmark.runner import run
@@ -211,7 +212,7 @@ name = "gpcache"
 label = "missing"
 projection = "missing.gpp"
 [[methods]]
-name = "gda"
+name = "task-res"
 projection = "{encoder}.gpp"
 """
 
@@ -219,7 +220,7 @@ projection = "{encoder}.gpp"
 def test_multiples_of_classes_and_projections(write_features, write_spec, results, tmp_path):
     fingerprint = sha256_of_file(write_features())
     identity = SimilarityProjection((torch.zeros(16, 16),))
-    facts = ProjectionFacts("contrastive", "x", fingerprint, images=1, views=1)
+    facts = ProjectionFacts("contrastive", "x", fingerprint, images=1, views=1, change=0.0)
     save_projection(tmp_path / "stored features.gpp", identity, facts)
     save_projection(tmp_path / "foreign.gpp", identity, replace(facts, fingerprint="other"))
     run(read_spec(write_spec(LINES)), results)
@@ -232,7 +233,7 @@ def test_multiples_of_classes_and_projections(write_features, write_spec, result
     for label, why in {
         "foreign": "is of another encoder",
         "missing": "there is no projection",
-        "gda": "takes no projection",
+        "task-res": "takes no projection",
     }.items():
         assert rows[label]["status"] == "not possible"
         assert why in rows[label]["why"]
@@ -323,6 +324,53 @@ def test_photos_are_encoded_once_and_only_those_that_are_drawn(encoder, write_ph
     shards = list((tmp_path / "cache").rglob("*.safetensors"))
     opened([(2, 1)])
     assert list((tmp_path / "cache").rglob("*.safetensors")) == shards
+
+
+def test_another_photo_under_the_same_name_is_other_content(encoder, write_photos, tmp_path):
+    folder = write_photos()
+
+    def opened():
+        return open_task(
+            str(folder), lambda: encoder, folder=tmp_path, root=None, cache=tmp_path / "cache",
+            wanted=[(2, 1)],
+        )  # fmt: skip
+
+    def content(task):
+        return task.content, Sample(task, "full validation", 2, 1).content
+
+    task = opened()
+    before = content(task)
+    assert content(opened()) == before
+    drawn = draw_shots(task.pool.labels.tolist(), task.pool.names, 2, 1).indices
+    shot = folder / task.pool.names[drawn[0]]
+    shot.write_bytes((folder / "test" / "red" / "0.png").read_bytes())
+    test, shots = content(opened())
+    assert test == before[0]
+    assert shots != before[1]
+    asked = folder / "test" / "green" / "0.png"
+    asked.write_bytes((folder / "test" / "blue" / "0.png").read_bytes())
+    assert content(opened())[0] != before[0]
+
+
+def test_text_that_comes_later_is_other_content(write_features, tmp_path):
+    def content(text):
+        path = write_features(text=text)
+        return open_task(
+            path.name, lambda: None, folder=tmp_path, root=None, cache=tmp_path, wanted=[]
+        ).content
+
+    assert content(text=False) != content(text=True)
+
+
+def test_rows_say_where_other_rows_serve_as_validation(
+    write_features, write_spec, spec_text, results
+):
+    write_features(train=12, test=5)
+    both = spec_text.replace('["full validation"]', '["full validation", "no validation"]')
+    run(read_spec(write_spec(both)), results)
+    noted = {(row["protocol"], len(row["notes"])) for row in rows_in(results)}
+    assert noted == {("full validation", 1), ("no validation", 0)}
+    assert "training rows that are not shots" in rows_in(results)[0]["notes"][0]
 
 
 def test_a_corrupt_photo_is_named(encoder, write_photos, tmp_path):

@@ -40,7 +40,7 @@ def row(label, dataset, accuracy, *, seed=1, status="done", n=200, **more):
         "dataset": dataset, "test": dataset, "encoder": "clip-rn50", "label": label,
         "protocol": "full validation", "shots": 16, "seed": seed, "accuracy": accuracy,
         "validation_accuracy": 0.5, "held_out_accuracy": None, "nll": 1.0, "ece": 0.05,
-        "seconds": 2.0, "notes": [], "n_test": n, "correct": packed(correct),
+        "seconds": 2.0, "device": "cpu", "notes": [], "n_test": n, "correct": packed(correct),
     }  # fmt: skip
     return found | more
 
@@ -158,6 +158,21 @@ def test_significance_is_against_the_best(spec, rows):
     assert table.rows[0][3] == "< 0.001"
 
 
+def test_seeds_of_one_line_are_summed_up(spec):
+    lines = tuple(
+        MethodSpec("gpcache", f"g, {n}", varied={"random_state": n}, family="g") for n in range(3)
+    )
+    rows = [row(f"g, {n}", "dtd", 0.6 + 0.01 * n) for n in range(3)]
+    tables = tables_of(replace(spec, methods=lines, datasets=("dtd",)), rows)
+    table = next(one for one in tables if one.name.endswith("-seeds"))
+    assert table.rows == [["g", "DTD", "3", "61.00 ± 1.00", "60.00", "62.00"]]
+
+
+def test_times_say_on_which_device(spec, rows):
+    rows[0]["device"] = "cuda"
+    assert any("on cpu and cuda" in note for note in tables_of(spec, rows)[0].notes)
+
+
 def test_means_by_shots_and_claims(spec, rows):
     claims = (
         Claim("GPCache leads", "GPCache", "Tip-Adapter", (8, 16)),
@@ -201,7 +216,8 @@ def test_pages_begin_with_their_command(write_features, write_spec, tmp_path):
     run(read_spec(write_spec()), tmp_path / "results")
     tables = write_tables(tmp_path / "results", tmp_path / "tables", "gpcache benchmark tables r")
     page = (tmp_path / "tables" / "toy.md").read_text()
-    assert page.startswith("# A toy\n\nMade by `gpcache benchmark tables r`.\n")
+    run_by = f"`gpcache benchmark toy.toml -o {tmp_path / 'results'}`"
+    assert page.startswith(f"# A toy\n\nMade by {run_by} and `gpcache benchmark tables r`.\n")
     assert (tmp_path / "tables" / "toy.tex").exists()
     assert all((tmp_path / "tables" / f"{table.name}.csv").exists() for table in tables)
     with pytest.raises(DataError, match="holds no results"):

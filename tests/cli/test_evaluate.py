@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 
 @pytest.fixture
@@ -45,6 +46,33 @@ def test_people_read_the_same(run, model, mixed):
     assert "accuracy     88.9 % (95 % interval 56.5 – 98.0)\n" in out
     assert "confused     square → circle 1×\n" in out
     assert "rejected     " in out
+
+
+def test_what_the_doubts_are_worth(run, model, mixed, tmp_path):
+    noise = tmp_path / "noise"
+    noise.mkdir()
+    for seed in range(3):
+        pixels = np.random.default_rng(seed).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(noise / f"{seed}.png")
+    options = ("--coverage", "0.33", "--unknown", noise, "--reject", "0.2")
+    code, out, _ = run("evaluate", model, mixed, *options, "--json")
+    found = json.loads(out)
+    _, told, _ = run("predict", model, mixed, "--json", "--reject", "0.2")
+    answers = sorted(map(json.loads, told.splitlines()), key=lambda one: -one["probability"])
+    right = [one["label"] == one["image"].split("/")[0] for one in answers]
+    assert code == 0
+    assert found["accuracy_at_coverage"]["0.33"] == pytest.approx(np.mean(right[:3]))
+    wrong = right.index(False)
+    assert found["errors_told"]["auroc"] == pytest.approx(wrong / 8)
+    _, told, _ = run("predict", model, noise, "--json", "--reject", "0.2")
+    foreign = list(map(json.loads, told.splitlines()))
+    assert found["unknown"]["n"] == 3
+    assert found["unknown"]["rejected"] == sum(one["rejected"] for one in foreign)
+    _, out, _ = run("evaluate", model, mixed, *options)
+    share = f"{100 * np.mean(right[:3]):.1f}"
+    assert f"of the most confident 33.0 % of the answers {share} % are right\n" in out
+    assert "unknown      n = 3, " in out
+    assert f"selective    AURC {found['aurc']:.4f}; telling right answers from wrong ones: " in out
 
 
 def test_broken_images_are_listed_and_not_counted(run, model, broken, reasons):

@@ -8,9 +8,13 @@ import signal
 import unicodedata
 
 import pytest
+import torch
 
 import gpcache.persistence
+from gpcache import load_encoder
 from gpcache.files import write_atomic
+from gpcache.similarity import ProjectionFacts, SimilarityProjection
+from gpcache.similarity.folder import save_projection
 
 
 def test_fit_says_how_good_the_model_is_before_it_is_asked(fitted, shapes):
@@ -211,3 +215,71 @@ def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeyp
     assert (code, out, err) == (130, "", "")
     assert tree(own_model) == before
     assert [path.name for path in own_model.parent.iterdir()] == [own_model.name]
+
+
+@pytest.fixture
+def write_projection(tmp_path):
+    """A function that writes a projection for `lite`, or for an encoder of this fingerprint."""
+
+    def write_projection(name, fingerprint=None, **facts):
+        encoder = load_encoder("lite", device="cpu")
+        generator = torch.Generator().manual_seed(0)
+        factors = [torch.randn(4, encoder.dim, generator=generator) / 10 for _ in range(2)]
+        known = {"images": 40, "views": 2, "change": 0.4} | facts
+        told = ProjectionFacts("contrastive", "lite", fingerprint or encoder.fingerprint, **known)
+        weights = (factors[0], factors[1].mT.contiguous())
+        save_projection(tmp_path / name, SimilarityProjection(weights), told)
+        return tmp_path / name
+
+    return write_projection
+
+
+def test_a_projection_is_kept_with_where_it_came_from(
+    run, shapes, unseen, model, tmp_path, write_projection
+):
+    place = write_projection("proj.gpp", transductive=True)
+    fitted = tmp_path / "m.gpc"
+    code, out, err = run("fit", shapes, "-o", fitted, "--projection", place)
+    assert (code, err) == (0, "")
+    origin = "contrastive, from 40 unlabelled images with 2 views each; transductive"
+    assert origin in out
+    shutil.rmtree(place)  # the model keeps what it needs
+    assert f"Similarity projection: {origin}" in (fitted / "README.md").read_text()
+    assert origin in run("inspect", fitted)[1]
+    told = json.loads(run("inspect", fitted, "--json")[1])["projection"]
+    assert (told["transductive"], told["images"]) == (True, 40)
+    answers = [run("predict", one, unseen, "--json") for one in (fitted, model)]
+    assert answers[0][0] == answers[1][0] == 0
+    assert answers[0][1] != answers[1][1]
+
+
+def test_a_model_without_a_projection_says_nothing_of_one(run, model):
+    assert "rojection" not in (model / "README.md").read_text()
+    assert "projection" not in run("inspect", model)[1]
+    assert json.loads(run("inspect", model, "--json")[1])["projection"] is None
+
+
+def test_a_projection_that_does_not_belong_is_one_sentence(
+    mistake, shapes, model, tmp_path, write_projection
+):
+    foreign = write_projection("foreign.gpp", fingerprint="f" * 64)
+    place = ("-o", tmp_path / "m.gpc", "--projection")
+    assert "not of 'lite'" in mistake("fit", shapes, *place, foreign)
+    assert "is no similarity projection" in mistake("fit", shapes, *place, model)
+    assert "it has no config.json" in mistake("fit", shapes, *place, tmp_path / "none.gpp")
+    own = write_projection("own.gpp")
+    assert "ZeroShotClassifier compares no images" in mistake(
+        "fit", shapes, *place, own, "--method", "zero-shot"
+    )
+    assert not (tmp_path / "m.gpc").exists()
+
+
+def test_a_projection_is_no_model_and_no_place_for_one(
+    mistake, shapes, unseen, write_projection, tree
+):
+    place = write_projection("proj.gpp")
+    before = tree(place)
+    assert "is a similarity projection: choose another name" in mistake("fit", shapes, "-o", place)
+    assert tree(place) == before
+    for command in (("inspect", place), ("predict", place, unseen)):
+        assert "is a similarity projection and no classifier" in mistake(*command)

@@ -15,6 +15,12 @@ from gpcache import ImageClassifier
 pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
 
 
+TOO_FEW = (
+    "note: No image can be refused: at a rate of 0.05 that takes 19 or more training images that "
+    "can be held out, and there are 12.\n"
+)
+
+
 @pytest.fixture(scope="module")
 def expected(model, unseen):
     """What the classifier itself says, by name."""
@@ -24,7 +30,7 @@ def expected(model, unseen):
 
 def test_a_line_for_each_image(run, model, unseen, expected):
     code, out, err = run("predict", model, unseen)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, TOO_FEW)
     lines = [re.fullmatch(r"(\S+)  (\S+)  (\d+\.\d) %", line) for line in out.splitlines()]
     assert [line[1] for line in lines] == sorted(expected)
     for line in lines:
@@ -49,7 +55,7 @@ def test_further_classes_and_reasons(run, model, unseen):
 def test_json_lines(run, model, unseen, expected):
     for option in (["--json"], ["--format", "jsonl"]):
         code, out, err = run("predict", model, unseen, *option, "--top", "3")
-        assert (code, err) == (0, "")
+        assert (code, err) == (0, TOO_FEW)
         found = [json.loads(line) for line in out.splitlines()]
         assert [one["image"] for one in found] == list(expected)
         for one in found:
@@ -73,8 +79,9 @@ def test_the_rate_of_rejection_is_what_was_asked_for(run, model, unseen):
 
 def test_csv_and_parquet_hold_the_same(run, model, unseen, expected, tmp_path):
     table, binary = tmp_path / "a.csv", tmp_path / "a.parquet"
-    assert run("predict", model, unseen, "-f", "csv", "-o", table, "--top", "5") == (0, "", "")
-    assert run("predict", model, unseen, "-f", "parquet", "-o", binary, "--top", "5") == (0, "", "")
+    for form, target in (("csv", table), ("parquet", binary)):
+        options = ("-f", form, "-o", target, "--top", "5", "--reject", "0.1")
+        assert run("predict", model, unseen, *options) == (0, "", "")
     with table.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     others = pyarrow_parquet.read_table(binary).to_pylist()
@@ -92,6 +99,34 @@ def test_csv_and_parquet_hold_the_same(run, model, unseen, expected, tmp_path):
     umask = os.umask(0)
     os.umask(umask)
     assert table.stat().st_mode & 0o777 == binary.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
+    classifier = ImageClassifier.load(model, device="cpu")
+    expected = {one.name: list(one.plausible) for one in classifier.predict(unseen, sets=0.2)}
+    assert len({len(labels) for labels in expected.values()} - {3}) > 0  # something is ruled out
+    options = ("predict", model, unseen, "--sets", "0.2", "--reject", "0.1")
+    _, out, _ = run(*options, "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert {one["image"]: one["plausible"] for one in found} == expected
+    _, out, _ = run(*options, "-f", "csv")
+    rows = csv.DictReader(io.StringIO(out))
+    assert {row["image"]: json.loads(row["plausible"]) for row in rows} == expected
+    target = tmp_path / "a.parquet"
+    run(*options, "-f", "parquet", "-o", target, "--top", "2")
+    rows = pyarrow_parquet.read_table(target).to_pylist()
+    assert {row["image"]: row["plausible"] for row in rows} == expected
+    _, out, _ = run(*options)
+    for labels in expected.values():
+        told = f"one of: {', '.join(labels)}" if labels else "none of the classes suits it"
+        assert f"\n    {told}\n" in out
+
+
+def test_why_a_set_is_everything_is_said_once(run, model, unseen):
+    code, out, err = run("predict", model, unseen, "--sets", "0.05", "--reject", "0")
+    assert code == 0
+    assert out.count("one of: ") == 9
+    assert err.count("Every set holds every class: 12 labelled rows rule nothing out") == 1
 
 
 def test_csv_runs_no_formula_and_the_terminal_obeys_no_name(run, model, hostile):

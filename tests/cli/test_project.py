@@ -57,3 +57,22 @@ def test_mistakes_are_one_sentence(mistake, stores, model, tmp_path):
         "project", photos, "--views", views, *place, "--temperature", "0"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_learned_from_the_photos_at_hand_serves_a_fit(run, stores, shapes, tmp_path):
+    photos, views = stores
+    place, fitted = tmp_path / "proj.gpp", tmp_path / "m.gpc"
+    run("project", photos, "--views", views, "-o", place, *QUICK, "--transductive")
+    code, out, _ = run("fit", shapes, "-o", fitted, "--projection", place, "--method", "gda")
+    assert code == 0
+    assert "from 12 unlabelled images with 2 views each; transductive" in out
+    told = json.loads(run("inspect", fitted, "--json")[1])["projection"]
+    assert (told["source"], told["transductive"], told["encoder"]) == ("contrastive", True, "lite")
+
+
+def test_the_help_names_the_command_that_takes_it(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("project", "--help")
+    assert code == 0
+    assert "--projection proj.gpp" in out
+    assert "project" in run("--help")[1]

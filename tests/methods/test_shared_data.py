@@ -84,5 +84,5 @@ def test_classes_without_shots_are_found_by_their_text(dtd):
     estimator = GPCacheClassifier(text_prior=dtd.prior).fit(X[rows], y[rows])
     right = estimator.predict(dtd.test[0]) == dtd.test[1]
     of_unseen = np.isin(dtd.test[1], unseen)
-    assert right[of_unseen].mean() > 0.15  # chance is 0.02
+    assert right[of_unseen].mean() > 0.25  # chance is 0.02
     assert right[~of_unseen].mean() > 0.6

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix, precision_score, recall_score
+from sklearn.metrics import confusion_matrix, precision_score, recall_score, roc_auc_score
 
 from gpcache import DataError
+from gpcache.evaluation import Unknown
 from gpcache.metrics import aurc
 from gpcache.report import Case, Embedding, Evidence, Report, render, write_report
 
@@ -90,6 +91,33 @@ def test_captions_have_the_areas_under_both_curves(report, page):
     captions = " ".join(c.text for c in page.find("figcaption"))
     for one in (report.test, report.held_out):
         assert f"AURC {aurc(one.confidence, one.correct):.4f} ({one.data}" in captions
+
+
+def test_what_the_confidence_is_worth_is_shown(report, read):
+    test = report.test
+    generator = np.random.default_rng(5)
+    unknown = Unknown(generator.random(9), generator.random(9) < 0.5)
+    given = replace(test, familiarity=generator.random(len(test)), unknown=unknown)
+    plain, shown = (read(render(Report("doubts", test=one))) for one in (test, given))
+    lines = [
+        {d.find("dt")[0].text: d.find("dd")[0].text for d in page.find("div") if d.find("dt")}
+        for page in (plain, shown)
+    ]
+    for found in lines:
+        order = np.argsort(-test.confidence)[: round(0.9 * len(test))]
+        share = test.correct[order].mean()
+        assert found["right among the most confident 90.0\xa0%"] == in_percent(share)
+        area = roc_auc_score(test.correct, test.confidence)
+        told = found["telling right answers from wrong ones"]
+        assert told.startswith(f"AUROC {in_percent(area)}, FPR95 ")
+    assert "unknown images refused" not in lines[0]
+    assert lines[1]["unknown images refused"] == f"{unknown.rejected.sum()} of 9"
+    area = roc_auc_score(
+        np.arange(len(test) + 9) < len(test), np.append(given.familiarity, unknown.familiarity)
+    )
+    assert lines[1]["telling known images from unknown ones"].startswith(
+        f"AUROC {in_percent(area)}"
+    )
 
 
 def test_evidence_is_signed_and_its_sum_is_shown(page):

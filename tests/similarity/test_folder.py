@@ -1,14 +1,16 @@
 """The projection folder: what was written comes back; another encoder, kind or byte does not."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gpcache import DataError, EncoderError, ModelFileError
 from gpcache.persistence import save_folder
-from gpcache.similarity import SimilarityProjection
-from gpcache.similarity.folder import ProjectionFacts, load_projection, save_projection
+from gpcache.similarity import ProjectionFacts, SimilarityProjection
+from gpcache.similarity.facts import told as words
+from gpcache.similarity.folder import load_projection, open_projection, save_projection
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def projection():
 def test_it_comes_back_as_it_was(tmp_path, projection, facts):
     save_projection(tmp_path / "a.gpp", projection, facts)
     found, told = load_projection(tmp_path / "a.gpp")
-    assert told == facts
+    assert told == found.facts == facts
     assert found.residual is False
     assert all(map(torch.equal, found.weights, projection.weights))
     card = (tmp_path / "a.gpp" / "README.md").read_text()
@@ -56,10 +58,37 @@ def test_a_projection_of_what_is_to_be_judged_says_so(tmp_path, projection, fact
     assert "**Transductive:**" in (tmp_path / "a.gpp" / "README.md").read_text()
 
 
-def test_another_encoder_is_refused(facts, encoder, other_encoder):
-    facts.require_encoder(encoder)
+def test_another_encoder_is_refused(facts, projection, encoder, other_encoder):
+    known = SimilarityProjection(projection.weights, facts=facts)
+    known.require_encoder(encoder)
     with pytest.raises(EncoderError, match=r"learn one for this encoder with gpcache project\."):
-        facts.require_encoder(other_encoder)
+        known.require_encoder(other_encoder)
+    projection.require_encoder(other_encoder)  # nobody knows what it was learned for
+
+
+def test_it_is_told_where_a_projection_came_from(facts):
+    assert words(facts) == "contrastive, from 1,234 unlabelled images with 2 views each"
+    own = words(replace(facts, source="whitening", transductive=True))
+    assert own.startswith("whitening, from 1,234")
+    assert own.endswith("; transductive: those are the images to be judged")
+    assert words(None) == "of unknown origin"
+
+
+def test_a_projection_is_opened_from_its_folder_or_is_itself(tmp_path, projection, facts):
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    for place in (tmp_path / "a.gpp", str(tmp_path / "a.gpp")):
+        assert torch.equal(open_projection(place).matrix, projection.matrix)
+    assert open_projection(projection) is projection
+    assert open_projection(None) is None
+
+
+def test_a_damaged_projection_may_be_replaced(tmp_path, projection, facts):
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    (tmp_path / "a.gpp" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ModelFileError, match="is damaged"):
+        load_projection(tmp_path / "a.gpp")
+    save_projection(tmp_path / "a.gpp", projection, facts)
+    assert load_projection(tmp_path / "a.gpp")[1] == facts
 
 
 def test_damage_is_found(tmp_path, projection, facts):

@@ -98,3 +98,8 @@ def test_what_is_no_projection_is_refused(rows):
         SimilarityProjection((torch.zeros(3, 3),))(rows)
     with pytest.raises(DataError, match="bottleneck of 9 leaves nothing of 8"):
         identity_weights(8, bottleneck=9, residual=True, seed=0)
+
+
+def test_the_matrix_of_a_residual_is_the_very_weight():
+    weight = torch.full((3, 3), 1e-9)
+    assert torch.equal(SimilarityProjection((weight,)).matrix, weight)

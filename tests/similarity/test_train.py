@@ -1,5 +1,8 @@
 """Learning a projection on constructed problems, where it is known what there is to learn."""
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -151,3 +154,20 @@ def test_a_rate_that_is_too_high_is_said(noisy_directions):
     original, views, _ = noisy_directions
     with pytest.raises(NumericalError, match="diverged in epoch 1: lower the learning rate"):
         learned(original, views, learning_rate=1e30)
+
+
+def test_steps_that_make_all_images_alike_are_told():
+    """A product of two factors takes longer steps than a full matrix does."""
+    generator = np.random.default_rng(0)
+    images = 3 * generator.normal(size=16) + generator.normal(size=(120, 16))
+    views = images + 0.3 * generator.normal(size=(120, 16))
+    usual = ProjectionOptions(neighbours=16, batch_size=32, epochs=5, learning_rate=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn_projection(images, views, options=usual, device="cpu")
+    with pytest.warns(UserWarning, match=r"collapsed: .*chance \(2\.77\).*Lower the learning rate"):
+        projection, _ = learn_projection(
+            images, views, options=replace(usual, bottleneck=4), device="cpu"
+        )
+    turned = projection(torch.from_numpy(images))
+    assert float((turned @ turned.mT).min()) > 0.99

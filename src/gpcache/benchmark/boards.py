@@ -17,6 +17,9 @@ from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.errors import ProtocolError
 from gpcache.methods import registry
 
+# The option that is varied to see what chance does, and has no effect of its own.
+SEED = "random_state"
+
 
 @dataclass(frozen=True)
 class Board:

@@ -18,11 +18,17 @@ import torch
 from numpy.typing import NDArray
 
 from gpcache import __version__, metrics
-from gpcache.benchmark.protocols import NO_VALIDATION, Labelled, rows_to_choose_on
+from gpcache.benchmark.protocols import (
+    NO_VALIDATION,
+    SPARE_SHOTS,
+    Labelled,
+    digest,
+    rows_to_choose_on,
+)
 from gpcache.benchmark.results import DONE, Row, key_of, packed
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.tasks import Drawn, Task
-from gpcache.errors import DataError, GPCacheError, ProtocolError
+from gpcache.errors import DataError, GPCacheError
 from gpcache.files import sha256
 from gpcache.methods import FeatureClassifier, Method, find_method
 from gpcache.similarity.folder import load_projection
@@ -70,6 +76,22 @@ class Sample:
             test=task.test,
         )
 
+    @cached_property
+    def content(self) -> str:
+        """The hash of the rows that a fit sees."""
+        return digest(self.drawn.shots, self.choosing)
+
+    @property
+    def notes(self) -> list[str]:
+        """What belongs under every table with these rows."""
+        if self.choosing is None or self.drawn.spare is None or self.choosing is self.task.test:
+            return list(self.task.notes)
+        instead = (
+            f"{self.task.name} has no validation rows: training rows that are not shots serve "
+            f"instead, {SPARE_SHOTS} a class where there are as many."
+        )
+        return [*self.task.notes, instead]
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -111,7 +133,7 @@ class Cell:
         return key_of(
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
-            | {"version": __version__}
+            | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
     @cached_property
@@ -161,11 +183,7 @@ class Cell:
     def rows(self, tests: Sequence[Task]) -> list[Row]:
         """Fit once, and score on each test set."""
         self._check_needs()
-        task = self.sample.task
-        try:
-            shots, choosing = self.sample.drawn.shots, self.sample.choosing
-        except ProtocolError as error:
-            raise NotPossibleError(str(error).rstrip(".")) from None
+        shots, choosing = self.sample.drawn.shots, self.sample.choosing
         model = self._model()
         given: dict[str, Any] = {}
         if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
@@ -186,7 +204,7 @@ class Cell:
             "n_choosing": 0 if choosing is None else len(choosing.labels),
             "seconds": seconds,
             "device": str(getattr(model, "_device", self.device)),
-            "notes": list(task.notes),
+            "notes": self.sample.notes,
             "warnings": sorted({str(warning.message) for warning in caught}),
             "versions": VERSIONS,
             "validation_accuracy": _accuracy(model, choosing),

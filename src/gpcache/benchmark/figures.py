@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpcache.benchmark.boards import Board, boards_of, rows_of, slug, title_of, trains
+from gpcache.benchmark.boards import SEED, Board, boards_of, rows_of, slug, title_of, trains
 from gpcache.benchmark.results import Row
 from gpcache.benchmark.significance import alike, critical_difference, mean_and_deviation
 from gpcache.benchmark.spec import MethodSpec, Spec
@@ -56,8 +56,8 @@ def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figur
     down = -(-len(panels) // across)
     figure = blank(_PANEL_WIDTH * across + 0.3, _PANEL_HEIGHT * down + 0.6)
     axes = list(figure.subplots(down, across, squeeze=False).ravel())
-    for place, panel in zip(axes, panels, strict=False):
-        dress(place, x="shots", y="accuracy, %")
+    for column, (place, panel) in enumerate(zip(axes, panels, strict=False)):
+        dress(place, x="shots", y="" if column % across else "accuracy, %")
         title = f"mean of {len(columns)}" if panel == "mean" else drawable(title_of(panel))
         place.set_title(title, color=INK, fontsize=FONT_SIZE)
         for number, line in enumerate(lines):
@@ -180,7 +180,7 @@ def _varied(spec: Spec, board: Board) -> list[str]:
     values: dict[str, set[float]] = {}
     for line in spec.methods:
         for option, value in line.varied.items():
-            if line.label in board.lines and _is_number(value):
+            if line.label in board.lines and _is_number(value) and option != SEED:
                 values.setdefault(option, set()).add(float(value))
     return [option for option, found in values.items() if len(found) > 1]
 

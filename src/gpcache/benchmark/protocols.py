@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import ProtocolError
+from gpcache.files import sha256
 from gpcache.splits import draw_shots
 
 FULL_VALIDATION = "full validation"
@@ -26,6 +27,15 @@ class Labelled(NamedTuple):
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
+
+
+def digest(*parts: Labelled | None) -> str:
+    """The hash of rows to their last number: files of the same names may hold other images."""
+    found = (
+        "" if part is None else sha256(part.features.tobytes()) + "\n".join(map(str, part.labels))
+        for part in parts
+    )
+    return sha256("\n\n".join(found).encode())
 
 
 def check_legacy(dataset: str) -> None:

@@ -56,13 +56,18 @@ def write_tables(folder: str | Path, output: str | Path, command: str) -> list[T
         if not tables:
             continue
         body = "\n".join(table.markdown() for table in tables)
-        page = f"# {spec.title}\n\nMade by `{command}`.\n\n{body}"
+        made = f"`gpcache benchmark {spec.name}.toml -o {folder}` and `{command}`"
+        page = f"# {spec.title}\n\nMade by {made}.\n\n{body}"
         write_atomic(place / f"{spec.name}.md", page.encode())
         latex = "\n".join(table.latex() for table in tables)
         write_atomic(place / f"{spec.name}.tex", f"% {command}\n{latex}".encode())
         for table in tables:
             write_atomic(place / f"{table.name}.csv", table.csv().encode())
         written += tables
+    if not written:
+        raise DataError(
+            f"No cell in {str(folder)!r} is done: run its spec again, which says what fails."
+        )
     return written
 
 

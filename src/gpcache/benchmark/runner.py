@@ -41,7 +41,8 @@ class Outcome:
         """Count a row that was run now."""
         self.counts[row["status"]] += 1
         if row["status"] != DONE:
-            self.reasons[f"{row['label']} on {row['dataset']}: {row['why']}"] += 1
+            what = row["label"] or "The data set"
+            self.reasons[f"{what} on {row['dataset']}: {row['why']}"] += 1
 
 
 def run(
@@ -144,8 +145,9 @@ class _Runner:
         try:
             missing = [test for test in tests if not self._is_known(cell, test)]
             rows = cell.rows(missing) if missing else []
-        except NotPossibleError as error:
-            rows = [_without_score(cell, test, NOT_POSSIBLE, str(error)) for test in tests]
+        except (NotPossibleError, ProtocolError) as error:
+            why = str(error).rstrip(".")
+            rows = [_without_score(cell, test, NOT_POSSIBLE, why) for test in tests]
         except GPCacheError as error:
             rows = [_without_score(cell, test, FAILED, str(error)) for test in tests]
         except Exception as error:  # a method's own failure must not cost the other cells

@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
-from gpcache.benchmark.boards import Board, boards_of, rows_of, shown, slug, title_of, trains
+from gpcache.benchmark.boards import (
+    SEED,
+    Board,
+    boards_of,
+    rows_of,
+    shown,
+    slug,
+    title_of,
+    trains,
+)
 from gpcache.benchmark.markup import Table
 from gpcache.benchmark.protocols import NO_VALIDATION
 from gpcache.benchmark.published import MEAN, Published, published
@@ -24,6 +33,7 @@ def tables_of(spec: Spec, rows: Iterable[Row]) -> list[Table]:
     boards = boards_of(spec, wanted)
     paper = None if spec.published is None else published(spec.published)
     tables = [table for board in boards for table in _board_tables(spec, board, paper, wanted)]
+    tables += _spreads(spec, boards)
     tables += _summaries(spec, boards, paper)
     tables += _claims(spec, boards)
     return tables
@@ -73,6 +83,7 @@ def _accuracy_table(
         f"Accuracy in % on test images, mean ± standard deviation over draws; protocol: "
         f"{board.protocol}. *rank* is the mean over the data sets ({ranked}) where all ran; "
         f"*{own}* is accuracy in % on the rows that were chosen on; ECE in %.",
+        f"*fit s* are seconds of a fit, its search included, on {_devices(board)}.",
         *_absent(board, rows),
         *sorted({note for row in rows if row["status"] == DONE for note in row["notes"]}),
         *beside.notes(),
@@ -180,6 +191,31 @@ def _significance_table(board: Board, name: str, heading: str) -> Table:
     return Table(name, f"{heading}: significance", header, body, [note])
 
 
+def _spreads(spec: Spec, boards: Sequence[Board]) -> Iterator[Table]:
+    """How far lines that differ in their seed alone lie apart."""
+    families: dict[str, list[str]] = {}
+    for method in spec.methods:
+        if set(method.varied) == {SEED}:
+            families.setdefault(method.family, []).append(method.label)
+    for board in boards:
+        body = []
+        for family, labels in families.items():
+            for column in board.columns:
+                found = [value for label in labels for value in board.values(label, column)]
+                if found:
+                    ends = [_number(min(found), 2), _number(max(found), 2)]
+                    body.append([family, title_of(column), str(len(found)), shown(found), *ends])
+        if body:
+            yield Table(
+                f"{spec.name}-{slug(board.protocol)}-{slug(board.encoder)}-{board.shots}-seeds",
+                f"{spec.title}: over seeds, {board.protocol}, {board.encoder}, "
+                f"{_shots(board.shots)}",
+                ["method", "data", "runs", "accuracy", "lowest", "highest"],
+                body,
+                [f"Accuracy in %, mean ± standard deviation over runs that differ in {SEED}."],
+            )
+
+
 def _summaries(spec: Spec, boards: Sequence[Board], paper: Published | None) -> Iterator[Table]:
     """Means over data sets by shots, and by encoder, where there are several."""
     for protocol in dict.fromkeys(board.protocol for board in boards):
@@ -257,6 +293,11 @@ def _absent(board: Board, rows: Sequence[Row]) -> list[str]:
     return [note.rstrip(".") + "." for note in found]
 
 
+def _devices(board: Board) -> str:
+    devices = {row["device"] for cell in board.cells.values() for row in cell.values()}
+    return " and ".join(sorted(devices))
+
+
 def _lines(spec: Spec, board: Board) -> list[MethodSpec]:
     return [method for method in spec.methods if method.label in board.lines]
 
@@ -274,4 +315,5 @@ def _number(value: float, digits: int) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+    # Adding zero makes of a negative zero a plain one.
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from gpcache.benchmark.datasets import (
     open_features,
 )
 from gpcache.benchmark.datasets.features import FeatureRows
-from gpcache.benchmark.protocols import Labelled
+from gpcache.benchmark.protocols import Labelled, digest
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ProtocolError
 from gpcache.features.extract import extract
@@ -87,6 +88,13 @@ class Task:
     encoder: Encoder | None = None
     notes: tuple[str, ...] = ()
     reference: str = ""
+
+    @cached_property
+    def content(self) -> str:
+        """The hash of what every draw shares: the test rows and the text, to their numbers."""
+        if self.prior is None:
+            return digest(self.test)
+        return digest(self.test, Labelled(self.prior.vectors, np.array(self.prior.class_names)))
 
     def seeds(self, shots: int, seeds: Sequence[int]) -> Sequence[int]:
         """The seeds that give different draws: a ready-made draw is there only once."""
@@ -251,8 +259,9 @@ class _Images:
         if report.refused:
             first = report.refused[0]
             raise DataError(
-                f"{len(report.refused)} images of {self._dataset.name!r} cannot be read, the first "
-                f"is {str(self._dataset.root / first.name)!r}: {first.reason}. Mend or replace it."
+                f"Images of {self._dataset.name!r} cannot be read ({len(report.refused)} of them); "
+                f"the first is {str(self._dataset.root / first.name)!r}: {first.reason}. Mend or "
+                "replace it."
             )
         self.store = FeatureStore.open(self._folder)
         for item in self.store.items():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import typer
 
@@ -22,17 +22,24 @@ COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejec
 ROWS = 4096
 
 
-def write_text(answers: Iterable[Prediction], form: str, output: Path | None, top: int) -> None:
+class Shape(NamedTuple):
+    """What a line holds: the `top` classes, and with `sets` the plausible ones."""
+
+    top: int = 1
+    sets: bool = False
+
+
+def write_text(answers: Iterable[Prediction], form: str, output: Path | None, shape: Shape) -> None:
     """Write a table, JSON lines or CSV, line by line."""
     with _stream(output) as stream:
         if form == "jsonl":
             for answer in answers:
-                stream.write(json_text(answer.as_dict(top)) + "\n")
+                stream.write(json_text(answer.as_dict(shape.top)) + "\n")
         elif form == "csv":
-            _write_csv(answers, stream, top)
+            _write_csv(answers, stream, shape)
         else:
             for answer in answers:
-                stream.write(lines(answer, top))
+                stream.write(lines(answer, shape.top))
 
 
 def lines(answer: Prediction, top: int) -> str:
@@ -43,6 +50,9 @@ def lines(answer: Prediction, top: int) -> str:
         shown[0] += f"  (unlike the training images; nearest {printable(answer.label)})"
     else:
         shown[0] += f"  {percent(answer.probability)}"
+    if answer.plausible is not None:
+        one_of = ", ".join(map(printable, answer.plausible))
+        shown.append(f"    one of: {one_of}" if one_of else "    none of the classes suits it")
     if top > 1:
         shown += [f"    {percent(p):>8}  {printable(name)}" for name, p in answer.top(top)]
     shown += [
@@ -52,23 +62,27 @@ def lines(answer: Prediction, top: int) -> str:
     return "\n".join(shown) + "\n"
 
 
-def _columns(top: int) -> list[str]:
+def _columns(shape: Shape) -> list[str]:
     """The columns of a table: label and probability once more for each further class."""
-    return [*COLUMNS, *(f"{name}_{k}" for k in range(2, top + 1) for name in COLUMNS[1:3])]
+    further = (f"{name}_{k}" for k in range(2, shape.top + 1) for name in COLUMNS[1:3])
+    return [*COLUMNS, *further, *(["plausible"] if shape.sets else [])]
 
 
-def _row(answer: Prediction, top: int) -> list[Any]:
+def _row(answer: Prediction, shape: Shape) -> list[Any]:
     found = answer.as_dict()
-    further = (value for pair in answer.top(top)[1:] for value in pair)
-    return [*(found[name] for name in COLUMNS), *further]
+    further = (value for pair in answer.top(shape.top)[1:] for value in pair)
+    plausible = [found["plausible"]] if shape.sets else []
+    return [*(found[name] for name in COLUMNS), *further, *plausible]
 
 
-def _write_csv(answers: Iterable[Prediction], stream: IO[str], top: int) -> None:
+def _write_csv(answers: Iterable[Prediction], stream: IO[str], shape: Shape) -> None:
     shown = printable if stream.isatty() else str
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_columns(top))
+    writer.writerow(_columns(shape))
     for answer in answers:
-        cells = _row(answer, top)
+        cells = _row(answer, shape)
+        if shape.sets:  # as JSON: the name of a class may hold any separator
+            cells[-1] = json_text(cells[-1])
         writer.writerow(_cell(shown(cell)) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -77,19 +91,20 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
-def write_parquet(answers: Iterable[Prediction], output: Path | None, top: int) -> None:
+def write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Shape) -> None:
     """Write parquet in groups of rows."""
     if output is None:
         raise DataError("Parquet is no text: give a file with --output answers.parquet.")
     arrow = require("pyarrow", "parquet", purpose="Writing parquet")
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
     kinds = {"image": arrow.string(), "label": arrow.string(), "rejected": arrow.bool_()}
-    names = _columns(top)
+    kinds["plausible"] = arrow.list_(arrow.string())
+    names = _columns(shape)
     schema = arrow.schema(
         [(name, kinds.get(name.split("_")[0], arrow.float64())) for name in names]
     )
     with replacing(output) as place, parquet.ParquetWriter(place, schema) as writer:
-        rows = (dict(zip(names, _row(answer, top), strict=True)) for answer in answers)
+        rows = (dict(zip(names, _row(answer, shape), strict=True)) for answer in answers)
         # itertools.batched comes with Python 3.12.
         while batch := list(itertools.islice(rows, ROWS)):
             writer.write_table(arrow.Table.from_pylist(batch, schema))

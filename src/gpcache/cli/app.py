@@ -18,6 +18,8 @@ from gpcache.cli.fit import fit
 from gpcache.cli.inspect import inspect
 from gpcache.cli.options import VerboseOption, printable
 from gpcache.cli.predict import predict
+from gpcache.cli.project import project
+from gpcache.cli.serve import serve
 from gpcache.cli.suggest import suggest
 from gpcache.cli.update import add, relabel, remove
 from gpcache.errors import GPCacheError
@@ -33,10 +35,10 @@ app = typer.Typer(
     "something was found or could not be read; 2 a mistake in what was asked.",
 )
 PANELS = {
-    "From photos to answers": (fit, predict, evaluate),
+    "From photos to answers": (fit, predict, evaluate, serve),
     "Better with every photo": (check, suggest, add, remove, relabel),
     "The model": (inspect, export),
-    "Features on disk": (extract,),
+    "Features on disk": (extract, project),
     "A first look": (demo,),
 }
 for panel, commands in PANELS.items():

@@ -14,7 +14,6 @@ from gpcache.cli.options import (
     RejectOption,
     VerboseOption,
     check_file,
-    percent,
     print_json,
     print_rows,
 )
@@ -30,6 +29,21 @@ def evaluate(
         Path | None, typer.Option(metavar="FOLDER", help="Write its plots as PNG and SVG.")
     ] = None,
     reject: RejectOption = 0.05,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1,
+            help="Also say how many of the most confident answers, so large a share of all, are "
+            "right.",
+        ),
+    ] = None,
+    unknown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES", help="Images of none of the classes: how many of them are refused?"
+        ),
+    ] = None,
     follow: FollowOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -43,10 +57,10 @@ def evaluate(
 
     - `gpcache evaluate pets.gpc test_photos/ --report report.html`
 
-    - `gpcache evaluate pets.gpc test.csv --json`
+    - `gpcache evaluate pets.gpc test.csv --coverage 0.9 --unknown not_pets/ --json`
     """
     from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import figures, listed, print_refused
+    from gpcache.cli.tables import doubts, figures, listed, print_refused
     from gpcache.images.records import Refused
     from gpcache.images.sources import open_source
 
@@ -55,7 +69,8 @@ def evaluate(
     classifier = ImageClassifier.load(model, device=device)
     refused: list[Refused] = []
     source = open_source(images.resolve(), follow=follow)
-    found = classifier.evaluate(source, reject=reject, refused=refused)
+    foreign = None if unknown is None else open_source(unknown.resolve(), follow=follow)
+    found = classifier.evaluate(source, reject=reject, unknown=foreign, refused=refused)
     if report is not None or plots is not None:
         from gpcache.report import save_plots, write_report
         from gpcache.reporting import make_report
@@ -67,15 +82,12 @@ def evaluate(
             save_plots(made, plots)
     print_refused(refused)
     if json:
-        print_json(found.summary() | {"refused": listed(refused)})
+        asked = {} if coverage is None else {f"{coverage:g}": found.accuracy_at(coverage)}
+        told = found.summary()
+        told["accuracy_at_coverage"] |= asked
+        print_json(told | {"refused": listed(refused)})
         raise typer.Exit(1 if refused else 0)
-    answered = ~found.rejected
-    rows = figures(found)
-    rows["rejected"] = f"{percent(found.rejected.mean())} answered by 'I don't know'" + (
-        f"; of the others {percent(found.correct[answered].mean())} are right"
-        if answered.any()
-        else ""
-    )
+    rows = figures(found) | doubts(found, coverage)
     if report is not None:
         rows["report"] = str(report)
     if plots is not None:

@@ -57,6 +57,10 @@ def fit(
     views: Annotated[
         int, typer.Option(min=0, help="Random views whose mean is an image's key.")
     ] = 0,
+    projection: Annotated[
+        Path | None,
+        typer.Option(metavar="PROJ", help="A similarity projection, made by gpcache project."),
+    ] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Keep small pictures in the model.")
     ] = False,
@@ -87,12 +91,13 @@ def fit(
         print_refused,
     )
     from gpcache.images.sources import open_source
-    from gpcache.persistence import check_place
+    from gpcache.model_files import check_model_place
     from gpcache.prompts import DEFAULT_TEMPLATES
+    from gpcache.similarity.facts import told
 
     if not text and (class_name or prompt):
         raise DataError("--no-text lets no class name count: leave out --class and --prompt.")
-    check_place(model)
+    check_model_place(model)
     start = time.perf_counter()
     source = open_source(images.resolve(), follow=follow)
     logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
@@ -101,6 +106,7 @@ def fit(
         method=method,
         prompt=(prompt or DEFAULT_TEMPLATES) if text else None,
         views=views,
+        projection=projection,
         device=device,
     )
     classifier.fit(source, shots=shots, seed=seed, classes=class_name or ())
@@ -117,6 +123,7 @@ def fit(
                 "model": str(model),
                 "classes": classifier.classes,
                 "images": len(classifier.examples),
+                "projection": None if projection is None else str(projection),
                 "held_out": None if held_out is None else held_out.summary(),
                 "suspicious": [asdict(finding) for finding in suspects],
                 "refused": listed(classifier.training.refused),
@@ -127,9 +134,12 @@ def fit(
         return
     sentences = [finding.sentence for finding in suspects]
     further = [f"… and {len(sentences) - SHOWN} more: run gpcache check"]
+    used = classifier.projection
+    projected = {} if used is None else {"projection": told(used.facts)}
     rows: dict[str, str | list[str]] = {
         "model": f"{model}: {counts(classifier)}, encoder {classifier.encoder_name}, "
         f"method {method}",
+        **projected,
         **held_out_figures(classifier),
         "suspicious": sentences[:SHOWN] + further[: len(sentences) > SHOWN] or "none",
         "seconds": f"{seconds:.1f}",

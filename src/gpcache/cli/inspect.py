@@ -1,6 +1,7 @@
 """`gpcache inspect`: what a model folder holds."""
 
 from collections import Counter
+from dataclasses import asdict
 
 from gpcache.cli.options import JsonOption, ModelArgument, VerboseOption, print_json, print_rows
 
@@ -16,6 +17,7 @@ def inspect(
     """
     from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import held_out_figures
+    from gpcache.similarity.facts import told
 
     classifier = ImageClassifier.load(model, device="cpu")
     counts = Counter(example.label for example in classifier.examples)
@@ -24,6 +26,8 @@ def inspect(
         for name in ("alpha", "beta", "noise", "eta", "gain", "temperature")
         if hasattr(classifier.model, f"{name}_")
     }
+    projection = classifier.projection
+    facts = None if projection is None else projection.facts
     if json:
         held_out = classifier.held_out()
         print_json(
@@ -35,6 +39,7 @@ def inspect(
                 "numbers": numbers,
                 "templates": classifier.templates,
                 "views": classifier.views.count if classifier.views else 0,
+                "projection": projection and (asdict(facts) if facts else {}),
                 "source": classifier.training.source,
                 "held_out": None if held_out is None else held_out.summary(),
             }
@@ -48,4 +53,6 @@ def inspect(
         "classes": ", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
         "numbers": ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
     }
+    if projection is not None:
+        rows["projection"] = told(facts)
     print_rows(rows | held_out_figures(classifier))

@@ -21,6 +21,7 @@ from gpcache.cli.options import (
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
+    from gpcache.cli.answers import Shape
     from gpcache.images.records import Source
     from gpcache.prediction import Prediction
 
@@ -52,6 +53,16 @@ def predict(
         Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
     ] = None,
     reject: RejectOption = 0.05,
+    sets: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ERROR",
+            min=0.001,
+            max=0.999,
+            help="Also list the classes that cannot be ruled out: at 0.1 about one list in ten "
+            "misses the true class at most.",
+        ),
+    ] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Show the training images that drove each answer.")
     ] = False,
@@ -68,12 +79,13 @@ def predict(
 
     - `gpcache predict pets.gpc photo.jpg --top 3 --why`
 
-    - `gpcache predict pets.gpc new_photos/ --format csv -o answers.csv`
+    - `gpcache predict pets.gpc new_photos/ --sets 0.1 --format csv -o answers.csv`
 
     - `find . -name '*.jpg' | gpcache predict pets.gpc - --format jsonl`
     """
     from gpcache.classifier import ImageClassifier
-    from gpcache.cli.tables import print_refused
+    from gpcache.cli.answers import Shape
+    from gpcache.cli.tables import print_notices, print_refused
     from gpcache.images.records import Refused
     from gpcache.progress import progress_bar
 
@@ -89,17 +101,21 @@ def predict(
     # Lines that go to the same terminal would run into the bar.
     quiet = output is None and sys.stdout.isatty()
     progress = progress_bar("predict", total=source.total, unit="image")
+    notes: dict[str, None] = {}
     with nullcontext() if quiet else progress as bar:
 
         def answers() -> "Iterator[Prediction]":
             for answer in classifier.predict(
-                source, reject=reject, why=5 if why else 0, refused=refused
+                source, reject=reject, sets=sets, why=5 if why else 0, refused=refused
             ):
+                notes[answer.note] = None
                 yield answer
                 if bar is not None:
                     bar.update()
 
-        write(answers(), chosen, output, min(top, len(classifier.classes)))
+        shape = Shape(min(top, len(classifier.classes)), sets=sets is not None)
+        write(answers(), chosen, output, shape)
+    print_notices([note for note in notes if note])
     print_refused(refused)
     raise typer.Exit(1 if refused else 0)
 
@@ -120,11 +136,13 @@ def _source(images: list[str]) -> "Source":
     return Source("images", [Record(readable(name), Path(name)) for name in names], len(names))
 
 
-def write(answers: "Iterable[Prediction]", chosen: Format, output: Path | None, top: int) -> None:
+def write(
+    answers: "Iterable[Prediction]", chosen: Format, output: Path | None, shape: "Shape"
+) -> None:
     """Write the answers as they come; a file takes its name only when it is whole."""
     from gpcache.cli.answers import write_parquet, write_text
 
     if chosen is Format.PARQUET:
-        write_parquet(answers, output, top)
+        write_parquet(answers, output, shape)
     else:
-        write_text(answers, chosen.value, output, top)
+        write_text(answers, chosen.value, output, shape)

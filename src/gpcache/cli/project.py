@@ -75,19 +75,22 @@ def project(
     - `gpcache extract pool/ -o views.store --views 2 --keep-views`
 
     - `gpcache project pool.store --views views.store -o proj.gpp`
+
+    - `gpcache fit photos/ -o pets.gpc --projection proj.gpp`
     """
     from dataclasses import asdict
 
     import torch
 
     from gpcache.features.store import FeatureStore
-    from gpcache.similarity import ProjectionOptions, learn_projection, whitening_projection
-    from gpcache.similarity.checkpoint import Checkpoint
-    from gpcache.similarity.folder import (
+    from gpcache.similarity import (
         ProjectionFacts,
-        check_projection_place,
-        save_projection,
+        ProjectionOptions,
+        learn_projection,
+        whitening_projection,
     )
+    from gpcache.similarity.checkpoint import Checkpoint
+    from gpcache.similarity.folder import check_projection_place, save_projection
     from gpcache.similarity.projection import change
     from gpcache.similarity.stores import paired_features
 

@@ -9,8 +9,11 @@ from gpcache.cli.options import percent, printable
 from gpcache.images.records import Refused, plural
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gpcache.classifier import ImageClassifier
-    from gpcache.evaluation import Evaluation
+    from gpcache.evaluation import Evaluation, Told
 
 SHOWN = 50
 NOTES = 20
@@ -71,3 +74,39 @@ def figures(evaluation: "Evaluation") -> dict[str, str | list[str]]:
     }
     mistakes = [f"{c.truth} → {c.answer} {c.images}×" for c in evaluation.confusions()]
     return rows | {"confused": mistakes or "none"}
+
+
+def doubts(evaluation: "Evaluation", coverage: float | None) -> dict[str, str | list[str]]:
+    """What the model refuses, what its confidence is worth, and how it meets unknown images."""
+    answered = ~evaluation.rejected
+    rows: dict[str, str | list[str]] = {
+        "rejected": _refused(evaluation.rejected)
+        + (
+            f"; of the others {percent(evaluation.correct[answered].mean())} are right"
+            if answered.any()
+            else ""
+        ),
+        "selective": f"AURC {evaluation.aurc:.4f}"
+        + _told("right answers from wrong ones", evaluation.errors_told),
+    }
+    if coverage is not None:
+        rows["coverage"] = (
+            f"of the most confident {percent(coverage)} of the answers "
+            f"{percent(evaluation.accuracy_at(coverage))} are right"
+        )
+    if (unknown := evaluation.unknown) is not None:
+        rows["unknown"] = f"n = {len(unknown.rejected):,}, {_refused(unknown.rejected)}" + _told(
+            "known images from them", evaluation.unknown_told
+        )
+    return rows
+
+
+def _refused(rejected: "NDArray[np.bool_]") -> str:
+    share = rejected.mean() if len(rejected) else 0.0
+    return f"{percent(share)} answered by 'I don't know'"
+
+
+def _told(kinds: str, told: "Told | None") -> str:
+    if told is None:
+        return ""
+    return f"; telling {kinds}: AUROC {percent(told.auroc)}, FPR95 {percent(told.fpr95)}"

@@ -40,7 +40,7 @@ class FeatureMap:
 
     def __call__(self, features: Tensor) -> Tensor:
         if self.projection is not None:
-            features = _projected(self.projection, features)
+            features = projected(self.projection, features)
         if self.mean is not None:
             features = features - self.mean
         if self.matrix is not None:
@@ -70,7 +70,7 @@ class KernelSpace:
         """The map made from rows (n, d) with class numbers (n,)."""
         if self.name == "raw":
             return FeatureMap(self.projection)
-        rows = features if self.projection is None else _projected(self.projection, features)
+        rows = features if self.projection is None else projected(self.projection, features)
         mean = rows.mean(0)
         if not bool(((rows - mean).norm(dim=1) > _tiny(rows)).any()):
             # One distinct row: it is its own mean, and nothing would be left of it.
@@ -120,7 +120,8 @@ def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
     return whitening
 
 
-def _projected(projection: Projection, features: Tensor) -> Tensor:
+def projected(projection: Projection, features: Tensor) -> Tensor:
+    """Unit rows of what the projection makes of rows (m, d); it must keep their number."""
     rows = projection(features)
     if rows.ndim != 2 or len(rows) != len(features):
         raise DataError(

@@ -5,8 +5,8 @@
 with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, and φ raw or a projection that
 was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ where it
 measured better (docs/defaults.md): V = Y − softmax(gain · s f W), so that far from all shots the
-answer falls back to the text, as far as held-out shots found the text trustworthy; φ whitened;
-η = 0.
+answer falls back to the text, as far as held-out shots found the text trustworthy, with V = 0 for
+classes that have no shot; φ whitened; η = 0.
 """
 
 from __future__ import annotations

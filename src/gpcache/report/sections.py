@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache import metrics
-from gpcache.evaluation import Evaluation
+from gpcache.evaluation import Evaluation, Told
 from gpcache.report.content import Embedding, Report
 from gpcache.report.drawing import class_colours, to_page
 from gpcache.report.markup import (
@@ -37,6 +37,7 @@ from gpcache.report.projection import flatten
 _WORST_CONFUSIONS = 20
 _BEST_SETTINGS = 10
 _MOST_REFUSED = 1000
+_COVERAGES = (0.95, 0.9, 0.8)
 
 _MEANINGS = {
     "beta": "β, sharpness of the kernel",
@@ -188,17 +189,16 @@ def confidence(report: Report, evaluation: Evaluation) -> str:
         name="reliability",
         alternative=f"Reliability diagram, expected calibration error {percent(evaluation.ece)}",
     )
-    coverage, risk = metrics.risk_coverage(evaluation.confidence, evaluation.correct)
-    most = int(np.searchsorted(coverage, 0.8 - 1e-9))
     areas = [
-        f"AURC {metrics.aurc(one.confidence, one.correct):.4f} ({_source(one)})"
+        f"AURC {one.aurc:.4f} ({_source(one)})"
         for one in (report.test, report.held_out)
         if one is not None
     ]
     curve = to_page(
         risk_coverage_figure(report.test, report.held_out),
         name="risk",
-        alternative=f"Risk–coverage curve, risk {percent(risk[-1])} when all images are answered",
+        alternative=f"Risk–coverage curve, risk {percent(1 - evaluation.accuracy)} when all images "
+        "are answered",
     )
     return (
         '<div class="columns">'
@@ -210,10 +210,33 @@ def confidence(report: Report, evaluation: Evaluation) -> str:
         + figure(
             curve,
             f"Risk against coverage: refusing the least confident fifth takes the errors from "
-            f"{percent(risk[-1])} to {percent(risk[most])}. {'; '.join(areas)}.",
+            f"{percent(1 - evaluation.accuracy)} to {percent(1 - evaluation.accuracy_at(0.8))}. "
+            f"{'; '.join(areas)}.",
         )
         + "</div>"
+        + _doubts(evaluation)
     )
+
+
+def _doubts(evaluation: Evaluation) -> str:
+    """What the confidence is worth where answers may be refused, and how unknown images fare."""
+    lines = [
+        (f"right among the most confident {percent(share)}", percent(evaluation.accuracy_at(share)))
+        for share in _COVERAGES
+    ]
+    lines += _told("right answers from wrong ones", evaluation.errors_told)
+    if evaluation.unknown is not None:
+        refused = evaluation.unknown.rejected
+        lines.append(("unknown images refused", f"{int(refused.sum())} of {len(refused)}"))
+        lines += _told("known images from unknown ones", evaluation.unknown_told)
+    return f'<p class="note">{_source(evaluation)}.</p>{pairs(lines)}'
+
+
+def _told(kinds: str, told: Told | None) -> list[tuple[str, str]]:
+    if told is None:
+        return []
+    figures = f"AUROC {percent(told.auroc)}, FPR95 {percent(told.fpr95)}"
+    return [(f"telling {kinds}", figures)]
 
 
 def feature_map(embedding: Embedding) -> str:

@@ -1,5 +1,6 @@
 """Image–image similarity learned from unlabelled images."""
 
+from gpcache.similarity.facts import ProjectionFacts
 from gpcache.similarity.loss import contrastive_loss
 from gpcache.similarity.options import ProjectionOptions
 from gpcache.similarity.projection import SimilarityProjection
@@ -7,6 +8,7 @@ from gpcache.similarity.train import learn_projection
 from gpcache.similarity.whitening import whitening_projection
 
 __all__ = [
+    "ProjectionFacts",
     "ProjectionOptions",
     "SimilarityProjection",
     "contrastive_loss",

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
 from gpcache import __version__
-from gpcache.encoders import Encoder
-from gpcache.errors import DataError, EncoderError, ModelFileError
-from gpcache.persistence import check_place, load_folder, save_folder
+from gpcache.errors import DataError, ModelFileError
+from gpcache.persistence import CONFIG, check_place, load_folder, save_folder
+from gpcache.similarity.facts import ProjectionFacts
 from gpcache.similarity.projection import SimilarityProjection
 
 KIND = "similarity projection"
-
-Source = Literal["contrastive", "whitening"]
-
-
-@dataclass(frozen=True)
-class ProjectionFacts:
-    """Where a projection came from.
-
-    `change` is how far it turns those images' features; `transductive` that they are the images
-    that are to be judged.
-    """
-
-    source: Source
-    encoder: str
-    fingerprint: str
-    images: int
-    views: int
-    change: float
-    transductive: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
-    history: list[float] = field(default_factory=list)
-
-    def require_encoder(self, encoder: Encoder) -> None:
-        """Refuse an encoder other than the one whose features were projected."""
-        if encoder.fingerprint != self.fingerprint:
-            raise EncoderError(
-                f"The projection was learned on features of {self.encoder!r} (fingerprint "
-                f"{self.fingerprint[:12]}), not of {encoder.name!r} ({encoder.fingerprint[:12]}): "
-                "learn one for this encoder with gpcache project."
-            )
 
 
 def save_projection(
@@ -68,20 +38,39 @@ def save_projection(
 def check_projection_place(folder: str | Path) -> None:
     """Refuse a place that holds something other than a projection, such as a classifier."""
     place = check_place(folder)
-    if place.exists() and any(place.iterdir()) and load_folder(place)[0].get("kind") != KIND:
+    if place.exists() and any(place.iterdir()) and not is_projection(place):
         raise DataError(f"{str(place)!r} is a model of another kind: choose another name.")
 
 
+def is_projection(folder: str | Path) -> bool:
+    """Whether this folder says that it holds a projection, be it damaged or not."""
+    try:
+        config = json.loads((Path(folder) / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and config.get("kind") == KIND
+
+
 def load_projection(folder: str | Path) -> tuple[SimilarityProjection, ProjectionFacts]:
-    """Read a projection folder; nothing of a damaged one or of another kind is used."""
+    """Read a projection folder; nothing of a damaged one or of another kind is used.
+
+    The projection also carries its facts, so that an estimator or a classifier can tell them.
+    """
     config, arrays = load_folder(folder)
     if config.get("kind") != KIND:
         raise ModelFileError(
             f"{str(folder)!r} is no similarity projection: make one with gpcache project."
         )
     weights = tuple(torch.from_numpy(arrays[name]) for name in sorted(arrays))
-    facts = {name: config[name] for name in ProjectionFacts.__dataclass_fields__}
-    return SimilarityProjection(weights, config["residual"]), ProjectionFacts(**facts)
+    facts = ProjectionFacts(**{name: config[name] for name in ProjectionFacts.__dataclass_fields__})
+    return SimilarityProjection(weights, config["residual"], facts), facts
+
+
+def open_projection(
+    projection: str | Path | SimilarityProjection | None,
+) -> SimilarityProjection | None:
+    """A projection that is given as itself or as its folder."""
+    return load_projection(projection)[0] if isinstance(projection, str | Path) else projection
 
 
 def _card(projection: SimilarityProjection, facts: ProjectionFacts) -> str:

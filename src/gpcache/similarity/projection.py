@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
+from gpcache.similarity.facts import ProjectionFacts
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,11 +21,12 @@ class SimilarityProjection:
     """A linear map of features and unit length; applied to rows (m, d) by a call.
 
     `weights` is a matrix P (d, d), or its factors down (d/q, d) and up (d, d/q), P = up · down.
-    Without the residual φ(f) = normalise(P f).
+    Without the residual φ(f) = normalise(P f). `facts` say where it came from, if that is known.
     """
 
     weights: tuple[Tensor, ...]
     residual: bool = True
+    facts: ProjectionFacts | None = None
 
     def __post_init__(self) -> None:
         shapes = [tuple(weight.shape) for weight in self.weights]
@@ -44,7 +50,13 @@ class SimilarityProjection:
     @property
     def matrix(self) -> Tensor:
         """M (d, d) with φ(f) = normalise(M f + f), as the estimators' `projection` takes it."""
-        return linear_map(self.weights, residual=self.residual) - _eye_like(self.weights[0])
+        product = _product(self.weights)
+        return product if self.residual else product - _eye_like(self.weights[0])
+
+    def require_encoder(self, encoder: Encoder) -> None:
+        """Refuse an encoder other than the one it was learned for, as far as that is known."""
+        if self.facts is not None:
+            self.facts.require_encoder(encoder)
 
     def __call__(self, features: Tensor) -> Tensor:
         if features.shape[-1] != self.dim:
@@ -57,7 +69,7 @@ class SimilarityProjection:
 
 def linear_map(weights: tuple[Tensor, ...], *, residual: bool) -> Tensor:
     """A (d, d) with φ(f) = normalise(A f): P + I with the residual, else P. Differentiable."""
-    product = weights[0] if len(weights) == 1 else weights[1] @ weights[0]
+    product = _product(weights)
     return product + _eye_like(weights[0]) if residual else product
 
 
@@ -86,6 +98,10 @@ def change(projection: SimilarityProjection, features: Tensor) -> float:
     """
     cosines = (unit_rows(features) * projection(features)).sum(1)
     return float((1 - cosines.square()).clamp(min=0).sqrt().mean())
+
+
+def _product(weights: tuple[Tensor, ...]) -> Tensor:
+    return weights[0] if len(weights) == 1 else weights[1] @ weights[0]
 
 
 def _eye_like(weight: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -87,6 +88,7 @@ def learn_projection(
             progress = learner.progress([*progress.history, loss])
             if checkpoint is not None:
                 checkpoint.write(key, progress)
+    _warn_of_collapse(progress.history, options)
     weights = tuple(weight.cpu() for weight in progress.weights)
     return SimilarityProjection(weights, options.residual), progress.history
 
@@ -194,6 +196,18 @@ def _fast_products(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _warn_of_collapse(history: list[float], options: ProjectionOptions) -> None:
+    """Say so where steps that were too long have made all images alike."""
+    chance = math.log(options.neighbours)
+    if history[-1] > max(0.99 * chance, history[0]):
+        warnings.warn(
+            f"The projection collapsed: its loss ended at {history[-1]:.2f}, which is chance "
+            f"({chance:.2f}), so that all images look alike to it. Lower the learning rate "
+            f"({options.learning_rate:g}) or take more images.",
+            stacklevel=3,
+        )
 
 
 def _ensure_memory(original: Tensor, options: ProjectionOptions) -> None:

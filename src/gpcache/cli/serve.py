@@ -1,0 +1,67 @@
+"""`gpcache serve`: the page and the API, on this machine alone."""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpcache.cli.options import DeviceOption, EncoderOption, VerboseOption, printable
+
+
+def serve(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="A model folder to begin with, as pets.gpc."),
+    ] = None,
+    workspace: Annotated[
+        Path | None,
+        typer.Option("--workspace", "-w", metavar="DIR", help="Where photos and changes are kept."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
+    ] = 8765,
+    encoder: EncoderOption = "lite",
+    device: DeviceOption = "auto",
+    _verbose: VerboseOption = False,
+) -> None:
+    """Collect, check, try and grow a model in the browser, and ask it over HTTP.
+
+    Only this machine can reach it, and only with the token in the address that is printed. Changes
+    are kept in the workspace folder; `--encoder` counts only for a new one without a model.
+
+    **Examples**
+
+    - `gpcache serve`
+
+    - `gpcache serve pets.gpc --workspace pets_work --port 8000`
+    """
+    from gpcache.extras import require
+
+    for module in ("fastapi", "uvicorn", "python_multipart"):
+        require(module, "serve", purpose="gpcache serve")
+    from gpcache.web.opening import open_workspace
+    from gpcache.web.server import bind, run
+
+    listener = bind(port)
+    folder = workspace or _own_folder(model)
+    opened = open_workspace(folder, model=model, encoder=encoder, device=device)
+    token = secrets.token_urlsafe(24)
+
+    def started(_: object, address: str) -> None:
+        typer.echo(f"{address}/?token={token}")
+        typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
+
+    asyncio.run(run(opened, token, listener, started))
+
+
+def _own_folder(model: Path | None) -> Path:
+    """The user's own workspace for a model: told apart by where the model lies."""
+    from gpcache.files import sha256
+
+    root = Path(typer.get_app_dir("gpcache")) / "workspaces"
+    if model is None:
+        return root / "default"
+    place = model.resolve()
+    return root / f"{place.name.removesuffix('.gpc')[:80]}-{sha256(str(place).encode())[:8]}"

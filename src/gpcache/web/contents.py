@@ -1,0 +1,213 @@
+"""What a workspace holds, as values: classes and photos, every edit of them, and how to undo it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpcache.errors import DataError
+from gpcache.images.records import ClassNames, plural
+from gpcache.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
+
+MAX_NAME = 200
+MAX_PROMPT = 2_000
+
+
+@dataclass(frozen=True)
+class ClassEntry:
+    """A class, and the sentences about it on lines of their own; None is what its name gives."""
+
+    name: str
+    prompt: str | None = None
+
+    def sentences(self, templates: Sequence[str]) -> tuple[str, ...]:
+        """What the text encoder is told of the class; {} stands for its name."""
+        lines = templates if self.prompt is None else self.prompt.splitlines()
+        name = clean_class_name(self.name)
+        return tuple(line.strip().replace("{}", name) for line in lines if line.strip())
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo: what it was called, its class (None in the pool), the hash of its content."""
+
+    id: str
+    name: str
+    label: str | None
+    hash: str
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Classes in the order of their making and photos by id; edits give a new value."""
+
+    classes: tuple[ClassEntry, ...] = ()
+    photos: Mapping[str, Photo] = field(default_factory=dict)
+
+    def labelled(self) -> list[Photo]:
+        """The photos that the model learns from."""
+        return [photo for photo in self.photos.values() if photo.label is not None]
+
+    def pool(self) -> list[Photo]:
+        """The photos that have no label yet."""
+        return [photo for photo in self.photos.values() if photo.label is None]
+
+    def class_names(self) -> list[str]:
+        return [entry.name for entry in self.classes]
+
+    def prompts(self, templates: Sequence[str] | None) -> Prompts | None:
+        """What the text encoder is told; None for a workspace that does without text."""
+        if templates is None or not self.classes:
+            return None
+        sentences = tuple(entry.sentences(templates) for entry in self.classes)
+        return Prompts(tuple(self.class_names()), sentences)
+
+    # Edits.
+
+    def with_class(self, name: str, prompt: str | None = None) -> Contents:
+        """One more class."""
+        entry = ClassEntry(class_name(name), _prompt(prompt))
+        self._refuse_twin(entry.name, self.class_names())
+        return replace(self, classes=(*self.classes, entry))
+
+    def with_changed_class(
+        self, name: str, new_name: str | None = None, prompt: str | None = None
+    ) -> Contents:
+        """A class by another name, or with another prompt; an empty one is that of its name."""
+        old = self.entry(name)
+        fresh = old.name if new_name is None else class_name(new_name)
+        self._refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
+        entry = ClassEntry(fresh, old.prompt if prompt is None else _prompt(prompt))
+        classes = tuple(entry if one is old else one for one in self.classes)
+        members = [photo.id for photo in self.labelled() if photo.label == old.name]
+        return replace(self, classes=classes).with_labels(members, fresh)
+
+    def without_class(self, name: str) -> Contents:
+        """A class less, and its photos with it."""
+        gone = self.entry(name)
+        photos = {key: one for key, one in self.photos.items() if one.label != gone.name}
+        return Contents(tuple(one for one in self.classes if one is not gone), photos)
+
+    def with_photos(self, photos: Iterable[Photo]) -> Contents:
+        """More photos; a name that is taken gets a number, because models go by names."""
+        found = dict(self.photos)
+        taken = {photo.name for photo in found.values()}
+        for photo in photos:
+            name = _free_name(photo.name, taken)
+            taken.add(name)
+            found[photo.id] = replace(photo, name=name)
+        return replace(self, photos=found)
+
+    def with_labels(self, ids: Sequence[str], label: str) -> Contents:
+        """The same photos, these of another class."""
+        self._require(ids)
+        name = self.entry(label).name if ids else label
+        changed = {key: replace(self.photos[key], label=name) for key in ids}
+        return replace(self, photos={**self.photos, **changed})
+
+    def without_photos(self, ids: Sequence[str]) -> Contents:
+        """The other photos."""
+        self._require(ids)
+        gone = set(ids)
+        return replace(self, photos={k: one for k, one in self.photos.items() if k not in gone})
+
+    def entry(self, name: str) -> ClassEntry:
+        """The class of this name."""
+        wanted = unicodedata.normalize("NFC", name)
+        for entry in self.classes:
+            if entry.name == wanted:
+                return entry
+        raise DataError(f"There is no class {name[:MAX_NAME]!r} here: add it first.")
+
+    def _require(self, ids: Sequence[str]) -> None:
+        for key in ids:
+            if key not in self.photos:
+                raise DataError(f"There is no photo {key[:MAX_NAME]!r} here: it may be gone.")
+
+    def _refuse_twin(self, name: str, others: Sequence[str]) -> None:
+        if name in others:
+            raise DataError(f"There is a class {name!r} already.")
+        names = ClassNames()
+        for one in (*others, name):
+            names.add(one)  # refuses names that differ only in case
+
+
+# Undo.
+
+
+@dataclass(frozen=True)
+class Step:
+    """How to take one change back: the classes and the photos that were different before it."""
+
+    what: str
+    classes: tuple[ClassEntry, ...]
+    photos: Mapping[str, Photo | None]
+
+    @classmethod
+    def between(cls, before: Contents, after: Contents, what: str) -> Step:
+        keys = before.photos.keys() | after.photos.keys()
+        old, new = before.photos.get, after.photos.get
+        return cls(what, before.classes, {k: old(k) for k in sorted(keys) if old(k) != new(k)})
+
+    def undone(self, contents: Contents) -> Contents:
+        """The contents before the change."""
+        photos = {**contents.photos, **self.photos}
+        kept = {key: one for key, one in photos.items() if one is not None}
+        return Contents(self.classes, dict(sorted(kept.items(), key=lambda pair: order(pair[0]))))
+
+
+def order(key: str) -> int:
+    """Photos stand in the order of their coming."""
+    return int(key.removeprefix("p"))
+
+
+def class_name(name: str) -> str:
+    """A class name as it is kept: composed (NFC), printable, not empty, not endless."""
+    text = " ".join(unicodedata.normalize("NFC", name).split())
+    if not clean_class_name(text) or not all(one.isprintable() for one in text):
+        raise DataError("A class needs a name of printable characters.")
+    if len(text) > MAX_NAME:
+        raise DataError(f"A class name may have {MAX_NAME} characters, this one has {len(text)}.")
+    return text
+
+
+def file_name(name: str) -> str:
+    """What an uploaded file is called, as text on one line that names no place."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    text = "".join(one if one.isprintable() else "�" for one in last).strip()
+    return text[-MAX_NAME:] or "photo"
+
+
+def default_prompt(entry: ClassEntry, templates: Sequence[str] | None) -> str:
+    """The sentences of a class as the page shows them."""
+    return "\n".join(entry.sentences(templates or DEFAULT_TEMPLATES))
+
+
+def counted(ids: Sequence[Any]) -> str:
+    """So many photos, for a sentence."""
+    return plural(len(ids), "photo")
+
+
+def _prompt(prompt: str | None) -> str | None:
+    if prompt is None or not prompt.strip():
+        return None
+    if len(prompt) > MAX_PROMPT:
+        raise DataError(f"A prompt may have {MAX_PROMPT} characters, this has {len(prompt)}.")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise DataError("A prompt must be text: it holds half of a character.") from None
+    return prompt
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    stem, dot, suffix = name.rpartition(".")
+    number = 2
+    while (free := f"{stem} ({number}){dot}{suffix}" if dot else f"{name} ({number})") in taken:
+        number += 1
+    return free

@@ -1,0 +1,151 @@
+"""Who gets in: host, origin, token and size are checked before anything of a body is read."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpcache.images.decode import POLICY
+from gpcache.web.metrics import Metrics
+from gpcache.web.uploads import MAX_FILES
+
+HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:(\d{1,5}))?")
+MAX_JSON = 1_000_000
+MAX_INFER = 64_000_000
+# Boundaries, headers and fields around the files.
+MAX_MULTIPART = MAX_FILES * (POLICY.max_bytes + 10_000)
+# Bodies that may be under way at once, in bytes: they wait on disk.
+MAX_INCOMING = 4_000_000_000
+
+SECURITY = {
+    # Pictures that the page itself holds, such as one about to be sent, are blobs.
+    "content-security-policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """An ASGI layer around the whole application."""
+
+    def __init__(self, app: ASGIApp, *, token: str, metrics: Metrics) -> None:
+        self._app = app
+        self._token = token
+        self._metrics = metrics
+        self._incoming = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def sealed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        length = _length(headers)
+        refusal = self._refusal(scope, headers, length)
+        try:
+            if refusal is not None:
+                await refusal(scope, receive, sealed)
+                return
+            self._incoming += length or 0
+            try:
+                await self._app(scope, receive, sealed)
+            finally:
+                self._incoming -= length or 0
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            seconds = time.perf_counter() - start
+            self._metrics.request(scope["method"], route, status, seconds)
+
+    def _refusal(self, scope: Scope, headers: Headers, length: int | None) -> Response | None:
+        host = HOSTS.fullmatch(headers.get("host", ""))
+        if host is None:
+            return _no(403, "This server answers only to 127.0.0.1 and localhost.")
+        origin = headers.get("origin")
+        if origin is not None and origin != f"http://{headers['host']}":
+            return _no(403, "A page from elsewhere may not use this server.")
+        cookie = f"gpcache-{host[3] or 80}"
+        if scope["path"] == "/" and scope["method"] == "GET":
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+            if given is not None and self._is_token(given[0]):
+                to_page = RedirectResponse("/", status_code=303)
+                to_page.set_cookie(cookie, self._token, httponly=True, samesite="strict")
+                return to_page
+        if not self._is_token(_token(headers, cookie)):
+            answer = _no(
+                401,
+                "This needs the token of the running server: open the address that "
+                "'gpcache serve' printed, or send 'Authorization: Bearer TOKEN'.",
+            )
+            answer.headers["www-authenticate"] = "Bearer"
+            return answer
+        return self._size_refusal(scope, headers, length)
+
+    def _size_refusal(self, scope: Scope, headers: Headers, length: int | None) -> Response | None:
+        if length is None:
+            if "transfer-encoding" in headers or "content-length" in headers:
+                return _no(411, "Say how long the body is, in a header Content-Length.")
+            return None
+        limit = _limit(scope["path"], headers.get("content-type", ""))
+        if length > limit:
+            return _no(
+                413,
+                f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are taken "
+                "here: send less at once.",
+            )
+        if self._incoming + length > MAX_INCOMING:
+            answer = _no(503, "Too much is being uploaded at once: try again in 5 seconds.")
+            answer.headers["retry-after"] = "5"
+            return answer
+        return None
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+
+def _no(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status)
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    given = headers.get("content-length", "")
+    return int(given) if given.isascii() and given.isdigit() else None
+
+
+def _limit(path: str, kind: str) -> int:
+    kind = kind.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return MAX_MULTIPART
+    if kind.startswith("image/") or kind == "application/octet-stream":
+        return POLICY.max_bytes
+    return MAX_INFER if path.endswith("/infer") else MAX_JSON
+
+
+def _token(headers: Headers, cookie: str) -> str:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip()
+    # By hand, because one odd cookie of another local server ends Python's own parser.
+    pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == cookie), "")

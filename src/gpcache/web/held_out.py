@@ -1,0 +1,228 @@
+"""What a model says of its own photos, each held out, and which of them look suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.audit.copies import Copy, copy_findings, find_copies, left_out_together
+from gpcache.audit.findings import Finding
+from gpcache.audit.judge import Judge
+from gpcache.audit.rows import LabelledRows
+from gpcache.audit.verdicts import label_findings, outlier_findings
+from gpcache.evaluation import Evaluation
+from gpcache.gp import ExactPrecision
+from gpcache.gp.fusion import fuse
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.trained import TrainedCacheMixin
+from gpcache.metrics import reliability
+from gpcache.prediction import HeldOutScores
+from gpcache.probability import certainty, max_probability
+from gpcache.web.contents import Photo
+
+# Photos of one burst, and copies, would give each other away.
+AT_ONCE = "leave-one-out in closed form, bursts and copies left out together, at the numbers in use"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The photos (n) of a model in its order, and what it says of each without it.
+
+    `probabilities` (n, c), `novelty` (n,) and `counted` (n,): only those count whose class has a
+    photo outside their burst. `scores` are what new photos are judged beside.
+    """
+
+    photos: Sequence[Photo]
+    classes: Sequence[str]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    novelty: NDArray[np.float64]
+    counted: NDArray[np.bool_]
+    protocol: str
+    scores: HeldOutScores
+    copies: Sequence[Copy]
+    findings: Sequence[Finding]
+
+    @classmethod
+    def of(
+        cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOut | None = None
+    ) -> HeldOut:
+        """Leave every photo of a fitted model out; `before` is what was found at the last time."""
+        shots = model._shots
+        features = shots.features.float().cpu()
+        rows = LabelledRows(
+            features=features,
+            labels=np.array([photo.label for photo in photos]),
+            groups=[photo.group for photo in photos],
+            hashes=[photo.hash for photo in photos],
+            names=[photo.name for photo in photos],
+            numbers=list(range(len(photos))),
+            unlabelled=0,
+        )
+        copies: Sequence[Copy] = ()
+        if before is not None and rows.hashes == [photo.hash for photo in before.photos]:
+            copies = before.copies  # another label or text makes no copy
+        elif len(photos) > 1:
+            copies = find_copies(rows)
+        sets = left_out_together(rows.groups, copies)
+        labels = shots.labels.cpu()
+        counted = _counted(labels, sets)
+        closed = _closed_form(model)
+        probabilities, novelty, protocol, scores = (
+            _at_once(model, sets, counted) if closed else _in_folds(model)
+        )
+        known = counted & torch.isfinite(probabilities).all(1)
+        # Where nothing can be known, the judge is told so by equal shares.
+        probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
+        judge = Judge(
+            classes=model.classes_,
+            labels=labels,
+            sets=sets,
+            counted=known,
+            precision=model._model.precision,  # type: ignore[arg-type]  # verdicts do not ask it
+            logits=probabilities.log(),
+            variance=novelty.nan_to_num(nan=1.0),
+            scale=1.0,
+        )
+        findings = [
+            *label_findings(rows, judge),
+            *copy_findings(rows, copies),
+            *outlier_findings(rows, judge),
+        ]
+        return cls(
+            photos,
+            [str(name) for name in model.classes_],
+            labels.numpy(),
+            probabilities.numpy(),
+            novelty.numpy(),
+            known.numpy(),
+            protocol,
+            scores,
+            copies,
+            findings,
+        )
+
+    def evaluation(self) -> Evaluation | None:
+        """The figures; None where no photo could be held out."""
+        rows = np.flatnonzero(self.counted)
+        if not len(rows) or len(self.classes) < 2:
+            return None
+        return Evaluation(
+            data="the photos of the workspace",
+            protocol=self.protocol,
+            class_names=self.classes,
+            names=[self.photos[row].name for row in rows.tolist()],
+            labels=self.labels[rows],
+            probabilities=self.probabilities[rows],
+            uncertainty=self.novelty[rows],
+            rejected=np.zeros(len(rows), dtype=bool),
+        )
+
+    def summary(self) -> dict[str, Any] | None:
+        """The figures of a line."""
+        found = self.evaluation()
+        if found is None:
+            return None
+        return {
+            "protocol": found.protocol,
+            "n": len(found),
+            "accuracy": found.accuracy,
+            "interval": list(found.interval),
+            "ece": found.ece,
+            "nll": found.nll,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """All there is to say, as JSON holds it; or why nothing can be said yet."""
+        found, summary = self.evaluation(), self.summary()
+        if found is None or summary is None:
+            return {"why": self._why()}
+        table = reliability(found.probabilities, found.labels)
+        bins = zip(table.confidence, table.accuracy, table.count, strict=True)
+        rows = np.flatnonzero(self.counted)
+        cells: dict[str, list[str]] = {}
+        for row, answer in zip(rows.tolist(), found.predicted.tolist(), strict=True):
+            cells.setdefault(f"{self.labels[row]},{answer}", []).append(self.photos[row].id)
+        return summary | {
+            "reliability": [
+                {"confidence": float(said), "accuracy": float(right), "count": int(count)}
+                for said, right, count in bins
+                if count
+            ],
+            "classes": list(self.classes),
+            "confusion": found.confusion_matrix().tolist(),
+            "cells": cells,
+            "suspects": [self._suspect(finding) for finding in self.findings],
+        }
+
+    def flags(self) -> dict[str, list[str]]:
+        """What is to be marked on photos, by id."""
+        found: dict[str, set[str]] = {}
+        for copy in self.copies:
+            for row in (copy.row, copy.other):
+                kind = "duplicate" if copy.exact else "burst"
+                found.setdefault(self.photos[row].id, set()).add(kind)
+        for finding in self.findings:
+            if finding.kind in ("label", "leak"):
+                found.setdefault(self.photos[finding.row].id, set()).add("suspect")
+            elif finding.kind == "outlier":
+                found.setdefault(self.photos[finding.row].id, set()).add("outlier")
+        return {key: sorted(kinds) for key, kinds in found.items()}
+
+    def _suspect(self, finding: Finding) -> dict[str, Any]:
+        photo = self.photos[finding.row]
+        return {
+            "id": photo.id,
+            "kind": finding.kind,
+            "reason": finding.sentence,
+            "label": photo.label,
+            "suggested": None if finding.suggestion is None else str(finding.suggestion),
+            "probability": finding.probability,
+        }
+
+    def _why(self) -> str:
+        if len(self.classes) < 2:
+            return "There is one class: add another, and photos to it."
+        return "No class has two photos that can be left out in turn: add more photos."
+
+
+def _closed_form(model: CacheClassifier) -> bool:
+    """Whether photos can be left out at once: no label has shaped the space or the keys."""
+    exact = isinstance(model._model.precision, ExactPrecision)
+    return exact and not (isinstance(model, TrainedCacheMixin) or model._recipe.space.sees_labels)
+
+
+_Found = tuple[Tensor, Tensor, str, HeldOutScores]
+
+
+def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
+    """Probabilities (n, c) and variances (n,) of the shots without their sets, in closed form."""
+    precision, choice = model._model.precision, model._choice
+    mean, variance = precision.leave_out(sets.to(precision.keys.device))
+    text = model._shots.zero_shot
+    logits = fuse(text, mean, variance, alpha=choice.alpha, eta=choice.eta, gain=choice.gain)
+    probabilities = model._calibration.probabilities(logits).double().cpu()
+    novelty = variance[:, 0].double().cpu()
+    highest = max_probability(logits.cpu().numpy(), temperature=model.temperature_)
+    scores = HeldOutScores(np.stack([certainty(novelty.numpy()), highest])[:, counted.numpy()])
+    return probabilities, novelty, AT_ONCE, scores
+
+
+def _in_folds(model: CacheClassifier) -> _Found:
+    """The same where labels shaped the space: it is learned anew in folds, which takes longer."""
+    report = model.loo_
+    novelty = torch.from_numpy(model.held_out_novelty_.copy())
+    probabilities = torch.from_numpy(report.probabilities.copy())
+    return probabilities, novelty, report.protocol, HeldOutScores.of(model)
+
+
+def _counted(labels: Tensor, sets: Tensor) -> Tensor:
+    """Rows (n,) whose class has a row in another set."""
+    pairs = torch.unique(torch.stack([labels, sets], 1), dim=0)
+    return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] > 1

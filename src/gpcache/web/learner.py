@@ -1,0 +1,261 @@
+"""The model of a workspace: it follows the contents by exact updates, and answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from gpcache.encoders import Encoder
+from gpcache.errors import DataError
+from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
+from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.conformal import conformal_sets
+from gpcache.probability import max_probability
+from gpcache.prompts import Prompts, text_weights
+from gpcache.suggest import suggest
+from gpcache.web.contents import Contents, Photo
+from gpcache.web.held_out import HeldOut
+
+# Up to so many photos all numbers are chosen anew at every change: it takes a blink.
+FEW = 64
+# Beyond, they are when the photos have become so many times as many, or as few.
+GROWN = 1.5
+# What text vectors may differ by when they are encoded in other company.
+ROUNDING = 1e-6
+
+Rows = NDArray[np.float32]
+
+
+class Answer(NamedTuple):
+    """What the model says of one photo; `why` holds row numbers and their shares.
+
+    `note` says why no label could be ruled out.
+    """
+
+    probabilities: NDArray[np.float64]
+    uncertainty: float
+    familiarity: float
+    plausible: list[str] | None
+    why: list[tuple[int, float]]
+    note: str = ""
+
+
+class Texts:
+    """Text vectors of classes; what was encoded once is known."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._known: dict[tuple[str, ...], Rows] = {}
+
+    def prior(self, prompts: Prompts) -> TextPrior:
+        """What the text says of each class."""
+        pairs = dict(zip(prompts.class_names, prompts.sentences, strict=True))
+        fresh = {name: told for name, told in pairs.items() if told not in self._known}
+        if fresh:
+            vectors = text_weights(self._encoder, Prompts(tuple(fresh), tuple(fresh.values())))
+            self._known |= dict(zip(fresh.values(), vectors, strict=True))
+        rows = np.stack([self._known[told] for told in pairs.values()])
+        return TextPrior(prompts.class_names, rows, self._encoder.logit_scale)
+
+
+class Learner:
+    """A fitted model, the photos it was fitted on in its own order, and how it changes.
+
+    In the centred space no label shapes the kernel, so every figure follows every change exactly
+    and at once. A model that the workspace began with keeps its own settings.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        templates: Sequence[str] | None,
+        features: Callable[[str], Rows],
+        template: CacheClassifier | None = None,
+        *,
+        device: Any = "auto",
+    ) -> None:
+        self._texts = texts
+        self._templates = templates
+        self._features = features
+        self._template = template or GPCacheClassifier(kernel_space="centred", device=device)
+        self._device = device
+        self.model: FeatureClassifier | None = None
+        self.photos: list[Photo] = []
+        self._held_out: HeldOut | None = None
+        self._last: HeldOut | None = None
+        self._fitted_on = 0
+
+    def begin(self, model: CacheClassifier, photos: Sequence[Photo]) -> None:
+        """Take a model that was fitted before, on these photos in this order."""
+        self.model, self.photos, self._held_out = model, list(photos), None
+        self._fitted_on = len(photos)
+
+    def follow(self, contents: Contents) -> None:
+        """Become the model of these contents."""
+        wanted = contents.labelled()
+        prior = self.prior(contents)
+        if not wanted:
+            self._fit_text(prior)
+        elif self._is_of(wanted, prior):
+            return
+        elif self._can_update(wanted):
+            self._update({photo.id: photo for photo in wanted}, prior)
+        else:
+            self.fit(contents)
+
+    def fit(self, contents: Contents) -> None:
+        """Choose all numbers anew on these contents, which hold a photo."""
+        wanted, prior = contents.labelled(), self.prior(contents)
+        model = clone(self._template).set_params(text_prior=prior)
+        rows = np.stack([self._features(photo.hash) for photo in wanted])
+        self.model = model.fit(rows, [str(photo.label) for photo in wanted])
+        self.photos, self._held_out, self._fitted_on = wanted, None, len(wanted)
+
+    def prior(self, contents: Contents) -> TextPrior | None:
+        """What the text says of the classes; None without text or classes."""
+        prompts = contents.prompts(self._templates)
+        return None if prompts is None else self._texts.prior(prompts)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the numbers were chosen on far fewer photos, or far more."""
+        n, then = len(self.photos), self._fitted_on
+        return n > FEW and not then / GROWN <= n <= then * GROWN
+
+    # Answers.
+
+    def held_out(self) -> HeldOut | None:
+        """What the model says of its own photos; None before there is one to ask."""
+        if self._held_out is None and isinstance(self.model, CacheClassifier):
+            self._held_out = HeldOut.of(self.model, self.photos, self._last)
+            self._last = self._held_out
+        return self._held_out
+
+    def answer(self, features: Rows, *, why: int, error: float) -> list[Answer]:
+        """What the model says of rows (m, dim); `error` is that of the plausible sets, 0: none."""
+        model = self.ready()
+        probabilities = model.predict_proba(features)
+        m = len(features)
+        held_out = self.held_out()
+        if held_out is None or not isinstance(model, CacheClassifier):
+            doubt = 1 - probabilities.max(1)
+            return [
+                Answer(row, float(d), np.nan, None, [])
+                for row, d in zip(probabilities, doubt, strict=True)
+            ]
+        novelty = model.novelty(features)
+        highest = max_probability(model.logits(features), temperature=model.temperature_)
+        familiarity = held_out.scores.familiarity(novelty, highest)
+        reasons: list[list[tuple[int, float]]] = [[] for _ in range(m)]
+        if why:
+            told = model.explain(features, top=min(why, len(self.photos)))
+            reasons = [
+                list(zip(rows.tolist(), shares.tolist(), strict=True))
+                for rows, shares in zip(told.shots, told.shares, strict=True)
+            ]
+        plausible: list[list[str] | None] = [None] * m
+        note = ""
+        if error and held_out.counted.any():
+            sets = conformal_sets(model, features, error=error)
+            plausible = [[str(name) for name in names] for names in sets.labels]
+            note = sets.note
+        parts = zip(probabilities, novelty, familiarity, plausible, reasons, strict=True)
+        return [
+            Answer(p, float(n), float(f), names, drove, note) for p, n, f, names, drove in parts
+        ]
+
+    def by_text(self, features: Rows, contents: Contents) -> tuple[list[str], NDArray[np.float64]]:
+        """Classes, and what their text alone says of rows (m, dim)."""
+        prior = self.prior(contents)
+        if prior is None:
+            raise DataError("There is no text to go by: add a class first.")
+        model = self._zero_shot(prior)
+        return [str(name) for name in model.classes_], model.predict_proba(features)
+
+    def suggest(self, pool: Rows, count: int) -> list[int]:
+        """Rows of the pool (m, dim) to label next, the best first."""
+        model = self.model if isinstance(self.model, CacheClassifier) else None
+        rows: list[int] = suggest(pool, min(count, len(pool)), model=model).rows.tolist()
+        return rows
+
+    def ready(self) -> FeatureClassifier:
+        """The fitted model, or the sentence that there is none."""
+        if self.model is None:
+            raise DataError("There is nothing to choose between yet: add classes or photos first.")
+        return self.model
+
+    # Inside.
+
+    def _zero_shot(self, prior: TextPrior) -> ZeroShotClassifier:
+        model = ZeroShotClassifier(text_prior=prior, device=self._device)
+        return model.fit(prior.vectors, [str(name) for name in prior.class_names])
+
+    def _fit_text(self, prior: TextPrior | None) -> None:
+        self.model = None if prior is None else self._zero_shot(prior)
+        self.photos, self._held_out, self._fitted_on = [], None, 0
+
+    def _is_of(self, wanted: Sequence[Photo], prior: TextPrior | None) -> bool:
+        """Whether the model is that of these photos and this text already."""
+        return (
+            isinstance(self.model, CacheClassifier)
+            and list(wanted) == self.photos
+            and _same(self.model.text_prior, prior)
+        )
+
+    def _can_update(self, wanted: Sequence[Photo]) -> bool:
+        staying = {photo.id for photo in self.photos} & {photo.id for photo in wanted}
+        return isinstance(self.model, CacheClassifier) and len(wanted) > FEW and bool(staying)
+
+    def _update(self, wanted: dict[str, Photo], prior: TextPrior | None) -> None:
+        """Remove, relabel and add what differs: exact, and cheap."""
+        model = self.model
+        assert isinstance(model, CacheClassifier)
+        before = model.text_prior
+        with warnings.catch_warnings():
+            # A whitening is kept until the photos have outgrown it.
+            warnings.filterwarnings("ignore", message="The whitening stays")
+            gone = [
+                row
+                for row, photo in enumerate(self.photos)
+                if photo.id not in wanted
+                or (prior is None and wanted[photo.id].label != photo.label)
+            ]
+            if gone:
+                model.remove(gone)
+                left = set(gone)
+                self.photos = [p for row, p in enumerate(self.photos) if row not in left]
+            fresh = None if prior is None or _same(before, prior) else prior
+            if fresh is not None:
+                model.set_text(_both(before, fresh))
+            moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
+            if moved:
+                model.relabel(moved, [str(wanted[self.photos[row].id].label) for row in moved])
+            known = {photo.id for photo in self.photos}
+            new = [photo for key, photo in wanted.items() if key not in known]
+            if new:
+                rows = np.stack([self._features(photo.hash) for photo in new])
+                model.add(rows, [str(photo.label) for photo in new])
+            if fresh is not None:
+                model.set_text(fresh)
+        self.photos = [wanted[photo.id] for photo in self.photos] + new
+        self._held_out = None
+
+
+def _same(one: TextPrior | None, other: TextPrior | None) -> bool:
+    """Whether two texts differ by no more than rounding."""
+    if one is None or other is None or set(one.class_names) != set(other.class_names):
+        return one is other
+    apart = one.aligned(one.classes) - other.aligned(one.classes)
+    return bool(np.abs(apart).max() < ROUNDING)
+
+
+def _both(one: TextPrior, other: TextPrior) -> TextPrior:
+    """The classes of both, so that photos can move from the one's to the other's."""
+    vectors = dict(zip(one.class_names, one.vectors, strict=True))
+    vectors |= dict(zip(other.class_names, other.vectors, strict=True))
+    return TextPrior(list(vectors), np.stack(list(vectors.values())), other.logit_scale)

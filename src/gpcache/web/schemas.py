@@ -1,0 +1,235 @@
+"""What goes over the wire: the bodies of requests, and the shapes of answers for the OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpcache.web.uploads import MAX_FILES
+
+Name = Annotated[str, Field(max_length=1_000)]
+Ids = Annotated[list[Name], Field(min_length=1, max_length=100_000)]
+
+
+class Body(BaseModel):
+    """A body of a change; `revision` is the state that it was decided on."""
+
+    model_config = ConfigDict(extra="forbid")
+    revision: Annotated[int, Field(ge=0)] | None = None
+
+
+class NewClass(Body):
+    """A class to add."""
+
+    name: Name
+    prompt: Annotated[str, Field(max_length=10_000)] | None = None
+
+
+class ChangedClass(NewClass):
+    """A class to rename or to describe otherwise; an empty prompt is that of its name."""
+
+    new_name: Name | None = None
+
+
+class NamedClass(Body):
+    """A class to remove, with its photos."""
+
+    name: Name
+
+
+class Labels(Body):
+    """Photos to give another label."""
+
+    ids: Ids
+    label: Name
+
+
+class Chosen(Body):
+    """Photos to remove."""
+
+    ids: Ids
+
+
+class Labelled(Body):
+    """A photo of the pool and its label."""
+
+    id: Name
+    label: Name
+
+
+class NewBatch(BaseModel):
+    """What a batch is to become."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: Literal["csv", "parquet"] = "csv"
+
+
+class Problem(BaseModel):
+    """What went wrong, in a sentence."""
+
+    error: str
+
+
+class ClassState(BaseModel):
+    """A class, its sentences and its photos."""
+
+    name: str
+    prompt: str
+    count: int
+
+
+class PhotoState(BaseModel):
+    """A photo and what is to be marked on it."""
+
+    id: str
+    name: str
+    label: str
+    flags: list[str]
+
+
+class RefusedFile(BaseModel):
+    """A file that was not taken."""
+
+    name: str
+    reason: str
+
+
+class Figures(BaseModel):
+    """The held-out figures of a line."""
+
+    protocol: str
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    ece: float
+    nll: float
+
+
+class State(BaseModel):
+    """The workspace at one revision."""
+
+    revision: int
+    name: str
+    encoder: str
+    method: str
+    classes: list[ClassState]
+    photos: list[PhotoState]
+    pool: int
+    refused: list[RefusedFile]
+    can_undo: bool
+    undo: str
+    loo: Figures | None
+
+
+class Added(BaseModel):
+    """What became of uploaded files."""
+
+    added: list[dict[str, str]]
+    refused: list[RefusedFile]
+    state: State
+
+
+class Pool(BaseModel):
+    """How many photos wait for a label."""
+
+    pool: int
+    refused: list[RefusedFile]
+
+
+class Bar(BaseModel):
+    """A class and its probability."""
+
+    label: str
+    probability: float
+
+
+class Preview(BaseModel):
+    """What class names alone say of a photo."""
+
+    name: str
+    probabilities: list[Bar]
+
+
+class Predictions(BaseModel):
+    """An answer for each photo, or the reason why it has none."""
+
+    predictions: list[dict[str, Any]]
+
+
+class Point(BaseModel):
+    """A point of the learning curve."""
+
+    n: int
+    accuracy: float
+
+
+class Suggested(BaseModel):
+    """Photos to label next."""
+
+    photos: list[dict[str, Any]]
+
+
+class BatchState(BaseModel):
+    """How far a batch is."""
+
+    id: str
+    format: str
+    done: int
+    refused: int
+
+
+class Snippets(BaseModel):
+    """Lines to copy."""
+
+    cli: str
+    python: str
+    curl: str
+
+
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", description="The revision that the change rests on.")
+]
+Top = Annotated[int, Query(ge=1, le=100_000, description="So many classes, the likeliest first.")]
+Why = Annotated[int, Query(ge=0, le=100, description="So many photos that drove the answer.")]
+Reject = Annotated[
+    float, Query(ge=0, lt=1, description="The share of good photos that may be rejected.")
+]
+Sets = Annotated[
+    float,
+    Query(ge=0, lt=1, description="How often the plausible labels may miss the truth; 0: none."),
+]
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": told}
+    for status, told in {
+        400: "A mistake in what was asked",
+        401: "No token",
+        403: "A wrong host or origin",
+        404: "No such thing",
+        409: "Decided on an older revision",
+        411: "No length",
+        413: "Too large",
+        422: "Not of this shape",
+        429: "Busy",
+        503: "Too much at once",
+    }.items()
+}
+
+
+def files_body(*, label: bool = False, image: bool = True) -> dict[str, Any]:
+    """The OpenAPI of a body that is read as a stream."""
+    properties: dict[str, Any] = {
+        "files": {
+            "type": "array",
+            "items": {"type": "string", "format": "binary"},
+            "maxItems": MAX_FILES,
+        }
+    }
+    if label:
+        properties["label"] = {"type": "string", "maxLength": 1_000}
+    form = {"type": "object", "properties": properties, "required": list(properties)}
+    content: dict[str, Any] = {"multipart/form-data": {"schema": form}}
+    if image:
+        content["image/*"] = {"schema": {"type": "string", "format": "binary"}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,150 @@
+"""What requests ask for: photos through the encoder side by side, changes one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import GPCacheError, ImageRefusedError
+from gpcache.files import sha256
+from gpcache.images.records import Refused
+from gpcache.images.thumbnails import thumbnail
+from gpcache.web.batching import Encoding
+from gpcache.web.editor import Edit, Editor, Read
+from gpcache.web.learner import Answer
+from gpcache.web.metrics import Metrics
+from gpcache.web.opening import Opened
+from gpcache.web.uploads import Upload
+from gpcache.web.workspace import Stored
+
+Rows = NDArray[np.float32]
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+class Answers(NamedTuple):
+    """What a model says of rows: its classes, an answer each, and its photos by row number."""
+
+    classes: list[str]
+    answers: list[Answer]
+    photos: list[tuple[str, str, str]]
+
+
+class Service:
+    """The workspace behind the API; made inside the event loop that uses it."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.opened = opened
+        self.editor = Editor(opened)
+        self.metrics = Metrics()
+        self.encoding = Encoding(opened.encoder, self.metrics, views=opened.document.views)
+        # One thread, so that two tabs cannot change the model at the same time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        # Whole files in memory at once.
+        self._hands = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        self._refit: asyncio.Task[None] | None = None
+
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do something with the workspace or its model, after what was asked before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def close(self) -> None:
+        """Finish what is being changed and let the workspace go."""
+        if self._refit is not None:
+            self._refit.cancel()
+        await self.encoding.close()
+        await asyncio.to_thread(self._thread.shutdown)
+        self.opened.workspace.close()
+
+    async def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
+        """Edit the contents; the state afterwards."""
+        state = await self.run(self.editor.change, edit, what, revision)
+        self._refit_if_outgrown()
+        return state
+
+    async def add(
+        self, uploads: Sequence[Upload], label: str, revision: int | None
+    ) -> dict[str, Any]:
+        """Learn photos of a class; what was added, what was refused, and the state."""
+        good, refused = _parted(await self.read(uploads, keep=True))
+        told = await self.run(self.editor.add, good, refused, label, revision)
+        self._refit_if_outgrown()
+        return told
+
+    async def fill_pool(self, uploads: Sequence[Upload]) -> dict[str, Any]:
+        """Keep photos without a label; how many there are, and what was refused."""
+        good, refused = _parted(await self.read(uploads, keep=True))
+        pool = await self.run(self.editor.fill_pool, good)
+        return {"pool": pool, "refused": [asdict(one) for one in refused]}
+
+    async def read(self, uploads: Sequence[Upload], *, keep: bool = False) -> list[Read | Refused]:
+        """Uploads through decoder and encoder, in their order; `keep` stores them."""
+        return list(await asyncio.gather(*(self._read(one, keep) for one in uploads)))
+
+    async def answers(self, rows: Sequence[Rows], *, why: int = 0, error: float = 0.0) -> Answers:
+        """What the model says of rows; `error` is that of the plausible sets, 0 leaves them out."""
+
+        def work() -> Answers:
+            learner = self.editor.learner
+            classes = [str(name) for name in learner.ready().classes_]
+            found = learner.answer(np.stack(rows), why=why, error=error)
+            photos = [(photo.id, photo.name, str(photo.label)) for photo in learner.photos]
+            return Answers(classes, found, photos)
+
+        return await self.run(work)
+
+    async def by_text(self, row: Rows) -> tuple[list[str], NDArray[np.float64]]:
+        """Classes, and what their text alone says of a row: probabilities (c,)."""
+
+        def work() -> tuple[list[str], NDArray[np.float64]]:
+            contents = self.editor.document.contents
+            classes, found = self.editor.learner.by_text(row[None], contents)
+            return classes, found[0]
+
+        return await self.run(work)
+
+    async def _read(self, upload: Upload, keep: bool) -> Read | Refused:
+        if upload.refused is not None:
+            return Refused(upload.name, upload.refused)
+        async with self._hands:
+            content = await upload.read()
+            key = sha256(content)
+            try:
+                features = await self.encoding.features(content, key, learn=keep)
+                if keep:
+                    stored = Stored(features, await asyncio.to_thread(thumbnail, content))
+                    await asyncio.to_thread(self.opened.workspace.put, key, stored)
+            except ImageRefusedError as error:
+                return Refused(upload.name, error.reason)
+        return Read(upload.name, key, features)
+
+    # Numbers chosen anew, beside the model in use.
+
+    def _refit_if_outgrown(self) -> None:
+        idle = self._refit is None or self._refit.done()
+        if idle and self.editor.learner.outgrown:
+            self._refit = asyncio.create_task(self._refit_now())
+
+    async def _refit_now(self) -> None:
+        fresh = self.opened.fresh_learner()
+        try:
+            await asyncio.to_thread(fresh.fit, self.editor.document.contents)
+            await self.run(self.editor.take, fresh)
+        except GPCacheError as error:
+            logger.warning("The numbers were not chosen anew: %s", error)
+
+
+def _parted(read: Sequence[Read | Refused]) -> tuple[list[Read], list[Refused]]:
+    return (
+        [one for one in read if isinstance(one, Read)],
+        [one for one in read if isinstance(one, Refused)],
+    )

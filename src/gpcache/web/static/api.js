@@ -1,0 +1,65 @@
+// Talks to the server that served this page, and to nobody else.
+
+const TRIES_WHEN_BUSY = 6;
+
+// A sentence of the server's that says why it did not do what was asked.
+export class Refusal extends Error {
+  constructor(sentence, status) {
+    super(sentence);
+    this.sentence = sentence;
+    this.status = status;
+  }
+}
+
+// `json` or `form` is the body; `revision` is the state that a change was decided on.
+export async function call(method, path, { json, form, revision } = {}) {
+  const headers = { Accept: "application/json" };
+  if (json !== undefined) headers["Content-Type"] = "application/json";
+  if (revision !== undefined) headers["If-Match"] = String(revision);
+  const body = json === undefined ? form : JSON.stringify(json);
+  for (let attempt = 1; ; attempt += 1) {
+    const answer = await reached(path, { method, headers, body });
+    if (answer.ok) return answer;
+    const busy = answer.status === 429 || answer.status === 503;
+    if (!busy || attempt === TRIES_WHEN_BUSY) throw await refusal(answer);
+    await pause(Number(answer.headers.get("Retry-After")) || 1);
+  }
+}
+
+export async function fetchJson(method, path, body) {
+  return (await call(method, path, body)).json();
+}
+
+export function photoAddress(id) {
+  return `/v1/photos/${encodeURIComponent(id)}`;
+}
+
+// `entries`: [{file, path}]
+export function formOf(entries, fields = {}) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
+  for (const { file, path } of entries) form.append("files", file, path);
+  return form;
+}
+
+async function reached(path, request) {
+  try {
+    return await fetch(path, { ...request, credentials: "same-origin", redirect: "error" });
+  } catch {
+    throw new Refusal("The server does not answer: start it again with “gpcache serve” "
+      + "and open the address that it prints.", 0);
+  }
+}
+
+async function refusal(answer) {
+  if (answer.status === 401 || answer.status === 403) {
+    return new Refusal("This page is no longer let in: open the address that “gpcache serve” "
+      + "printed.", answer.status);
+  }
+  const told = await answer.json().catch(() => ({}));
+  return new Refusal(told.error ?? `The server answered ${answer.status}.`, answer.status);
+}
+
+function pause(seconds) {
+  return new Promise((resolve) => setTimeout(resolve, 1000 * Math.min(seconds, 10)));
+}

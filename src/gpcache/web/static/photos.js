@@ -1,0 +1,73 @@
+// One photo of the workspace: its thumbnail, and the window in which it is moved or removed.
+
+import { photoAddress } from "./api.js";
+import { button, classChooser, element } from "./elements.js";
+import { PHOTO_TYPE } from "./intake.js";
+import { handled } from "./notices.js";
+import { change, classNames } from "./state.js";
+
+const FLAG_WORDS = {
+  duplicate: "duplicate: the same picture is here twice",
+  burst: "burst: nearly the same picture as another",
+  outlier: "outlier: unlike all others of its class",
+  suspect: "suspect: see Check",
+};
+
+export function picture(id, name) {
+  return element("img", { src: photoAddress(id), alt: name, loading: "lazy", decoding: "async" });
+}
+
+// A photo that is not in the workspace, as the browser has it.
+export function pictureOf(file) {
+  const image = element("img", { src: URL.createObjectURL(file), alt: file.name });
+  image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
+  return image;
+}
+
+export const relabel = handled((ids, label) => (
+  change("PATCH", "/v1/examples", { json: { ids, label } })));
+
+export const remove = handled((ids) => change("DELETE", "/v1/examples", { json: { ids } }));
+
+// A thumbnail that opens the photo; Delete removes it, dragging it to another class moves it.
+export function thumbnail(photo) {
+  const flags = photo.flags ?? [];
+  const told = [photo.name, ...flags].join(", ");
+  const made = button(picture(photo.id, ""), () => openPhoto(photo), {
+    class: "thumbnail", "aria-label": told, title: told, draggable: "true", "data-id": photo.id,
+  });
+  if (flags.length > 0) {
+    made.append(element("span", { class: "flags", "aria-hidden": "true" }, flags.join(" · ")));
+  }
+  made.addEventListener("dragstart", (event) => {
+    event.dataTransfer.setData(PHOTO_TYPE, photo.id);
+  });
+  made.addEventListener("keydown", (event) => {
+    if (event.key !== "Delete" && event.key !== "Backspace") return;
+    event.preventDefault();
+    (made.nextElementSibling ?? made.previousElementSibling)?.focus();
+    remove([photo.id]);
+  });
+  return made;
+}
+
+export function openPhoto(photo) {
+  const others = classNames().filter((name) => name !== photo.label);
+  const flags = (photo.flags ?? []).map((flag) => element("li", {}, FLAG_WORDS[flag] ?? flag));
+  const finish = (work) => {
+    dialog.close();
+    work();
+  };
+  const dialog = element("dialog", { class: "photo", "aria-label": `Photo ${photo.name}` },
+    picture(photo.id, photo.name),
+    element("h3", { class: "name" }, photo.name),
+    element("p", {}, "Labelled ", element("strong", {}, photo.label), "."),
+    flags.length > 0 ? element("ul", {}, ...flags) : null,
+    element("div", { class: "row" },
+      classChooser("Move to…", others, (label) => finish(() => relabel([photo.id], label))),
+      button("Remove", () => finish(() => remove([photo.id]))),
+      button("Close", () => dialog.close(), { class: "primary", autofocus: true })));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}

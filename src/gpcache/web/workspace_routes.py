@@ -1,0 +1,161 @@
+"""/v1: the workspace itself, its classes, photos, pool and figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from gpcache.errors import DataError
+from gpcache.web import schemas
+from gpcache.web.contents import counted
+from gpcache.web.service import Service
+from gpcache.web.uploads import received
+
+
+def workspace_routes(service: Service) -> APIRouter:
+    """The routes that show and change the workspace."""
+    routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
+    _add_class_routes(routes, service)
+    _add_photo_routes(routes, service)
+    editor = service.editor
+
+    @routes.get("/state", response_model=schemas.State)
+    async def state() -> Any:
+        """The workspace as it is."""
+        return await service.run(editor.state)
+
+    @routes.post("/undo", response_model=schemas.State)
+    async def undo(if_match: schemas.IfMatch = None) -> Any:
+        """Take the last change back."""
+        return await service.run(editor.undo, revision_of(if_match))
+
+    @routes.delete("/refused", response_model=schemas.State)
+    async def clear_refused() -> Any:
+        """Empty the tray of refused files."""
+        return await service.run(editor.clear_refused)
+
+    @routes.get("/loo")
+    async def loo() -> dict[str, Any]:
+        """The figures of every photo held out, or why there are none."""
+        return await service.run(editor.loo)
+
+    @routes.get("/curve", response_model=list[schemas.Point])
+    async def curve() -> Any:
+        """The leave-one-out accuracy by the number of photos."""
+        points = editor.document.curve
+        return [{"n": n, "accuracy": points[n]} for n in sorted(points)]
+
+    @routes.get("/suggest", response_model=schemas.Suggested)
+    async def suggest(count: int = Query(10, ge=1, le=100)) -> Any:
+        """Which photos of the pool to label next."""
+        return {"photos": await service.run(editor.suggestions, count)}
+
+    return routes
+
+
+def _add_class_routes(routes: APIRouter, service: Service) -> None:
+    @routes.post("/classes", response_model=schemas.State)
+    async def add_class(body: schemas.NewClass, if_match: schemas.IfMatch = None) -> Any:
+        """Add a class, known by its name and prompt alone at first."""
+        return await service.change(
+            lambda contents: contents.with_class(body.name, body.prompt),
+            f"adding the class {body.name[:80]}",
+            revision_of(if_match, body.revision),
+        )
+
+    @routes.patch("/classes", response_model=schemas.State)
+    async def change_class(body: schemas.ChangedClass, if_match: schemas.IfMatch = None) -> Any:
+        """Rename a class, or give it another prompt."""
+        return await service.change(
+            lambda contents: contents.with_changed_class(body.name, body.new_name, body.prompt),
+            f"changing the class {body.name[:80]}",
+            revision_of(if_match, body.revision),
+        )
+
+    @routes.delete("/classes", response_model=schemas.State)
+    async def remove_class(body: schemas.NamedClass, if_match: schemas.IfMatch = None) -> Any:
+        """Remove a class and its photos."""
+        return await service.change(
+            lambda contents: contents.without_class(body.name),
+            f"removing the class {body.name[:80]}",
+            revision_of(if_match, body.revision),
+        )
+
+
+def _add_photo_routes(routes: APIRouter, service: Service) -> None:
+    @routes.post(
+        "/examples",
+        response_model=schemas.Added,
+        openapi_extra=schemas.files_body(label=True, image=False),
+    )
+    async def add_examples(request: Request, if_match: schemas.IfMatch = None) -> Any:
+        """Learn photos of one class."""
+        revision = revision_of(if_match)
+        async with service.encoding.admitted(), received(request) as form:
+            label = form.fields.get("label", "")
+            if not label.strip():
+                raise DataError("Say which class the photos are of, in the field 'label'.")
+            return await service.add(form.files, label, revision)
+
+    @routes.patch("/examples", response_model=schemas.State)
+    async def relabel(body: schemas.Labels, if_match: schemas.IfMatch = None) -> Any:
+        """Give photos another label."""
+        return await service.change(
+            lambda contents: contents.with_labels(body.ids, body.label),
+            f"labelling {counted(body.ids)} as {body.label[:80]}",
+            revision_of(if_match, body.revision),
+        )
+
+    @routes.delete("/examples", response_model=schemas.State)
+    async def remove(body: schemas.Chosen, if_match: schemas.IfMatch = None) -> Any:
+        """Forget photos."""
+        return await service.change(
+            lambda contents: contents.without_photos(body.ids),
+            f"removing {counted(body.ids)}",
+            revision_of(if_match, body.revision),
+        )
+
+    @routes.get(
+        "/photos/{photo}",
+        response_class=Response,
+        responses={200: {"content": {"image/jpeg": {}}}},
+    )
+    async def picture(photo: str) -> Response:
+        """A small picture, encoded anew."""
+        known = service.editor.document.contents.photos.get(photo)
+        if known is None:
+            return Response('{"error":"There is no such photo."}', 404, None, "application/json")
+        stored = await service.run(service.opened.workspace.get, known.hash)
+        # The picture of an id never changes, and nobody else can read this cache.
+        headers = {"cache-control": "private, max-age=86400, immutable"}
+        return Response(stored.picture, media_type="image/jpeg", headers=headers)
+
+    @routes.post(
+        "/pool", response_model=schemas.Pool, openapi_extra=schemas.files_body(image=False)
+    )
+    async def fill_pool(request: Request) -> Any:
+        """Add photos without a label."""
+        async with service.encoding.admitted(), received(request) as form:
+            return await service.fill_pool(form.files)
+
+    @routes.post("/label", response_model=schemas.State)
+    async def label(body: schemas.Labelled, if_match: schemas.IfMatch = None) -> Any:
+        """Move a photo of the pool into a class."""
+        return await service.change(
+            lambda contents: contents.with_labels([body.id], body.label),
+            f"labelling a photo as {body.label[:80]}",
+            revision_of(if_match, body.revision),
+        )
+
+
+def revision_of(if_match: str | None, in_body: int | None = None) -> int | None:
+    """The revision that a change was decided on, from the header or the body; None is any."""
+    if if_match is None:
+        return in_body
+    text = if_match.strip().strip('"')
+    if text == "*":
+        return in_body
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise DataError("If-Match must hold the revision, a whole number.")
+    return int(text)

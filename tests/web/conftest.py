@@ -1,0 +1,115 @@
+"""A real server on a free port, with an encoder of colours, and photos to send it."""
+
+import asyncio
+import importlib.util
+import io
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpcache.web.opening import open_workspace
+from gpcache.web.server import bind, run
+
+TOKEN = "a-token-for-tests"
+COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (30, 40, 200)}
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    tiny = loaded(Path(__file__).parents[1] / "features" / "tiny.py")
+    return tiny.ColourEncoder()
+
+
+@pytest.fixture(scope="session")
+def photo():
+    """A noisy JPEG of a colour."""
+
+    def photo(colour, seed=0, side=40):
+        noise = np.random.default_rng(seed).normal(0, 25, (side, side, 3))
+        pixels = np.clip(np.array(COLOURS.get(colour, colour)) + noise, 0, 255).astype(np.uint8)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "JPEG")
+        return stream.getvalue()
+
+    return photo
+
+
+class Running:
+    """A server in a thread of its own."""
+
+    def __init__(self, opened):
+        self._ready = threading.Event()
+        self._server = None
+        listener = bind(0)
+
+        def started(server, address):
+            self._server, self.address = server, address
+            self._ready.set()
+
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(run(opened, TOKEN, listener, started)), daemon=True
+        )
+        self._thread.start()
+        assert self._ready.wait(60)
+        self.port = int(self.address.rpartition(":")[2])
+        self.client = httpx.Client(
+            base_url=self.address, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        )
+
+    def stop(self):
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def start(tmp_path, encoder):
+    """Start a server on a workspace; it ends with the test."""
+    running = []
+
+    def start(folder=tmp_path / "workspace", **options):
+        running.append(Running(open_workspace(folder, **({"encoder": encoder} | options))))
+        return running[-1]
+
+    start.stop = lambda one: (running.remove(one), one.stop())
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, encoder, photo):
+    """One server for tests that change nothing: three classes of six photos."""
+    running = Running(open_workspace(tmp_path_factory.mktemp("shared"), encoder=encoder))
+    fill(running.client, photo, 6)
+    yield running
+    running.stop()
+
+
+def fill(client, photo, each):
+    """Photos of every colour; the state at the end."""
+    for number, colour in enumerate(COLOURS):
+        files = [
+            ("files", (f"{colour}{k}.jpg", photo(colour, 100 * number + k))) for k in range(each)
+        ]
+        answer = client.post("/v1/examples", data={"label": colour}, files=files)
+        assert answer.status_code == 200, answer.text
+    return answer.json()["state"]
+
+
+@pytest.fixture(scope="session")
+def filled():
+    """The function that fills a workspace."""
+    return fill

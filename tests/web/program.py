@@ -1,0 +1,26 @@
+"""A server as a process of its own: `program.py WORKSPACE` prints its address."""
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+from gpcache.web.opening import open_workspace
+from gpcache.web.server import bind, run
+
+torch.set_num_threads(1)
+spec = importlib.util.spec_from_file_location(
+    "tiny", Path(__file__).parents[1] / "features" / "tiny.py"
+)
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
+
+
+def started(_, address):
+    print(address, flush=True)
+
+
+opened = open_workspace(sys.argv[1], encoder=tiny.ColourEncoder())
+asyncio.run(run(opened, "a-token-for-tests", bind(0), started))

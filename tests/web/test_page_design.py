@@ -1,0 +1,130 @@
+"""The page as a page: nothing from outside, names as text, light and dark, narrow, fast."""
+
+import importlib.util
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
+tools = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tools)
+browser, running, server, visit = tools.browser, tools.running, tools.server, tools.visit
+drawn, expect = tools.drawn, tools.playwright.expect
+
+pytestmark = tools.needs_chromium
+
+STATIC = tools.ROOT / "src" / "gpcache" / "web" / "static"
+HOSTILE = ("<img src=x onerror=alert(1)> " + "long" * 40, "سرطان 🦀")
+
+
+@pytest.fixture
+def filled(drawn, visit):
+    """Opens the page with photos, answers and a pool, so that every part of it shows."""
+
+    def opened(**options):
+        photos, noise = drawn
+        seen = visit(**options)
+        shots = {kind: files[:7] for kind, files in photos.items()}
+        seen.collect(shots | {"star": [*shots["star"], photos["ball"][7]]})
+        seen.go("check")
+        expect(seen.page.locator("#confusion td button").first).to_be_visible()
+        seen.go("try")
+        seen.try_photo(photos["ball"][9])
+        seen.try_photo(noise[0])
+        seen.go("grow")
+        pool = list(map(str, photos["star"][7:]))
+        seen.page.locator("#pool-choose input").first.set_input_files(pool)
+        expect(seen.page.locator("#queue button").first).to_be_visible()
+        return seen
+
+    return opened
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(filled, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    seen = filled(scheme=scheme)
+    for step in tools.STEPS:
+        seen.go(step)
+        found = axe.run(seen.page).response["violations"]
+        faults = [
+            (step, one["id"], one["nodes"][0]["html"])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert faults == []
+    assert seen.complaints == []
+
+
+def test_nothing_is_wider_than_a_phone(filled):
+    seen = filled(width=360)
+    for step in tools.STEPS:
+        seen.go(step)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360, step
+        expect(seen.page.locator("#undo")).to_be_in_viewport()
+
+
+def test_hostile_names_are_text(drawn, server, visit):
+    photos, _ = drawn
+    seen = visit(width=360)
+    for name in HOSTILE:
+        server.ask("POST", "/v1/classes", {"name": name})
+    seen.page.reload()
+    expect(seen.page.locator(".column")).to_have_count(2)
+    for name, kind in zip(HOSTILE, ("ball", "star"), strict=True):
+        seen.add_photos(name, photos[kind][:3])
+    for step in tools.STEPS:
+        seen.go(step)
+        if step == "try":
+            seen.try_photo(photos["ball"][4])
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360, step
+    assert seen.page.locator("img[onerror]").count() == 0
+    assert seen.complaints == []
+
+
+def test_first_paint_comes_within_a_second(visit):
+    seen = visit()
+    times = seen.page.evaluate(
+        "performance.getEntriesByType('paint').map(one => [one.name, one.startTime])"
+    )
+    assert dict(times)["first-contentful-paint"] < 1000
+
+
+def test_colours_follow_the_system_and_the_button(visit):
+    for scheme in ("light", "dark"):
+        seen = visit(scheme=scheme)
+        assert is_light(seen.page) is (scheme == "light")
+        seen.page.get_by_role("button", name="Light or dark").click()
+        assert is_light(seen.page) is (scheme == "dark")
+        seen.page.reload()
+        assert is_light(seen.page) is (scheme == "dark")
+
+
+def test_whole_page_comes_from_the_server_alone(visit, server):
+    seen = visit()
+    for step in tools.STEPS:
+        seen.go(step)
+    assert all(url.startswith(server.origin) for url in seen.requests)
+    assert seen.complaints == []
+    served = {Path(url).name for url in seen.requests if "/static/" in url}
+    assert served >= {file.name for file in STATIC.glob("*.js")}
+
+
+def test_undo_leaves_typing_in_a_field_alone(visit, server):
+    seen = visit()
+    seen.add_class("crab")
+    field = seen.page.locator("#new-class-name")
+    field.type("dolphin")
+    seen.page.keyboard.press("Control+z")
+    assert server.labels().keys() == {"crab"}
+    seen.page.locator("h2").first.focus()
+    seen.page.keyboard.press("Control+z")
+    expect(seen.page.locator(".column")).to_have_count(0)
+
+
+def is_light(page):
+    with Image.open(BytesIO(page.screenshot())) as picture:
+        return bool(np.asarray(picture.convert("L"), dtype=float).mean() > 128)

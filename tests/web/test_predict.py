@@ -1,0 +1,247 @@
+"""Answers over HTTP: as the model file gives them, in batches, to hostile files, by protocol."""
+
+import base64
+import concurrent.futures
+import importlib.util
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpcache import ImageClassifier
+from gpcache.images.decode import decode
+
+JPEG = {"content-type": "image/jpeg"}
+CORPUS = Path(__file__).parents[1] / "images" / "hostile_corpus.py"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    spec = importlib.util.spec_from_file_location("hostile_corpus", CORPUS)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder = tmp_path_factory.mktemp("corpus")
+    module.write_images(folder)
+    return module, folder
+
+
+def test_every_hostile_file_is_a_sentence(shared, corpus):
+    module, folder = corpus
+    for name, reason in module.REFUSED.items():
+        content = (folder / name).read_bytes()
+        answer = shared.client.post("/v1/predict", content=content, headers=JPEG)
+        assert 400 <= answer.status_code < 500, name
+        if answer.status_code != 413:  # the size is refused before the file is looked at
+            assert re.search(reason, answer.json()["error"]), (name, answer.text)
+    assert shared.client.post("/v1/predict", content=b"", headers=JPEG).status_code == 400
+
+
+def test_odd_but_good_files_are_answered(shared, corpus):
+    module, folder = corpus
+    names = [name for name in module.ACCEPTED if not name.endswith((".heic", ".heif"))]
+    files = [("files", (name, (folder / name).read_bytes())) for name in names]
+    found = shared.client.post("/v1/predict", files=files).json()["predictions"]
+    assert [one["name"] for one in found] == names
+    assert all("label" in one for one in found)
+
+
+def test_the_exported_model_answers_alike(shared, encoder, photo, tmp_path):
+    content = shared.client.get("/v1/export/model").content
+    zipfile.ZipFile(io.BytesIO(content)).extractall(tmp_path)
+    model = ImageClassifier.load(tmp_path / "workspace.gpc", encoder=encoder)
+    images = [photo(colour, 900 + k) for k, colour in enumerate(("red", "green", "blue"))]
+    files = [("files", (f"{k}.jpg", image)) for k, image in enumerate(images)]
+    over_http = shared.client.post("/v1/predict", files=files).json()["predictions"]
+    for one, other in zip(over_http, model.predict(images), strict=True):
+        assert one["label"] == other.label
+        assert one["probability"] == pytest.approx(other.probability, abs=1e-6)
+        assert one["uncertainty"] == pytest.approx(other.uncertainty, abs=1e-6)
+    assert len(model.examples) == 18
+    assert model.picture(0) == shared.client.get("/v1/photos/p1").content
+
+
+def test_a_served_model_answers_as_it_did(start, encoder, photo, tmp_path):
+    pairs = [
+        (decode(photo(colour, 50 * k + n)).image, colour)
+        for k, colour in enumerate(("red", "green", "blue"))
+        for n in range(4)
+    ]
+    model = ImageClassifier(encoder).fit(pairs)
+    model.save(tmp_path / "pets.gpc", thumbnails=True)
+    running = start(tmp_path / "own", model=tmp_path / "pets.gpc")
+    for _ in range(2):  # after a restart, too
+        state = running.client.get("/v1/state").json()
+        assert state["name"] == "pets"
+        assert len(state["photos"]) == 12
+        for seed, colour in enumerate(("red", "blue", (120, 120, 120))):
+            image = photo(colour, 900 + seed)
+            found = running.client.post("/v1/predict", content=image, headers=JPEG).json()
+            answer, expected = found["predictions"][0], next(model.predict([image]))
+            assert answer["probability"] == pytest.approx(expected.probability, abs=1e-6)
+            assert answer["familiarity"] == pytest.approx(expected.familiarity)
+            assert answer["rejected"] == expected.rejected
+        start.stop(running)
+        running = start(tmp_path / "own", model=tmp_path / "pets.gpc")
+
+
+def test_requests_side_by_side_share_batches_and_agree(shared, photo):
+    images = [photo(colour, 300 + k) for k in range(16) for colour in ("red", "green", "blue")]
+
+    def ask(image):
+        answer = shared.client.post("/v1/predict", content=image, headers=JPEG)
+        return answer.json()["predictions"][0]["probability"]
+
+    alone = [ask(image) for image in images]
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        together = list(pool.map(ask, images))
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    text = shared.client.get("/metrics").text
+    counts = {
+        float(edge): int(count)
+        for edge, count in re.findall(r'gpcache_batch_images_bucket{le="(\d+)"} (\d+)', text)
+    }
+    assert counts[512] > counts[1]  # some batch held more than one image
+
+
+def test_more_than_the_queue_holds_is_told_to_come_back(start, photo, filled, monkeypatch):
+    monkeypatch.setattr("gpcache.web.batching.MAX_WAITING", 2)
+    running = start()
+    filled(running.client, photo, 2)
+    image = photo("red", 3, side=900)
+
+    def ask(_):
+        return running.client.post("/v1/predict", content=image, headers=JPEG)
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(48)))
+    codes = {answer.status_code for answer in answers}
+    assert codes == {200, 429}
+    busy = next(answer for answer in answers if answer.status_code == 429)
+    assert int(busy.headers["retry-after"]) >= 1
+    assert "try again" in busy.json()["error"]
+    assert ask(0).status_code == 200
+
+
+def test_options_of_an_answer(shared, photo):
+    def ask(colour="red", **options):
+        answer = shared.client.post(
+            "/v1/predict", content=photo(colour, 5), headers=JPEG, params=options
+        )
+        return answer.json()["predictions"][0]
+
+    assert len(ask(top=2)["probabilities"]) == 2
+    assert len(ask(why=3)["why"]) == 3
+    assert ask(sets=0)["plausible"] is None
+    assert ask(sets=0.01)["plausible"] is not None
+    unlike = (250, 250, 0)
+    assert ask(unlike, reject=0.5)["rejected"]
+    assert not ask(unlike, reject=0)["rejected"]
+    answer = shared.client.post("/v1/predict?top=0", content=photo("red"), headers=JPEG)
+    assert answer.status_code == 422
+    assert "top" in answer.json()["error"]
+
+
+def test_batches_go_on_after_a_restart(start, photo, filled):
+    running = start()
+    filled(running.client, photo, 3)
+    key = running.client.post("/v1/batch", json={"format": "csv"}).json()["id"]
+    files = [("files", (f"{k}.jpg", photo("green", 700 + k))) for k in range(6)]
+    files.append(("files", ("=bad.jpg", b"nothing")))
+    state = running.client.post(f"/v1/batch/{key}/files", files=files[:4]).json()
+    assert (state["done"], state["refused"]) == (4, 0)
+    start.stop(running)
+    client = start().client
+    state = client.post(f"/v1/batch/{key}/files", files=files).json()
+    assert (state["done"], state["refused"]) == (7, 1)
+    lines = client.get(f"/v1/batch/{key}/result").text.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("image,label,probability")
+    assert any(line.startswith("'=bad.jpg") for line in lines)  # no formula
+    assert sum(",green," in line for line in lines) == 6
+    assert client.get("/v1/batch/" + "0" * 32).status_code == 404
+    assert client.get("/v1/batch/..%2Fx/result").status_code == 404
+
+
+def test_parquet_holds_the_same(shared, photo):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    key = shared.client.post("/v1/batch", json={"format": "parquet"}).json()["id"]
+    files = [("files", ("a.jpg", photo("blue", 1))), ("files", ("b.jpg", b"nothing"))]
+    shared.client.post(f"/v1/batch/{key}/files", files=files)
+    table = parquet.read_table(io.BytesIO(shared.client.get(f"/v1/batch/{key}/result").content))
+    rows = table.to_pylist()
+    assert [row["label"] for row in rows] == ["blue", None]
+    assert "not an image" in rows[1]["error"]
+
+
+def test_the_model_to_take_away(shared):
+    card = shared.client.get("/v1/card").text
+    accuracy = shared.client.get("/v1/loo").json()["accuracy"]
+    assert f"| {accuracy:.1%} |" in card
+    lines = shared.client.get("/v1/snippets").json()
+    assert "gpcache predict workspace.gpc" in lines["cli"]
+    assert shared.address in lines["curl"]
+    pytest.importorskip("onnx")
+    assert shared.client.get("/v1/export/onnx").content
+
+
+# The Open Inference Protocol.
+
+
+def infer(client, images, **further):
+    data = [base64.b64encode(image).decode() for image in images]
+    tensor = {"name": "image", "shape": [len(data)], "datatype": "BYTES", "data": data}
+    return client.post("/v2/models/workspace/infer", json={"inputs": [tensor]} | further)
+
+
+def test_v2_metadata_and_health(shared):
+    assert shared.client.get("/v2").json()["name"] == "gpcache"
+    assert shared.client.get("/v2/health/live").json() == {"live": True}
+    assert shared.client.get("/v2/health/ready").json() == {"ready": True}
+    told = shared.client.get("/v2/models/workspace").json()
+    assert {"name", "versions", "platform", "inputs", "outputs"} <= told.keys()
+    for tensor in told["inputs"] + told["outputs"]:
+        assert tensor.keys() == {"name", "datatype", "shape"}
+    assert shared.client.get("/v2/models/workspace/ready").json()["ready"]
+    for path in ("/v2/models/other", "/v2/models/other/ready"):
+        answer = shared.client.get(path)
+        assert answer.status_code == 404
+        assert answer.json().keys() == {"error"}
+
+
+def test_v2_infers_what_v1_predicts(shared, photo):
+    images = [photo("red", 800), photo("blue", 801)]
+    answer = infer(shared.client, images, id="seven").json()
+    assert answer["id"] == "seven"
+    outputs = {one["name"]: one for one in answer["outputs"]}
+    assert outputs["label"]["data"] == ["red", "blue"]
+    for one in outputs.values():
+        assert len(one["data"]) == np.prod(one["shape"])
+    files = [("files", (f"{k}.jpg", image)) for k, image in enumerate(images)]
+    expected = shared.client.post("/v1/predict", files=files).json()["predictions"]
+    assert outputs["probability"]["data"] == pytest.approx([one["probability"] for one in expected])
+    table = np.reshape(outputs["probabilities"]["data"], outputs["probabilities"]["shape"])
+    by_name = {bar["label"]: bar["probability"] for bar in expected[0]["probabilities"]}
+    assert dict(zip(outputs["classes"]["data"], table[0], strict=True)) == pytest.approx(by_name)
+    some = infer(shared.client, images, outputs=[{"name": "label"}]).json()["outputs"]
+    assert [one["name"] for one in some] == ["label"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": ["no base64!"]},
+        {"data": ["bm8gaW1hZ2U="]},
+        {"shape": [2]},
+        {"name": "other"},
+        {"datatype": "FP32"},
+    ],
+)
+def test_v2_mistakes_are_errors(shared, photo, change):
+    data = base64.b64encode(photo("red")).decode()
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [data]} | change
+    answer = shared.client.post("/v2/models/workspace/infer", json={"inputs": [tensor]})
+    assert 400 <= answer.status_code < 500
+    assert answer.json().keys() == {"error"}

@@ -1,0 +1,92 @@
+"""Clients that send or read next to nothing are let go, and hinder nobody."""
+
+import socket
+import time
+
+import pytest
+
+from gpcache.web import slow_clients
+
+TOKEN = "a-token-for-tests"
+JPEG = {"content-type": "image/jpeg"}
+START = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+PROMISED = START + "Content-Type: image/jpeg\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.fixture
+def hasty(start, photo, filled, monkeypatch):
+    """A server whose clocks run fast."""
+    monkeypatch.setattr(slow_clients.GuardedProtocol, "header_seconds", 1.0)
+    monkeypatch.setattr(slow_clients.GuardedProtocol, "body_seconds", 3.0)
+    monkeypatch.setattr(slow_clients, "START_SECONDS", 0.5)
+    monkeypatch.setattr(slow_clients, "TICK", 0.1)
+    running = start()
+    filled(running.client, photo, 2)
+    return running
+
+
+def ended(stream, within):
+    """Whether the server closes a connection in time."""
+    stream.settimeout(within)
+    try:
+        while stream.recv(4096):
+            continue
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HT", START, PROMISED, PROMISED + "x" * 100])
+def test_silence_ends_a_connection(hasty, sent):
+    with socket.create_connection(("127.0.0.1", hasty.port)) as stream:
+        stream.sendall(sent.encode())
+        begin = time.monotonic()
+        assert ended(stream, 15)
+        assert time.monotonic() - begin > 0.5
+
+
+@pytest.mark.parametrize("sent", ["GET / HTTP/1.1\r\nX: ", PROMISED])
+def test_dripping_does_not_help(hasty, sent):
+    with socket.create_connection(("127.0.0.1", hasty.port)) as stream:
+        stream.sendall(sent.encode())
+        begin = time.monotonic()
+        with pytest.raises(ConnectionError):  # noqa: PT012 - it breaks in the middle
+            while time.monotonic() - begin < 15:
+                stream.sendall(b"x")
+                time.sleep(0.1)
+
+
+def test_a_pause_between_requests_is_no_slowness(hasty, photo):
+    for _ in range(3):
+        answer = hasty.client.post("/v1/predict", content=photo("red"), headers=JPEG)
+        assert answer.status_code == 200
+        time.sleep(1.5)  # longer than headers may take
+
+
+def test_a_steady_upload_may_take_its_time(hasty, photo):
+    image = photo("red", side=120)
+    with socket.create_connection(("127.0.0.1", hasty.port)) as stream:
+        length = f"Content-Type: image/jpeg\r\nContent-Length: {len(image)}\r\n\r\n"
+        stream.sendall((START + length).encode())
+        step = len(image) // 10 + 1
+        for place in range(0, len(image), step):
+            stream.sendall(image[place : place + step])
+            time.sleep(0.12)
+        stream.settimeout(30)
+        assert stream.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_fifty_slow_clients_keep_nobody_waiting(hasty, photo):
+    streams = [socket.create_connection(("127.0.0.1", hasty.port)) for _ in range(50)]
+    try:
+        for number, stream in enumerate(streams):
+            stream.sendall(("GET / HT" if number % 2 else PROMISED).encode())
+        for _ in range(5):
+            answer = hasty.client.post("/v1/predict", content=photo("red"), headers=JPEG)
+            assert answer.status_code == 200
+        assert all(ended(stream, 15) for stream in streams)
+    finally:
+        for stream in streams:
+            stream.close()

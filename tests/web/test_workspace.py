@@ -1,0 +1,228 @@
+"""The workspace over HTTP: classes, photos, undo, figures, two tabs, and restarts."""
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from gpcache.errors import DataError
+from gpcache.web.opening import open_workspace
+
+JPEG = {"content-type": "image/jpeg"}
+
+
+def test_useful_at_zero_photos_by_the_class_names_alone(start, photo):
+    client = start().client
+    assert client.get("/v1/loo").json()["why"]
+    for name in ("red", "blue"):
+        state = client.post("/v1/classes", json={"name": name}).json()
+    assert [entry["prompt"] for entry in state["classes"]] == [
+        "a photo of a red.",
+        "a photo of a blue.",
+    ]
+    files = [("files", ("a.jpg", photo("red")))]
+    before = client.post("/v1/zero-shot-preview", files=files).json()["probabilities"]
+    assert sum(bar["probability"] for bar in before) == pytest.approx(1)
+    client.patch("/v1/classes", json={"name": "red", "prompt": "something else entirely"})
+    after = client.post("/v1/zero-shot-preview", files=files).json()["probabilities"]
+    assert before != after
+    answer = client.post("/v1/predict", content=photo("red"), headers=JPEG).json()
+    assert answer["predictions"][0]["probabilities"] == after
+
+
+def test_adds_photos_and_tells_them_apart(start, photo, filled):
+    client = start().client
+    state = filled(client, photo, 4)
+    assert {entry["name"]: entry["count"] for entry in state["classes"]} == {
+        "red": 4,
+        "green": 4,
+        "blue": 4,
+    }
+    found = client.post("/v1/explain", content=photo("blue", 999), headers=JPEG).json()
+    answer = found["predictions"][0]
+    assert answer["label"] == "blue"
+    assert answer["probabilities"][0] == {"label": "blue", "probability": answer["probability"]}
+    assert {one["label"] for one in answer["why"] if one["weight"] > 0} == {"blue"}
+    ids = {one["id"] for one in state["photos"]}
+    assert {one["id"] for one in answer["why"]} <= ids
+
+
+def test_the_figures_agree_with_the_photos(start, photo, filled):
+    client = start().client
+    state = filled(client, photo, 5)
+    wrong = state["photos"][0]["id"]
+    state = client.patch("/v1/examples", json={"ids": [wrong], "label": "blue"}).json()
+    found = client.get("/v1/loo").json()
+    assert found["n"] == 15
+    assert sum(map(sum, found["confusion"])) == found["n"]
+    right = sum(row[place] for place, row in enumerate(found["confusion"]))
+    assert found["accuracy"] == pytest.approx(right / found["n"])
+    low, high = found["interval"]
+    assert low < found["accuracy"] < high
+    for cell, ids in found["cells"].items():
+        i, j = map(int, cell.split(","))
+        assert found["confusion"][i][j] == len(ids)
+    assert sum(part["count"] for part in found["reliability"]) == found["n"]
+    suspect = next(one for one in found["suspects"] if one["id"] == wrong)
+    assert (suspect["label"], suspect["suggested"]) == ("blue", "red")
+    flags = {one["id"]: one["flags"] for one in state["photos"]}
+    assert "suspect" in flags[wrong]
+    assert state["loo"]["accuracy"] == found["accuracy"]
+
+
+def test_marks_duplicates(start, photo, filled):
+    client = start().client
+    filled(client, photo, 4)
+    twice = [("files", ("again.jpg", photo("red", 0)))]
+    state = client.post("/v1/examples", data={"label": "red"}, files=twice).json()["state"]
+    marked = {one["name"] for one in state["photos"] if "duplicate" in one["flags"]}
+    assert marked == {"red0.jpg", "again.jpg"}
+
+
+def test_every_change_can_be_undone(start, photo, filled):
+    client = start().client
+    filled(client, photo, 3)
+
+    def look():
+        state = client.get("/v1/state").json()
+        told = client.post("/v1/predict", content=photo("green", 77), headers=JPEG).json()
+        return state["classes"], state["photos"], told
+
+    changes = [
+        ("POST", "/v1/classes", {"name": "yellow"}),
+        ("PATCH", "/v1/classes", {"name": "red", "new_name": "scarlet"}),
+        ("PATCH", "/v1/classes", {"name": "scarlet", "prompt": "a scarlet thing"}),
+        ("PATCH", "/v1/examples", {"ids": ["p1", "p2"], "label": "blue"}),
+        ("DELETE", "/v1/examples", {"ids": ["p3"]}),
+        ("DELETE", "/v1/classes", {"name": "green"}),
+    ]
+    seen = [look()]
+    for method, path, body in changes:
+        answer = client.request(method, path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["can_undo"]
+        seen.append(look())
+    for before in reversed(seen[:-1]):
+        assert client.post("/v1/undo").status_code == 200
+        classes, photos, told = look()
+        assert (classes, photos) == before[:2]
+        assert told["predictions"][0]["probability"] == pytest.approx(
+            before[2]["predictions"][0]["probability"], abs=1e-6
+        )
+
+
+def test_two_tabs_cannot_overwrite_each_other(start):
+    client = start().client
+    revision = client.get("/v1/state").json()["revision"]
+    first = client.post("/v1/classes", json={"name": "a"}, headers={"If-Match": str(revision)})
+    assert first.status_code == 200
+    late = client.post("/v1/classes", json={"name": "b"}, headers={"If-Match": str(revision)})
+    assert late.status_code == 409
+    assert "changed meanwhile" in late.json()["error"]
+    in_body = client.post("/v1/classes", json={"name": "b", "revision": revision})
+    assert in_body.status_code == 409
+    assert [entry["name"] for entry in client.get("/v1/state").json()["classes"]] == ["a"]
+
+
+def test_a_pool_photo_becomes_an_example(start, photo, filled):
+    client = start().client
+    filled(client, photo, 3)
+    files = [("files", (f"pool{k}.jpg", photo("green", 500 + k))) for k in range(4)]
+    revision = client.get("/v1/state").json()["revision"]
+    assert client.post("/v1/pool", files=files).json()["pool"] == 4
+    assert client.post("/v1/pool", files=files).json()["pool"] == 4  # known by their content
+    assert client.get("/v1/state").json()["revision"] == revision
+    found = client.get("/v1/suggest?count=2").json()["photos"]
+    assert len(found) == 2
+    assert found[0]["guess"] == "green"
+    state = client.post("/v1/label", json={"id": found[0]["id"], "label": "green"}).json()
+    assert state["pool"] == 3
+    assert found[0]["id"] in {one["id"] for one in state["photos"]}
+    curve = client.get("/v1/curve").json()
+    assert [point["n"] for point in curve][-1] == 10
+
+
+def test_refused_files_collect_in_a_tray(start, photo):
+    client = start().client
+    files = [("files", ("good.jpg", photo("red"))), ("files", ("bad.jpg", b"no image"))]
+    answer = client.post("/v1/examples", data={"label": "red"}, files=files).json()
+    assert [one["name"] for one in answer["added"]] == ["good.jpg"]
+    assert [one["name"] for one in answer["refused"]] == ["bad.jpg"]
+    assert "not an image" in answer["state"]["refused"][0]["reason"]
+    assert client.delete("/v1/refused").json()["refused"] == []
+
+
+def test_pictures_are_encoded_anew(start):
+    client = start().client
+    image, exif = Image.new("RGB", (600, 400), "red"), Image.Exif()
+    exif[0x010E] = "a secret place"
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", exif=exif, comment=b"a secret place")
+    files = [("files", ("a.jpg", stream.getvalue()))]
+    client.post("/v1/examples", data={"label": "red"}, files=files)
+    picture = client.get("/v1/photos/p1")
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert b"secret" not in picture.content
+    assert max(Image.open(io.BytesIO(picture.content)).size) == 160
+    assert client.get("/v1/photos/p2").status_code == 404
+
+
+def test_hostile_names_stay_text(start, photo):
+    client = start().client
+    name = '<script>alert("1")</script>'
+    files = [("files", ("../../etc/élé<img src=x>.jpg", photo("red")))]
+    answer = client.post("/v1/examples", data={"label": name}, files=files).json()
+    assert answer["state"]["classes"][0]["name"] == name
+    assert answer["added"][0]["name"] == "élé<img src=x>.jpg"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("POST", "/v1/classes", {"name": " "}, "needs a name"),
+        ("POST", "/v1/classes", {"name": "x" * 300}, "200 characters"),
+        ("POST", "/v1/classes", {"name": "a\u0000b"}, "printable"),
+        ("POST", "/v1/classes", {"name": "RED"}, "upper and lower"),
+        ("POST", "/v1/classes", {"name": "red"}, "already"),
+        ("PATCH", "/v1/classes", {"name": "none", "new_name": "x"}, "no class"),
+        ("DELETE", "/v1/classes", {"name": "none"}, "no class"),
+        ("PATCH", "/v1/examples", {"ids": ["p1"], "label": "none"}, "no class"),
+        ("DELETE", "/v1/examples", {"ids": ["p999"]}, "no photo"),
+        ("POST", "/v1/label", {"id": "../x", "label": "red"}, "no photo"),
+    ],
+)
+def test_mistakes_are_sentences_and_change_nothing(shared, method, path, body, told):
+    before = shared.client.get("/v1/state").json()
+    answer = shared.client.request(method, path, json=body)
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+    assert shared.client.get("/v1/state").json() == before
+
+
+def test_survives_a_restart_with_its_undo(start, photo, filled):
+    running = start()
+    filled(running.client, photo, 3)
+    running.client.delete("/v1/refused")
+    before = running.client.get("/v1/state").json()
+    start.stop(running)
+    again = start().client
+    assert again.get("/v1/state").json() == before
+    assert len(again.post("/v1/undo").json()["photos"]) == 6
+
+
+def test_a_second_server_on_one_workspace_is_refused(start, encoder, tmp_path):
+    start()
+    with pytest.raises(DataError, match="Another gpcache serve holds"):
+        open_workspace(tmp_path / "workspace", encoder=encoder)
+
+
+def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path):
+    folder = tmp_path / "workspace"
+    open_workspace(folder, encoder=encoder).workspace.close()
+    file = folder / "workspace.json"
+    content = json.loads(file.read_text())
+    del content["contents"]["photos"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="is damaged"):
+        open_workspace(folder, encoder=encoder)
