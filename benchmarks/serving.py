@@ -1,6 +1,6 @@
 """How the server holds up: against the encoder alone, slow clients, too much load, and a soak.
 
-`python benchmarks/serving.py` takes a few minutes; `--minutes 10` makes overload and soak that long.
+`python benchmarks/serving.py` takes minutes; `--minutes 10` makes overload and soak that long.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ async def load(
 
 
 def milliseconds(times: list[float], q: float) -> float:
+    """A quantile of seconds, in milliseconds."""
     return 1000 * float(np.quantile(times, q))
 
 
@@ -214,19 +215,20 @@ def main() -> None:
         grown = server.memory() - start
         server.stop()
     goodput = len(good) / (60 * minutes) / capacity
+    change = change_at_1600()
+    head = ["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "429"]
     write_page(
         "serving",
         "The server under load",
-        "serving.py",
         "Drawings of 640 × 480 pixels through `lite`; client and server share the machine. "
-        "*Ratio* is to calling the encoder directly, decoding included, in the same run.\n\n"
-        + table(["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "429"], rows)
-        + f"\n\n* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
+        "*Ratio* is to calling the encoder directly, decoding included, in the same run.",
+        table([head, *rows]),
+        f"* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
         f"({beside / idle:.2f}×).\n"
         f"* Ten times the capacity for {minutes:g} minutes: goodput {goodput:.0%} of the capacity, "
         f"answers {dict(statuses)}; memory {before:.0f} → {after:.0f} MB.\n"
         f"* {minutes:g} minutes at 70 % of the capacity: memory grew by {grown:.1f} MB.\n"
-        f"* A photo added at n = 1,600: new figures {change_at_1600():.0f} ms after its features.\n",
+        f"* A photo added at n = 1,600: new figures {change:.0f} ms after its features.",
     )
 
 
