@@ -27,7 +27,7 @@ SHOTS = (2, 4, 8, 16)
 DRAWS = 2
 # The pull on everything but the temperature: as of so many rows.
 PULL = 2.0
-Map = Callable[..., Tensor]  # logits, entropy, log variance, parameters → log probabilities
+Map = Callable[..., Tensor]
 
 
 def wanted() -> Iterator[Task]:
@@ -53,16 +53,17 @@ def with_lapse(logits: Tensor, t: Tensor, share: Tensor) -> Tensor:
     return torch.logaddexp(sure, torch.log(lapse) - math.log(logits.shape[1]) + 0 * logits)
 
 
+# Each takes logits, the two things known of a row (entropy, log variance), and its parameters.
 MAPS: dict[str, tuple[int, Map]] = {
-    "temperature alone": (1, lambda z, h, v, t: sloped(z, t, 0 * h)),
-    "**and a slope by the entropy**": (2, lambda z, h, v, t, s: sloped(z, t, s * h)),
-    "and a slope by the log variance": (2, lambda z, h, v, t, s: sloped(z, t, s * v)),
-    "and both slopes": (3, lambda z, h, v, t, s, u: sloped(z, t, s * h + u * v)),
-    "and a lapse": (2, lambda z, h, v, t, s: with_lapse(z, t, s)),
+    "temperature alone": (1, lambda z, x, t: sloped(z, t, 0 * x[0])),
+    "**and a slope by the entropy**": (2, lambda z, x, t, s: sloped(z, t, s * x[0])),
+    "and a slope by the log variance": (2, lambda z, x, t, s: sloped(z, t, s * x[1])),
+    "and both slopes": (3, lambda z, x, t, s, u: sloped(z, t, s * x[0] + u * x[1])),
+    "and a lapse": (2, lambda z, _, t, s: with_lapse(z, t, s)),
 }
 
 
-def fitted(form: Map, count: int, logits: Tensor, h: Tensor, v: Tensor, labels: Tensor) -> Tensor:
+def fitted(form: Map, count: int, logits: Tensor, known: Tensor, labels: Tensor) -> Tensor:
     """Parameters of the least smoothed NLL."""
     n, c = logits.shape
     doubt = doubt_of(n, c)
@@ -73,7 +74,7 @@ def fitted(form: Map, count: int, logits: Tensor, h: Tensor, v: Tensor, labels: 
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        total = -(targets * form(logits, h, v, *parameters)).sum(1).mean()
+        total = -(targets * form(logits, known, *parameters)).sum(1).mean()
         total = total + PULL * parameters[1:].square().sum() / n
         total.backward()
         return total
@@ -130,8 +131,10 @@ def main() -> None:
         asked = torch.tensor(np.log(model.novelty(task.X_test)) - centre)
         logits = torch.tensor(tested)
         for name, (count, form) in MAPS.items():
-            parameters = fitted(form, count, held, entropy(held), unlike, labels)
-            note(name, task, form(logits, entropy(logits), asked, *parameters).exp(), truth)
+            known = torch.stack([entropy(held), unlike])
+            parameters = fitted(form, count, held, known, labels)
+            known = torch.stack([entropy(logits), asked])
+            note(name, task, form(logits, known, *parameters).exp(), truth)
         queries = model._read_queries(task.X_test)
         for spread in (0.003, 0.03):
             name = f"average of good settings, spread {spread:g} nats"

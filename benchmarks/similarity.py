@@ -63,10 +63,10 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 NOTES = {
     "structure": """
-    The bottlenecks collapsed: at the paper's learning rate of 0.01 their loss ends at chance,
-    log 128 = 4.85, and all images look alike. The whitening of GPCache spreads out again what is
-    left; the others answer by the text. At a rate of 0.003 the loss of a quarter of the columns
-    ends at 0.02, like that of the full matrix.
+    The bottlenecks collapsed: at the paper's learning rate of 0.01 their loss ends at chance, log
+    128 = 4.85, and all images look alike. Tip-Adapter and GDA then have the accuracy of the text
+    alone, 81.3 %. At a rate of 0.003 the loss of a quarter of the columns ends at 0.02, like that
+    of the full matrix; what that does for accuracy was not measured.
     """
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#1b2430", "#8a8f98")
 MARKERS = "osD^vPX*"
 _PANEL_WIDTH, _PANEL_HEIGHT, _MOST_ACROSS = 2.5, 2.1, 4
+_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend beside each other
 _TITLES = {"eta": "η, exponent of the variance", "noise": "σ², noise variance"}
 # Fewer lines or data sets say nothing about ranks.
 _FEWEST_LINES, _FEWEST_DATASETS = 3, 3
@@ -54,7 +55,10 @@ def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figur
     panels = ["mean", *columns] if len(columns) > 1 else columns
     across = min(_MOST_ACROSS, len(panels))
     down = -(-len(panels) // across)
-    figure = blank(_PANEL_WIDTH * across + 0.3, _PANEL_HEIGHT * down + 0.6)
+    scale = 1.7 if len(panels) == 1 else 1
+    beside = max(across, _FEWEST_ACROSS)
+    legend = _LEGEND_LINE * -(-len(lines) // beside)
+    figure = blank(_PANEL_WIDTH * across * scale + 0.3, _PANEL_HEIGHT * down * scale + legend + 0.3)
     axes = list(figure.subplots(down, across, squeeze=False).ravel())
     for column, (place, panel) in enumerate(zip(axes, panels, strict=False)):
         dress(place, x="shots", y="" if column % across else "accuracy, %")
@@ -71,7 +75,7 @@ def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figur
         _shots_axis(place, [board.shots for board in boards])
     for place in axes[len(panels) :]:
         place.remove()
-    _legend(figure, axes[: len(panels)], across)
+    _legend(figure, axes[: len(panels)], beside)
     return figure
 
 

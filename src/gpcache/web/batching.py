@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import GPCacheError
+from gpcache.files import sha256
 from gpcache.images.augment import Views
+from gpcache.images.thumbnails import thumbnail
 from gpcache.images.workers import MAX_WORKERS, DecodePool
 from gpcache.web.metrics import Metrics
 
@@ -28,6 +30,7 @@ MAX_WAITING = 64
 RETRY_AFTER = 1
 
 Rows = NDArray[np.float32]
+Reader = Callable[[], Awaitable[bytes]]
 
 
 class BusyError(GPCacheError):
@@ -54,8 +57,10 @@ class Encoding:
         if self._views is not None:
             self._learn_pool = DecodePool(encoder.preprocess, self._views, workers=workers)
             self._pools.append(self._learn_pool)
-        # As many as a pool takes without making the event loop wait.
+        # Whole files in memory: as many as a pool takes without making the event loop wait.
         self._decoding = asyncio.Semaphore(2 * workers)
+        # Decoded images that wait for the encoder.
+        self._ahead = asyncio.Semaphore(4 * encoder.batch_size)
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue(2 * encoder.batch_size)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._task = asyncio.create_task(self._run())
@@ -81,14 +86,24 @@ class Encoding:
         """Requests with photos that are under way."""
         return self._waiting
 
-    async def features(self, content: bytes, key: str, *, learn: bool = False) -> Rows:
-        """The features (dim,) of an image; `learn` takes the views that examples are made of."""
-        pool = self._learn_pool if learn else self._pool
-        async with self._decoding:
-            prepared = await asyncio.wrap_future(pool.submit(content, key))
-        done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
-        await self._jobs.put(_Job(prepared.pixels, learn and self._views is not None, done))
-        return await done
+    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
+        """The hash of an image's content, its features (dim,), and with `learn` a small picture.
+
+        `read` is called when there is room for the content. `learn` takes the views that examples
+        are made of.
+        """
+        pool, picture = self._learn_pool if learn else self._pool, b""
+        async with self._ahead:
+            async with self._decoding:
+                content = await read()
+                key = sha256(content)
+                prepared = await asyncio.wrap_future(pool.submit(content, key))
+                if learn:
+                    picture = await asyncio.to_thread(thumbnail, content)
+                del content
+            done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+            await self._jobs.put(_Job(prepared.pixels, learn and self._views is not None, done))
+            return key, await done, picture
 
     async def close(self) -> None:
         """End the processes and threads; what still waits is refused."""

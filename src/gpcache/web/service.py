@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -14,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
-from gpcache.files import sha256
 from gpcache.images.records import Refused
-from gpcache.images.thumbnails import thumbnail
 from gpcache.web.batching import Encoding
 from gpcache.web.editor import Edit, Editor, Read
 from gpcache.web.learner import Answer
@@ -49,8 +46,6 @@ class Service:
         self.encoding = Encoding(opened.encoder, self.metrics, views=opened.document.views)
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        # Whole files in memory at once.
-        self._hands = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         self._refit: asyncio.Task[None] | None = None
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -115,16 +110,12 @@ class Service:
     async def _read(self, upload: Upload, keep: bool) -> Read | Refused:
         if upload.refused is not None:
             return Refused(upload.name, upload.refused)
-        async with self._hands:
-            content = await upload.read()
-            key = sha256(content)
-            try:
-                features = await self.encoding.features(content, key, learn=keep)
-                if keep:
-                    stored = Stored(features, await asyncio.to_thread(thumbnail, content))
-                    await asyncio.to_thread(self.opened.workspace.put, key, stored)
-            except ImageRefusedError as error:
-                return Refused(upload.name, error.reason)
+        try:
+            key, features, picture = await self.encoding.features(upload.read, learn=keep)
+        except ImageRefusedError as error:
+            return Refused(upload.name, error.reason)
+        if keep:
+            await asyncio.to_thread(self.opened.workspace.put, key, Stored(features, picture))
         return Read(upload.name, key, features)
 
     # Numbers chosen anew, beside the model in use.

@@ -1,0 +1,105 @@
+"""The model that follows a workspace: exact beyond a few photos, and honest about itself."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from gpcache.web.contents import Contents, Photo
+from gpcache.web.learner import FEW, Learner, Texts
+
+CLASSES = ("ant", "bee", "cow")
+
+
+@pytest.fixture(scope="module")
+def world(encoder):
+    """Contents beyond the few, features by hash, and queries."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(3, encoder.dim))
+    rows, contents = {}, Contents()
+    for name in CLASSES:
+        contents = contents.with_class(name)
+    photos = []
+    for number in range(FEW + 20):
+        row = centres[number % 3] + 0.7 * random.normal(size=encoder.dim)
+        rows[f"h{number}"] = (row / np.linalg.norm(row)).astype(np.float32)
+        photos.append(Photo(f"p{number + 1}", f"{number}.jpg", CLASSES[number % 3], f"h{number}"))
+    queries = centres[[0, 1, 2, 0]] + 0.9 * random.normal(size=(4, encoder.dim))
+    return contents.with_photos(photos), rows, queries.astype(np.float32)
+
+
+@pytest.fixture
+def learner(world, encoder):
+    contents, rows, _ = world
+    learner = Learner(Texts(encoder), ("a photo of a {}.",), rows.__getitem__, device="cpu")
+    learner.follow(contents)
+    return learner
+
+
+def said(learner, queries):
+    """Probabilities by class name."""
+    order = np.argsort([str(name) for name in learner.model.classes_])
+    return learner.model.predict_proba(queries)[:, order]
+
+
+def test_changes_and_their_undoing_are_exact(learner, world):
+    contents, _, queries = world
+    before = said(learner, queries)
+    edits = [
+        contents.with_labels(["p1", "p5"], "cow"),
+        contents.without_photos(["p2", "p30"]),
+        contents.with_class("dog"),
+        contents.with_changed_class("ant", prompt="an insect"),
+    ]
+    for edited in edits:
+        learner.follow(edited)
+        assert np.abs(said(learner, queries)[:, :3] - before).max() > 1e-6
+        learner.follow(contents)
+        np.testing.assert_allclose(said(learner, queries), before, atol=1e-8)
+
+
+def test_a_renamed_class_answers_as_before(learner, world):
+    contents, _, queries = world
+    before = said(learner, queries)
+    # The same text under a name that sorts alike.
+    told = contents.with_changed_class("bee", "bumblebee", "a photo of a bee.")
+    learner.follow(told)
+    np.testing.assert_allclose(said(learner, queries), before, atol=1e-8)
+    assert {photo.label for photo in learner.photos} == {"ant", "bumblebee", "cow"}
+
+
+def test_leaving_out_is_what_removing_does(learner):
+    """The closed form against a model that really has not got the photo."""
+    found = learner.held_out()
+    assert found.counted.all()
+    for row in (0, 17, 50):
+        model = copy.deepcopy(learner.model)
+        model.remove([row])
+        key = learner._features(learner.photos[row].hash)[None]
+        np.testing.assert_allclose(model.predict_proba(key)[0], found.probabilities[row], atol=1e-8)
+        np.testing.assert_allclose(model.novelty(key)[0], found.novelty[row], atol=1e-8)
+
+
+def test_copies_do_not_vouch_for_each_other(learner, world):
+    """A wrong label that stands there twice is held out twice."""
+    contents, rows, _ = world
+    rows["twin"] = rows["h0"]
+    twin = Photo("p900", "twin.jpg", "cow", "h0")
+    wrong = contents.with_labels(["p1"], "cow").with_photos([twin])
+    learner.follow(wrong)
+    found = learner.held_out()
+    places = [row for row, photo in enumerate(found.photos) if photo.hash == "h0"]
+    assert len(places) == 2
+    for row in places:
+        assert found.classes[found.probabilities[row].argmax()] == "ant"
+    assert {"p1", "p900"} <= {key for key, kinds in found.flags().items() if "duplicate" in kinds}
+
+
+def test_numbers_are_chosen_anew_when_outgrown(learner, world):
+    contents, _, _ = world
+    assert not learner.outgrown
+    some = contents.without_photos([f"p{number}" for number in range(1, 12)])
+    learner.follow(some)
+    assert not learner.outgrown
+    learner._fitted_on = 40
+    assert learner.outgrown
