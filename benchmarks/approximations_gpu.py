@@ -307,7 +307,7 @@ def make_page(result: dict[str, Any]) -> None:
         f"Measured by `PYTHONPATH=src python3 benchmarks/approximations_gpu.py` on one "
         f"{result['machine']} with torch {result['torch']}: n = {result['n']:,}, d = "
         f"{result['d']:,}, c = {result['c']:,}, synthetic unit features of that shape, so times "
-        "and no accuracies. *free* is a fit and the logits of {result['queries']:,} queries, by "
+        f"and no accuracies. *free* is a fit and the logits of {result['queries']:,} queries, by "
         f"mean and variance, median of {RUNS}. *trained* is the median of {STEPS} "
         f"steps of {result['batch']} images, times the {result['steps']:,} steps of {EPOCHS} "
         "epochs, the last column without a gradient through the precision. *naive* is the same "

@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
+from gpcache.methods import registry
+
 # In the order of the help: what most people need first comes first.
-COMMANDS = ["fit", "predict", "evaluate", "check", "suggest", "add", "remove", "relabel"]
-COMMANDS += ["inspect", "export", "extract", "store", "demo"]
-ALL = [*([name] for name in COMMANDS if name != "store"), ["store", "info"], ["store", "verify"]]
+COMMANDS = ["fit", "predict", "evaluate", "serve", "check", "suggest", "add", "remove", "relabel"]
+COMMANDS += ["inspect", "export", "extract", "project", "store", "demo", "benchmark"]
+# What answers with a page or with files instead of JSON, and what has commands of its own.
+OTHERS = ("serve", "store", "benchmark")
+ALL = [*([name] for name in COMMANDS if name not in OTHERS), ["store", "info"], ["store", "verify"]]
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +61,9 @@ def test_the_shell_completes_commands(words, offered):
         check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, [offered])
+
+
+def test_fit_lists_every_method_that_features_suffice_for(run):
+    listed = " ".join(re.findall(r"│([^│]*)│", run("fit", "--help")[1])).split()
+    named = {word.strip(".,") for word in listed}
+    assert {name for name, method in registry().items() if not method.beyond_features} <= named

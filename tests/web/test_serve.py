@@ -1,5 +1,6 @@
 """`gpcache serve` as a process, with the encoder lite; and its mistakes."""
 
+import json
 import os
 import signal
 import socket
@@ -32,18 +33,28 @@ def fail(monkeypatch, capsys):
 def test_from_the_shell(tmp_path, photo):
     pytest.importorskip("efficientnet_lite_pytorch")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpcache", "serve", "--port", "0", "-w", str(tmp_path / "work")],
+        [
+            sys.executable,
+            "-m",
+            "gpcache",
+            "serve",
+            "--port",
+            "0",
+            "-w",
+            tmp_path / "work",
+            "--json",
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
-        line = process.stdout.readline().strip()
+        told = json.loads(process.stdout.readline())
         with httpx.Client(timeout=60, follow_redirects=True) as client:
-            page = client.get(line)
+            page = client.get(told["page"])
             assert page.status_code == 200
             assert page.headers["content-type"].startswith("text/html")
-            address = line.partition("/?")[0]
+            address = told["address"]
             for name in ("a red wall", "a blue sky"):
                 client.post(f"{address}/v1/classes", json={"name": name})
             image = {"content": photo("blue"), "headers": {"Content-Type": "image/jpeg"}}

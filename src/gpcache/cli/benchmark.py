@@ -34,8 +34,8 @@ class _RunsSpecs(TyperGroup):
 app = typer.Typer(
     cls=_RunsSpecs,
     no_args_is_help=True,
-    help="Run methods on data sets from a spec, and show tables and figures of the results: "
-    "`gpcache benchmark SPEC.toml -o results`.",
+    help="Run methods on data sets; show tables and figures.\n\n"
+    "`gpcache benchmark SPEC.toml -o results` runs a spec.",
 )
 
 OutputOption = Annotated[

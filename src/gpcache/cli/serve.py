@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gpcache.cli.options import DeviceOption, EncoderOption, VerboseOption, printable
+from gpcache.cli.options import (
+    DeviceOption,
+    EncoderOption,
+    JsonOption,
+    VerboseOption,
+    json_text,
+    printable,
+)
 
 
 def serve(
@@ -24,9 +31,10 @@ def serve(
     ] = 8765,
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
+    json: JsonOption = False,
     _verbose: VerboseOption = False,
 ) -> None:
-    """Collect, check, try and grow a model in the browser, and ask it over HTTP.
+    """Collect, check, try and grow a model in the browser.
 
     Only this machine can reach it, and only with the token in the address that is printed. Changes
     are kept in the workspace folder; `--encoder` counts only for a new one without a model.
@@ -50,7 +58,9 @@ def serve(
     token = secrets.token_urlsafe(24)
 
     def started(_: object, address: str) -> None:
-        typer.echo(f"{address}/?token={token}")
+        page = f"{address}/?token={token}"
+        told = {"page": page, "address": address, "token": token, "workspace": str(folder)}
+        typer.echo(json_text(told) if json else page)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
     asyncio.run(run(opened, token, listener, started))
