@@ -226,8 +226,8 @@ def main() -> None:
         table([head, *rows]),
         f"* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
         f"({beside / idle:.2f}×).\n"
-        f"* {asked:.1f} times the capacity for {minutes:g} minutes (ten times was wanted, the client "
-        f"shares the machine): goodput {goodput:.0%} of the capacity, "
+        f"* {asked:.1f} times the capacity for {minutes:g} minutes (ten times, where the client, "
+        f"which shares the machine, can): goodput {goodput:.0%} of the capacity, "
         f"answers {dict(statuses)}; memory {before:.0f} → {after:.0f} MB.\n"
         f"* {minutes:g} minutes at 70 % of the capacity: memory grew by {grown:.1f} MB.\n"
         f"* A photo added at n = 1,600: new figures {change:.0f} ms after its features.",

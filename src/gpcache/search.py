@@ -99,6 +99,11 @@ class HeldOut(NamedTuple):
     labels: Tensor
     log_marginal_likelihood: float = math.nan
 
+    def logits(self, choice: Choice) -> Tensor:
+        """(n, c) at the fusion weights of a choice."""
+        weights = {"alpha": choice.alpha, "eta": choice.eta, "gain": choice.gain}
+        return fuse(self.zero_shot, self.mean, self.variance, **weights)
+
     def rows(self, kept: Tensor) -> HeldOut:
         """The same of some rows alone."""
         variance = None if self.variance is None else self.variance[kept]

@@ -20,7 +20,7 @@ from gpcache.cli.options import (
 def serve(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="A model folder to begin with, as pets.gpc."),
+        typer.Argument(metavar="MODEL", help="A model folder to begin with, as pets.gpc."),
     ] = None,
     workspace: Annotated[
         Path | None,

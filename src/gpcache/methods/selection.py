@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from gpcache.gp.fusion import fuse
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.shots import Evidence, Part, Recipe, Shots, Trail
@@ -173,15 +172,7 @@ class SelectionMixin:
         """What the evidence says at the chosen numbers, with keys that are the shots themselves."""
         choice = self._choice
         held_out = evidence(choice.beta, [choice.noise], choice.gain)[0]
-        logits = fuse(
-            held_out.zero_shot,
-            held_out.mean,
-            held_out.variance,
-            alpha=choice.alpha,
-            eta=choice.eta,
-            gain=choice.gain,
-        )
-        return logits, evidence.rows, evidence.protocol
+        return held_out.logits(choice), evidence.rows, evidence.protocol
 
     def _calibrate(self, validation: Shots | None, evidence: Evidence | None) -> None:
         """A calibration from rows that the model has not seen; none where there are none."""
@@ -221,14 +212,7 @@ class SelectionMixin:
             beta, noise, gain = trail.places[setting]
             held_out = evidence(beta, [noise], gain)[0]
             choice = weigh(held_out.rows(others), trail.settings, (beta, noise, gain))
-            return fuse(
-                held_out.zero_shot,
-                held_out.mean,
-                held_out.variance,
-                alpha=choice.alpha,
-                eta=choice.eta,
-                gain=choice.gain,
-            )
+            return held_out.logits(choice)
 
         losses = trail.losses[:, evidence.rows]
         chosen = best_without(losses, trail.penalties, fold)
