@@ -60,12 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, default=Path("build/trained.jsonl"))
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--page", action="store_true", help="of what was measured so far")
     arguments = parser.parse_args()
     arguments.rows.parent.mkdir(parents=True, exist_ok=True)
     lines = arguments.rows.read_text().splitlines() if arguments.rows.exists() else []
     known = {tuple(key): figures for key, figures in map(json.loads, lines)}
     with arguments.rows.open("a") as file:
-        for task in wanted():
+        for task in [] if arguments.page else wanted():
             if arguments.only and task.name not in arguments.only:
                 continue
             for name, options in VARIANTS.items():
@@ -92,7 +93,8 @@ def write(known: dict[Any, list[float]]) -> None:
     found = defaultdict(lambda: defaultdict(list))
     for (name, shots, _, variant, views), figures in known.items():
         found[variant, views][name, shots].append(figures)
-    cells = list(found["untrained", False])
+    measured = [row for (variant, _), row in found.items() if variant != "untrained"]
+    cells = [cell for cell in found["untrained", False] if any(cell in row for row in measured)]
     base = {cell: np.mean(found["untrained", False][cell], 0) for cell in cells}
     body: list[list[object]] = [
         ["variant", "views", "mean", "worst", "ECE"] + [f"{title(n)}, {k}" for n, k in cells]

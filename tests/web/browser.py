@@ -14,26 +14,34 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+try:
+    import playwright.sync_api as playwright
+except ImportError:
+    playwright = None
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+needs_chromium = pytest.mark.skipif(
+    playwright is None or CHROMIUM is None, reason="no playwright, or no chromium on the PATH"
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "images"
-# The first class waits for the text encoder, and a test machine may be busy.
-playwright.expect.set_options(timeout=30_000)
+if playwright is not None:
+    # A test machine may be busy.
+    playwright.expect.set_options(timeout=30_000)
+# With an encoder that starts at once.
+TINY = (str(Path(__file__).with_name("program.py")),)
+LITE = ("-m", "gpcache", "serve", "--port", "0", "--workspace")
 STEPS = ("collect", "check", "try", "grow", "use")
 
 
 class Server:
-    """`gpcache serve` on a workspace, in a process of its own."""
+    """A server on a workspace, in a process of its own."""
 
-    def __init__(self, workspace):
-        command = ["-m", "gpcache", "serve", "--workspace", workspace, "--port", "0"]
+    def __init__(self, workspace, command=LITE):
         self.log = workspace.parent / f"{workspace.name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-u", *map(str, command)],
+                [sys.executable, "-u", *command, str(workspace)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -53,7 +61,7 @@ class Server:
                 continue
             break
         self.kill()
-        raise AssertionError(f"gpcache serve printed no address: {self.log.read_text()}")
+        raise AssertionError(f"The server printed no address: {self.log.read_text()}")
 
     def ask(self, method, path, content=None):
         """What the server answers to one request, past the page."""
@@ -143,6 +151,7 @@ class Visitor:
             session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
 
 
+# Not for the session: while it lives, no other test of this thread can run an event loop.
 @pytest.fixture(scope="module")
 def browser():
     camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
@@ -152,9 +161,9 @@ def browser():
         opened.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(tmp_path_factory):
-    """One server for the tests of a file: to load the encoder takes seconds."""
+    """`gpcache serve`, one for all tests."""
     server = Server(tmp_path_factory.mktemp("served") / "workspace")
     yield server
     server.kill()
@@ -182,7 +191,7 @@ def visit(browser, server):
         context.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def drawn(tmp_path_factory):
     """Ten pictures each of three kinds, drawn, and five of noise, unlike all of them."""
     folder, generator = tmp_path_factory.mktemp("drawn"), np.random.default_rng(0)
@@ -200,7 +209,7 @@ def drawn(tmp_path_factory):
     return photos, noise
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def photographed(tmp_path_factory):
     """Ten photos each of three kinds, and five of a fourth."""
     if not DATA.exists():

@@ -25,9 +25,19 @@ def loaded(path):
     return module
 
 
+# For the tests of the page: to start a browser and the encoder lite takes seconds.
+tools = loaded(Path(__file__).with_name("browser.py"))
+browser, running, server, visit = tools.browser, tools.running, tools.server, tools.visit
+drawn, photographed = tools.drawn, tools.photographed
+
+
 @pytest.fixture(scope="session")
-def encoder():
-    tiny = loaded(Path(__file__).parents[1] / "features" / "tiny.py")
+def tiny():
+    return loaded(Path(__file__).parents[1] / "features" / "tiny.py")
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny):
     return tiny.ColourEncoder()
 
 
@@ -89,13 +99,46 @@ def start(tmp_path, encoder):
         one.stop()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory, encoder, photo):
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory, encoder):
+    """Start a server on a workspace of its own; it ends with the session."""
+    running = []
+
+    def serve():
+        folder = tmp_path_factory.mktemp("served")
+        running.append(Running(open_workspace(folder, encoder=encoder)))
+        return running[-1]
+
+    yield serve
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def shared(serve, photo):
     """One server for tests that change nothing: three classes of six photos."""
-    running = Running(open_workspace(tmp_path_factory.mktemp("shared"), encoder=encoder))
-    fill(running.client, photo, 6)
+    running = serve()
+    before = fill(running.client, photo, 6)
     yield running
-    running.stop()
+    assert running.client.get("/v1/state").json() == before
+
+
+@pytest.fixture(scope="session")
+def used(serve):
+    """The server behind `empty`."""
+    return serve()
+
+
+@pytest.fixture
+def empty(used):
+    """A client of a workspace that is empty, but for what was undone or removed before."""
+    state = used.client.delete("/v1/refused").json()
+    for entry in state["classes"]:
+        used.client.request("DELETE", "/v1/classes", json={"name": entry["name"]})
+    pool = [one["id"] for one in used.client.get("/v1/suggest?count=100").json()["photos"]]
+    if pool:
+        used.client.request("DELETE", "/v1/examples", json={"ids": pool})
+    return used.client
 
 
 def fill(client, photo, each):

@@ -1,4 +1,4 @@
-"""A server as a process of its own: `program.py WORKSPACE` prints its address."""
+"""A server as a process of its own: `program.py WORKSPACE` prints its address with the token."""
 
 import asyncio
 import importlib.util
@@ -18,9 +18,12 @@ tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
 
 
+TOKEN = "a-token-for-tests"
+
+
 def started(_, address):
-    print(address, flush=True)
+    print(f"{address}/?token={TOKEN}", flush=True)
 
 
 opened = open_workspace(sys.argv[1], encoder=tiny.ColourEncoder())
-asyncio.run(run(opened, "a-token-for-tests", bind(0), started))
+asyncio.run(run(opened, TOKEN, bind(0), started))

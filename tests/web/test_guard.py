@@ -5,6 +5,8 @@ import socket
 import httpx
 import pytest
 
+from gpcache.web.guard import SECURITY
+
 TOKEN = "a-token-for-tests"
 
 
@@ -66,12 +68,35 @@ def test_every_answer_carries_the_policy(shared, path):
     assert headers["referrer-policy"] == "no-referrer"
 
 
+def test_unforeseen_errors_are_answers_like_others(start, tiny, photo, caplog):
+    """A fault of an encoder, which nobody expects: one sentence out, the rest into the log."""
+
+    class Faulty(tiny.ColourEncoder):
+        def _embed_images(self, batch):
+            raise ZeroDivisionError("the inner workings")
+
+    running = start(encoder=Faulty())
+    running.client.post("/v1/classes", json={"name": "red"})
+    for _ in range(2):  # the server goes on
+        answer = running.client.post("/v1/predict", files={"files": ("a.jpg", photo("red"))})
+        assert answer.status_code == 500
+        assert answer.json().keys() == {"error"}
+        assert "inner" not in answer.text
+        for name, value in SECURITY.items():
+            assert answer.headers[name] == value
+    failed = [record for record in caplog.records if record.exc_info]
+    assert len(failed) == 2
+    assert failed[0].getMessage() == "POST '/v1/predict' failed."
+    assert failed[0].exc_info[0] is ZeroDivisionError
+    assert 'route="/v1/predict",status="500"} 2' in running.client.get("/metrics").text
+
+
 def exchanged(port, head):
     """The first bytes of the answer to a raw request whose body never comes."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
         stream.sendall(head.encode())
         answer = ""
-        while not answer.endswith(("}", "received.")):
+        while "}" not in answer:
             answer += stream.recv(4096).decode()
         return answer
 
@@ -103,9 +128,14 @@ def test_a_body_without_a_length_is_refused(shared):
     assert answer.startswith("HTTP/1.1 411")
 
 
-def test_endless_headers_are_refused(shared):
-    answer = exchanged(shared.port, "GET / HTTP/1.1\r\nX: " + "x" * 100_000)
+@pytest.mark.parametrize("sent", ["GET / HTTP/1.1\r\nX: " + "x" * 100_000, "hello\r\n\r\n"])
+def test_what_is_no_http_is_refused_alike(shared, sent):
+    answer = exchanged(shared.port, sent)
     assert answer.startswith("HTTP/1.1 400")
+    above, _, body = answer.partition("\r\n\r\n")
+    assert "content-security-policy: default-src 'self';" in above
+    assert "Invalid HTTP request" in body
+    assert '{"error":' in body
 
 
 def test_a_hundred_files_and_no_more(shared, photo):

@@ -8,35 +8,28 @@ from pathlib import Path
 import httpx
 import pytest
 
-TOKEN = "a-token-for-tests"
 PROGRAM = Path(__file__).with_name("program.py")
 
 
 @pytest.fixture
-def server(tmp_path):
-    """Start the program on one workspace; (process, client)."""
-    processes = []
-
-    def server():
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(tmp_path / "workspace")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        address = process.stdout.readline().strip()
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        return process, httpx.Client(base_url=address, headers=headers, timeout=60)
-
-    yield server
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def program(tmp_path):
+    """The program on a workspace: (process, client)."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(tmp_path / "workspace")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    address, _, token = process.stdout.readline().strip().partition("/?token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+        yield process, client
+    process.kill()
+    process.wait()
+    process.stdout.close()
 
 
-def test_nothing_acknowledged_is_lost(server, photo):
-    process, client = server()
+def test_nothing_acknowledged_is_lost(program, start, photo):
+    process, client = program
     acknowledged, stop = [], threading.Event()
 
     def work():
@@ -57,7 +50,7 @@ def test_nothing_acknowledged_is_lost(server, photo):
     worker.join(60)
     stop.set()
     process.wait(30)
-    _, client = server()
+    client = start().client
     state = client.get("/v1/state").json()
     names = [one["name"] for one in state["photos"]]
     assert len(acknowledged) >= 5

@@ -12,8 +12,7 @@ import pytest
 spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
 tools = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tools)
-browser, running, server, visit = tools.browser, tools.running, tools.server, tools.visit
-drawn, photographed, expect = tools.drawn, tools.photographed, tools.playwright.expect
+expect = tools.playwright and tools.playwright.expect
 
 pytestmark = tools.needs_chromium
 

@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import csv
 import importlib.util
 import io
 import re
@@ -87,6 +88,43 @@ def test_a_served_model_answers_as_it_did(start, encoder, photo, tmp_path):
         running = start(tmp_path / "own", model=tmp_path / "pets.gpc")
 
 
+def test_a_failed_write_leaves_a_served_model_as_it_was(start, encoder, photo, tmp_path):
+    pairs = [
+        (decode(photo(colour, 50 * k + n)).image, colour)
+        for n in range(6)
+        for k, colour in enumerate(("red", "green", "blue"))
+    ]
+    # Its numbers were chosen on some of its photos: those of all would be others.
+    model = ImageClassifier(encoder).fit(pairs[:6]).add(pairs[6:])
+    images = [photo((115, 105, 40), 900), photo((30, 110, 120), 901)]
+    answers = [one.probability for one in model.predict(images)]
+    refitted = [one.probability for one in ImageClassifier(encoder).fit(pairs).predict(images)]
+    assert np.abs(np.subtract(answers, refitted)).max() > 1e-3
+    model.save(tmp_path / "pets.gpc")
+    client = start(tmp_path / "own", model=tmp_path / "pets.gpc").client
+    before = client.get("/v1/state").json()
+    document, aside = tmp_path / "own" / "workspace.json", tmp_path / "aside.json"
+    document.rename(aside)
+    document.mkdir()  # a file cannot take its place
+    changes = [
+        ("PATCH", "/v1/examples", {"ids": ["p1"], "label": "blue"}),
+        ("DELETE", "/v1/examples", {"ids": ["p2"]}),
+        ("POST", "/v1/classes", {"name": "yellow"}),
+        ("PATCH", "/v1/examples", {"ids": ["p1"], "keep": True}),
+    ]
+    for method, path, body in changes:
+        answer = client.request(method, path, json=body)
+        assert answer.status_code == 400
+        assert "cannot be written" in answer.json()["error"]
+    document.rmdir()
+    aside.rename(document)
+    assert client.get("/v1/state").json() == before
+    files = [("files", (f"{k}.jpg", image)) for k, image in enumerate(images)]
+    found = client.post("/v1/predict", files=files).json()["predictions"]
+    assert [one["probability"] for one in found] == pytest.approx(answers, abs=1e-6)
+    assert client.post("/v1/classes", json={"name": "yellow"}).status_code == 200
+
+
 def test_requests_side_by_side_share_batches_and_agree(shared, photo):
     images = [photo(colour, 300 + k) for k in range(16) for colour in ("red", "green", "blue")]
 
@@ -165,6 +203,39 @@ def test_batches_go_on_after_a_restart(start, photo, filled):
     assert client.get("/v1/batch/..%2Fx/result").status_code == 404
 
 
+def test_a_batch_tells_files_of_one_name_apart(shared, photo):
+    key = shared.client.post("/v1/batch", json={}).json()["id"]
+    sent = [
+        ("a/1.jpg", photo("red", 1)),
+        ("b/1.jpg", photo("blue", 2)),
+        ("c/1.jpg", photo("red", 1)),  # a copy in another folder is a row of its own
+        ("../../etc/./1.jpg", photo("green", 3)),
+        ("C:\\photos\\1.jpg", photo("green", 4)),
+        ("1.jpg", photo("blue", 5)),
+        ("1.jpg", photo("red", 6)),
+        ("1.jpg", photo("red", 6)),
+        ("b/2.jpg", b"no image"),
+        ("b/2.jpg", b"another one that is none"),
+    ]
+    files = [("files", one) for one in sent]
+    for _ in range(2):  # sent again, nothing is added
+        state = shared.client.post(f"/v1/batch/{key}/files", files=files).json()
+        assert (state["done"], state["refused"]) == (9, 2)
+    text = shared.client.get(f"/v1/batch/{key}/result").text
+    rows = [(row["image"], row["label"]) for row in csv.DictReader(io.StringIO(text))]
+    assert sorted(rows) == [
+        ("1.jpg", "blue"),
+        ("1.jpg", "green"),
+        ("1.jpg", "red"),
+        ("a/1.jpg", "red"),
+        ("b/1.jpg", "blue"),
+        ("b/2.jpg", ""),
+        ("b/2.jpg", ""),
+        ("c/1.jpg", "red"),
+        ("etc/1.jpg", "green"),
+    ]
+
+
 def test_parquet_holds_the_same(shared, photo):
     parquet = pytest.importorskip("pyarrow.parquet")
     key = shared.client.post("/v1/batch", json={"format": "parquet"}).json()["id"]
@@ -190,35 +261,64 @@ def test_the_model_to_take_away(shared):
 # The Open Inference Protocol.
 
 
-def infer(client, images, **further):
+def infer(client, images, path="models/workspace", **further):
     data = [base64.b64encode(image).decode() for image in images]
     tensor = {"name": "image", "shape": [len(data)], "datatype": "BYTES", "data": data}
-    return client.post("/v2/models/workspace/infer", json={"inputs": [tensor]} | further)
+    return client.post(f"/v2/{path}/infer", json={"inputs": [tensor]} | further)
 
 
 def test_v2_metadata_and_health(shared):
     assert shared.client.get("/v2").json()["name"] == "gpcache"
     assert shared.client.get("/v2/health/live").json() == {"live": True}
     assert shared.client.get("/v2/health/ready").json() == {"ready": True}
+    assert shared.client.get("/v2").json().keys() == {"name", "version", "extensions"}
     told = shared.client.get("/v2/models/workspace").json()
-    assert {"name", "versions", "platform", "inputs", "outputs"} <= told.keys()
-    for tensor in told["inputs"] + told["outputs"]:
+    assert told.keys() == {"name", "versions", "platform", "inputs", "outputs"}
+    assert told["name"] == "workspace"
+    assert told["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    for tensor in told["outputs"]:
         assert tensor.keys() == {"name", "datatype", "shape"}
-    assert shared.client.get("/v2/models/workspace/ready").json()["ready"]
-    for path in ("/v2/models/other", "/v2/models/other/ready"):
-        answer = shared.client.get(path)
+        assert tensor["datatype"] in ("BYTES", "FP64", "BOOL")
+    ready = {"name": "workspace", "ready": True}
+    assert shared.client.get("/v2/models/workspace/ready").json() == ready
+    version = f"/v2/models/workspace/versions/{told['versions'][0]}"
+    assert shared.client.get(version).json() == told
+    assert shared.client.get(f"{version}/ready").json() == ready
+
+
+@pytest.mark.parametrize("path", ["models/other", "models/workspace/versions/none"])
+def test_v2_knows_no_other_model_or_version(shared, photo, path):
+    answers = [shared.client.get(f"/v2/{path}"), shared.client.get(f"/v2/{path}/ready")]
+    answers.append(infer(shared.client, [photo("red")], path=path))
+    for answer in answers:
         assert answer.status_code == 404
         assert answer.json().keys() == {"error"}
+
+
+def test_v2_is_not_ready_without_a_model(empty, photo):
+    for path, told in (("health", {}), ("models/workspace", {"name": "workspace"})):
+        answer = empty.get(f"/v2/{path}/ready")
+        assert answer.status_code == 400
+        assert answer.json() == told | {"ready": False}
+    assert empty.get("/v2/health/live").status_code == 200
+    assert infer(empty, [photo("red")]).status_code == 400
 
 
 def test_v2_infers_what_v1_predicts(shared, photo):
     images = [photo("red", 800), photo("blue", 801)]
     answer = infer(shared.client, images, id="seven").json()
     assert answer["id"] == "seven"
+    told = shared.client.get("/v2/models/workspace").json()
+    assert (answer["model_name"], answer["model_version"]) == ("workspace", told["versions"][0])
     outputs = {one["name"]: one for one in answer["outputs"]}
     assert outputs["label"]["data"] == ["red", "blue"]
-    for one in outputs.values():
+    for said in told["outputs"]:
+        one = outputs[said["name"]]
+        assert one.keys() == {"name", "datatype", "shape", "data"}
+        assert one["datatype"] == said["datatype"]
+        assert len(one["shape"]) == len(said["shape"])
         assert len(one["data"]) == np.prod(one["shape"])
+    assert "id" not in infer(shared.client, images).json()
     files = [("files", (f"{k}.jpg", image)) for k, image in enumerate(images)]
     expected = shared.client.post("/v1/predict", files=files).json()["predictions"]
     assert outputs["probability"]["data"] == pytest.approx([one["probability"] for one in expected])
@@ -229,19 +329,52 @@ def test_v2_infers_what_v1_predicts(shared, photo):
     assert [one["name"] for one in some] == ["label"]
 
 
+def tensor(photo, **change):
+    data = base64.b64encode(photo("red")).decode()
+    return {"name": "image", "shape": [1], "datatype": "BYTES", "data": [data]} | change
+
+
+def test_v2_takes_data_as_nested_as_its_shape(shared, photo):
+    flat = tensor(photo)
+    nested = flat | {"shape": [1, 1], "data": [flat["data"]]}
+    one, other = (
+        shared.client.post("/v2/models/workspace/infer", json={"inputs": [given]}).json()
+        for given in (flat, nested)
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "told"),
     [
-        {"data": ["no base64!"]},
-        {"data": ["bm8gaW1hZ2U="]},
-        {"shape": [2]},
-        {"name": "other"},
-        {"datatype": "FP32"},
+        ({"data": ["no base64!"]}, "not base64"),
+        ({"data": ["bm8gaW1hZ2U="]}, "not an image"),
+        ({"data": [[["bm8gaW1hZ2U="]]]}, "data"),
+        ({"data": []}, "shape"),
+        ({"shape": [2]}, "shape"),
+        ({"shape": [1, 2]}, "shape"),
+        ({"name": "other"}, "one input"),
+        ({"datatype": "FP32"}, "BYTES"),
+        ({"data": [""] * 101, "shape": [101]}, "100 images"),
     ],
 )
-def test_v2_mistakes_are_errors(shared, photo, change):
-    data = base64.b64encode(photo("red")).decode()
-    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [data]} | change
-    answer = shared.client.post("/v2/models/workspace/infer", json={"inputs": [tensor]})
-    assert 400 <= answer.status_code < 500
+def test_v2_mistakes_are_errors(shared, photo, change, told):
+    body = {"inputs": [tensor(photo, **change)]}
+    answer = shared.client.post("/v2/models/workspace/infer", json=body)
+    assert answer.status_code == 400
     assert answer.json().keys() == {"error"}
+    assert told in answer.json()["error"]
+
+
+@pytest.mark.parametrize("count", [0, 2, 11])
+def test_v2_takes_one_input(shared, photo, count):
+    body = {"inputs": [tensor(photo)] * count}
+    answer = shared.client.post("/v2/models/workspace/infer", json=body)
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+
+
+def test_v2_knows_its_outputs(shared, photo):
+    answer = infer(shared.client, [photo("red")], outputs=[{"name": "colour"}])
+    assert answer.status_code == 400
+    assert "no output 'colour'" in answer.json()["error"]

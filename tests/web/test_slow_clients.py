@@ -13,16 +13,15 @@ START = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer 
 PROMISED = START + "Content-Type: image/jpeg\r\nContent-Length: 100000\r\n\r\n"
 
 
-@pytest.fixture
-def hasty(start, photo, filled, monkeypatch):
+@pytest.fixture(scope="module")
+def hasty(shared):
     """A server whose clocks run fast."""
-    monkeypatch.setattr(slow_clients.GuardedProtocol, "header_seconds", 1.0)
-    monkeypatch.setattr(slow_clients.GuardedProtocol, "body_seconds", 3.0)
-    monkeypatch.setattr(slow_clients, "START_SECONDS", 0.5)
-    monkeypatch.setattr(slow_clients, "TICK", 0.1)
-    running = start()
-    filled(running.client, photo, 2)
-    return running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slow_clients.GuardedProtocol, "header_seconds", 1.0)
+        patch.setattr(slow_clients.GuardedProtocol, "body_seconds", 3.0)
+        patch.setattr(slow_clients, "START_SECONDS", 0.5)
+        patch.setattr(slow_clients, "TICK", 0.1)
+        yield shared
 
 
 def ended(stream, within):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 
 import pytest
 from PIL import Image
@@ -12,8 +13,8 @@ from gpcache.web.opening import open_workspace
 JPEG = {"content-type": "image/jpeg"}
 
 
-def test_useful_at_zero_photos_by_the_class_names_alone(start, photo):
-    client = start().client
+def test_useful_at_zero_photos_by_the_class_names_alone(empty, photo):
+    client = empty
     assert client.get("/v1/loo").json()["why"]
     for name in ("red", "blue"):
         state = client.post("/v1/classes", json={"name": name}).json()
@@ -31,8 +32,8 @@ def test_useful_at_zero_photos_by_the_class_names_alone(start, photo):
     assert answer["predictions"][0]["probabilities"] == after
 
 
-def test_adds_photos_and_tells_them_apart(start, photo, filled):
-    client = start().client
+def test_adds_photos_and_tells_them_apart(empty, photo, filled):
+    client = empty
     state = filled(client, photo, 4)
     assert {entry["name"]: entry["count"] for entry in state["classes"]} == {
         "red": 4,
@@ -48,8 +49,8 @@ def test_adds_photos_and_tells_them_apart(start, photo, filled):
     assert {one["id"] for one in answer["why"]} <= ids
 
 
-def test_the_figures_agree_with_the_photos(start, photo, filled):
-    client = start().client
+def test_the_figures_agree_with_the_photos(empty, photo, filled):
+    client = empty
     state = filled(client, photo, 5)
     wrong = state["photos"][0]["id"]
     state = client.patch("/v1/examples", json={"ids": [wrong], "label": "blue"}).json()
@@ -71,8 +72,8 @@ def test_the_figures_agree_with_the_photos(start, photo, filled):
     assert state["loo"]["accuracy"] == found["accuracy"]
 
 
-def test_marks_duplicates(start, photo, filled):
-    client = start().client
+def test_marks_duplicates(empty, photo, filled):
+    client = empty
     filled(client, photo, 4)
     twice = [("files", ("again.jpg", photo("red", 0)))]
     state = client.post("/v1/examples", data={"label": "red"}, files=twice).json()["state"]
@@ -80,9 +81,9 @@ def test_marks_duplicates(start, photo, filled):
     assert marked == {"red0.jpg", "again.jpg"}
 
 
-def test_every_change_can_be_undone(start, photo, filled):
-    client = start().client
-    filled(client, photo, 3)
+def test_every_change_can_be_undone(empty, photo, filled):
+    client = empty
+    ids = [one["id"] for one in filled(client, photo, 3)["photos"]]
 
     def look():
         state = client.get("/v1/state").json()
@@ -93,8 +94,8 @@ def test_every_change_can_be_undone(start, photo, filled):
         ("POST", "/v1/classes", {"name": "yellow"}),
         ("PATCH", "/v1/classes", {"name": "red", "new_name": "scarlet"}),
         ("PATCH", "/v1/classes", {"name": "scarlet", "prompt": "a scarlet thing"}),
-        ("PATCH", "/v1/examples", {"ids": ["p1", "p2"], "label": "blue"}),
-        ("DELETE", "/v1/examples", {"ids": ["p3"]}),
+        ("PATCH", "/v1/examples", {"ids": ids[:2], "label": "blue"}),
+        ("DELETE", "/v1/examples", {"ids": [ids[2]]}),
         ("DELETE", "/v1/classes", {"name": "green"}),
     ]
     seen = [look()]
@@ -112,8 +113,8 @@ def test_every_change_can_be_undone(start, photo, filled):
         )
 
 
-def test_two_tabs_cannot_overwrite_each_other(start):
-    client = start().client
+def test_two_tabs_cannot_overwrite_each_other(empty):
+    client = empty
     revision = client.get("/v1/state").json()["revision"]
     first = client.post("/v1/classes", json={"name": "a"}, headers={"If-Match": str(revision)})
     assert first.status_code == 200
@@ -125,8 +126,8 @@ def test_two_tabs_cannot_overwrite_each_other(start):
     assert [entry["name"] for entry in client.get("/v1/state").json()["classes"]] == ["a"]
 
 
-def test_a_pool_photo_becomes_an_example(start, photo, filled):
-    client = start().client
+def test_a_pool_photo_becomes_an_example(empty, photo, filled):
+    client = empty
     filled(client, photo, 3)
     files = [("files", (f"pool{k}.jpg", photo("green", 500 + k))) for k in range(4)]
     revision = client.get("/v1/state").json()["revision"]
@@ -143,8 +144,8 @@ def test_a_pool_photo_becomes_an_example(start, photo, filled):
     assert [point["n"] for point in curve][-1] == 10
 
 
-def test_refused_files_collect_in_a_tray(start, photo):
-    client = start().client
+def test_refused_files_collect_in_a_tray(empty, photo):
+    client = empty
     files = [("files", ("good.jpg", photo("red"))), ("files", ("bad.jpg", b"no image"))]
     answer = client.post("/v1/examples", data={"label": "red"}, files=files).json()
     assert [one["name"] for one in answer["added"]] == ["good.jpg"]
@@ -153,23 +154,23 @@ def test_refused_files_collect_in_a_tray(start, photo):
     assert client.delete("/v1/refused").json()["refused"] == []
 
 
-def test_pictures_are_encoded_anew(start):
-    client = start().client
+def test_pictures_are_encoded_anew(empty):
+    client = empty
     image, exif = Image.new("RGB", (600, 400), "red"), Image.Exif()
     exif[0x010E] = "a secret place"
     stream = io.BytesIO()
     image.save(stream, "JPEG", exif=exif, comment=b"a secret place")
     files = [("files", ("a.jpg", stream.getvalue()))]
-    client.post("/v1/examples", data={"label": "red"}, files=files)
-    picture = client.get("/v1/photos/p1")
+    added = client.post("/v1/examples", data={"label": "red"}, files=files).json()["added"]
+    picture = client.get(f"/v1/photos/{added[0]['id']}")
     assert picture.headers["content-type"] == "image/jpeg"
     assert b"secret" not in picture.content
     assert max(Image.open(io.BytesIO(picture.content)).size) == 160
-    assert client.get("/v1/photos/p2").status_code == 404
+    assert client.get("/v1/photos/p999999").status_code == 404
 
 
-def test_hostile_names_stay_text(start, photo):
-    client = start().client
+def test_hostile_names_stay_text(empty, photo):
+    client = empty
     name = '<script>alert("1")</script>'
     files = [("files", ("../../etc/élé<img src=x>.jpg", photo("red")))]
     answer = client.post("/v1/examples", data={"label": name}, files=files).json()
@@ -189,6 +190,8 @@ def test_hostile_names_stay_text(start, photo):
         ("DELETE", "/v1/classes", {"name": "none"}, "no class"),
         ("PATCH", "/v1/examples", {"ids": ["p1"], "label": "none"}, "no class"),
         ("DELETE", "/v1/examples", {"ids": ["p999"]}, "no photo"),
+        ("PATCH", "/v1/examples", {"ids": ["p1"]}, "'label', 'keep'"),
+        ("PATCH", "/v1/examples", {"ids": ["p999"], "keep": True}, "no photo"),
         ("POST", "/v1/label", {"id": "../x", "label": "red"}, "no photo"),
     ],
 )
@@ -198,6 +201,93 @@ def test_mistakes_are_sentences_and_change_nothing(shared, method, path, body, t
     assert answer.status_code == 400
     assert told in answer.json()["error"]
     assert shared.client.get("/v1/state").json() == before
+
+
+def test_the_curve_is_a_history(empty, photo, filled):
+    before = empty.get("/v1/curve").json()
+    filled(empty, photo, 4)
+    state = empty.request("DELETE", "/v1/classes", json={"name": "green"}).json()
+    curve = empty.get("/v1/curve").json()
+    assert curve[: len(before)] == before
+    # Of one class nothing can be said; the same figure again is no news.
+    assert [point["n"] for point in curve[len(before) :]] == [8, 12, 8]
+    assert curve[-1]["accuracy"] == state["loo"]["accuracy"]
+    empty.patch("/v1/examples", json={"ids": [state["photos"][0]["id"]], "keep": True})
+    assert empty.get("/v1/curve").json() == curve
+
+
+def test_the_curve_forgets_its_beginning(empty, photo, filled, monkeypatch):
+    monkeypatch.setattr("gpcache.web.editor.MOST_POINTS", 3)
+    state = filled(empty, photo, 3)
+    for one in state["photos"][:4]:
+        empty.request("DELETE", "/v1/examples", json={"ids": [one["id"]]})
+    assert [point["n"] for point in empty.get("/v1/curve").json()] == [7, 6, 5]
+
+
+def test_a_kept_suspect_is_none_until_it_is_undone(start, photo, filled):
+    running = start()
+    client = running.client
+    wrong = filled(client, photo, 5)["photos"][0]["id"]
+    client.patch("/v1/examples", json={"ids": [wrong], "label": "blue"})
+
+    def look():
+        found, state = client.get("/v1/loo").json(), client.get("/v1/state").json()
+        flags = next(one["flags"] for one in state["photos"] if one["id"] == wrong)
+        return wrong in [one["id"] for one in found.pop("suspects")], flags, found
+
+    suspect, flags, figures = look()
+    assert suspect
+    assert flags == ["suspect"]
+    kept = client.patch("/v1/examples", json={"ids": [wrong], "keep": True})
+    assert kept.json()["undo"] == "keeping 1 photo"
+    assert look() == (False, ["kept"], figures)
+    client.patch("/v1/classes", json={"name": "blue", "new_name": "azure", "prompt": "blue"})
+    assert look()[:2] == (False, ["kept"])
+    client.post("/v1/undo")
+    start.stop(running)
+    client = start().client
+    assert look() == (False, ["kept"], figures)
+    client.post("/v1/undo")
+    assert look() == (True, ["suspect"], figures)
+    client.patch("/v1/examples", json={"ids": [wrong], "keep": True})
+    client.patch("/v1/examples", json={"ids": [wrong], "keep": False})
+    assert look() == (True, ["suspect"], figures)
+
+
+def test_another_label_is_judged_anew(empty, photo, filled):
+    wrong = filled(empty, photo, 5)["photos"][0]["id"]
+
+    def label(name, **further):
+        state = empty.patch("/v1/examples", json={"ids": [wrong], "label": name} | further).json()
+        return next(one["flags"] for one in state["photos"] if one["id"] == wrong)
+
+    assert label("blue", keep=True) == ["kept"]
+    assert label("blue") == ["kept"]
+    assert label("green") == ["suspect"]
+
+
+def test_the_text_encoder_is_loaded_before_a_class_asks_for_it(start, tiny):
+    begun, loaded = threading.Event(), threading.Event()
+
+    class Slow(tiny.ColourEncoder):
+        """Loads at the first text, as others do, until it is told that this is done."""
+
+        loads = 0
+
+        def _embed_texts(self, texts):
+            if not loaded.is_set():
+                self.loads += 1
+                begun.set()
+                assert loaded.wait(30)
+            return super()._embed_texts(texts)
+
+    encoder = Slow()
+    client = start(encoder=encoder).client
+    assert begun.wait(30)
+    assert client.get("/v1/state").status_code == 200  # nobody waits for it without need
+    threading.Timer(0.3, loaded.set).start()
+    assert client.post("/v1/classes", json={"name": "red"}).status_code == 200
+    assert encoder.loads == 1
 
 
 def test_survives_a_restart_with_its_undo(start, photo, filled):

@@ -125,12 +125,15 @@ class CacheModel:
         mean = self.precision.mean(self.feature_map(features))
         return self.fused(self.zero_shot(features), mean, None)
 
-    def answer(self, features: Tensor, *, without: Tensor | None = None) -> Tensor:
+    def answer(
+        self, features: Tensor, *, mapped: Tensor | None = None, without: Tensor | None = None
+    ) -> Tensor:
         """Logits (m, c) with their gradient; `without` (m,) names a key that each row must not see.
 
-        That is the loss of leave-one-out, for rows that need not be keys themselves.
+        That is the loss of leave-one-out, for rows that need not be keys themselves. `mapped` are
+        the rows in the kernel's space, where they are known already.
         """
-        mapped = self.feature_map(features)
+        mapped = self.feature_map(features) if mapped is None else mapped
         if without is None:
             found = self.precision.posterior(mapped)
         else:

@@ -110,9 +110,16 @@ class TrainedCacheMixin(CacheClassifier):
             )
             return CacheModel(place.feature_map, precision, place.text, choice)
 
+        # Mapping them is most of a step where features are wide: once is enough if the map stays.
+        mapped = feature_map(queries)
+
         def logits(rows: Tensor) -> Tensor:
-            asked = queries[rows]
-            return model().answer(asked, without=own[rows] if self._leaves_out else None)
+            current = model()
+            return current.answer(
+                queries[rows],
+                mapped=mapped[rows] if current.feature_map is feature_map else None,
+                without=own[rows] if self._leaves_out else None,
+            )
 
         @torch.no_grad()
         def look(epoch: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,8 +31,6 @@ from gpcache.web.workspace_routes import workspace_routes
 
 STATIC = Path(__file__).parent / "static"
 STATUS = {StaleError: 409, TooMuchError: 413, BusyError: 429, MissingBatchError: 404}
-
-logger = logging.getLogger(__name__)
 
 
 def create_app(opened: Opened, token: str) -> FastAPI:
@@ -98,8 +95,10 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": str(error)}, status, headers)
 
     @app.exception_handler(RequestValidationError)
-    async def shape(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"error": _sentence(error.errors())}, 422)
+    async def shape(request: Request, error: RequestValidationError) -> JSONResponse:
+        # The Open Inference Protocol knows a bad request by 400.
+        status = 400 if request.url.path.startswith("/v2") else 422
+        return JSONResponse({"error": _sentence(error.errors())}, status)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
@@ -108,11 +107,6 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: Exception) -> JSONResponse:
         return JSONResponse({"error": "The client has gone."}, 400)
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        logger.error("A request failed.", exc_info=error)
-        return JSONResponse({"error": "Something went wrong here: see the server's log."}, 500)
 
 
 def _sentence(errors: Any) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from gpcache.files import sha256
 from gpcache.images.records import Refused
 from gpcache.web import schemas
-from gpcache.web.batches import Batches, Line
+from gpcache.web.batches import Batches, Line, latest
 from gpcache.web.editor import Read
 from gpcache.web.predict_routes import REJECT, Answered, told
 from gpcache.web.service import Service
@@ -26,8 +26,8 @@ def batch_routes(service: Service) -> APIRouter:
 
     async def progress(key: str) -> dict[str, Any]:
         form, lines = await service.run(batches.read, key)
-        rows = {line.row["image"]: line.row for line in lines}
-        refused = sum("error" in row for row in rows.values())
+        rows = latest(lines)
+        refused = sum("error" in row for row in rows)
         return {"id": key, "format": form, "done": len(rows), "refused": refused}
 
     @routes.post("", response_model=schemas.BatchState)
@@ -68,14 +68,15 @@ async def _answered(
 ) -> list[Line]:
     """Lines for the uploads that have none at this revision yet."""
     revision = service.editor.document.revision
-    known = {(line.row["image"], line.hash) for line in lines if line.revision == revision}
-    fresh, hashes = [], []
+    known = {line.key for line in lines if line.revision == revision}
+    fresh: dict[tuple[str, str], Upload] = {}
     for upload in uploads:
-        key = upload.refused or sha256(await upload.read())
-        if (upload.name, key) not in known:
-            fresh.append(upload)
-            hashes.append(key)
-    read = await service.read(fresh)
+        # A file that was too large is not here to be hashed.
+        content = upload.size if upload.refused else sha256(await upload.read())
+        key = (upload.path, str(content))
+        if key not in known:
+            fresh[key] = upload
+    read = await service.read(list(fresh.values()))
     good = [one for one in read if isinstance(one, Read)]
     found: list[Answered] = []
     if good:
@@ -83,12 +84,15 @@ async def _answered(
         found = [Answered(one, answers, row) for row, one in enumerate(good)]
     waiting = iter(found)
     both = [one if isinstance(one, Refused) else next(waiting) for one in read]
-    return [Line(key, revision, _row(one)) for key, one in zip(hashes, both, strict=True)]
+    return [
+        Line(content, revision, {"image": path} | _cells(one))
+        for (path, content), one in zip(fresh, both, strict=True)
+    ]
 
 
-def _row(found: Answered | Refused) -> dict[str, Any]:
+def _cells(found: Answered | Refused) -> dict[str, Any]:
     if isinstance(found, Refused):
-        return {"image": found.name, "error": found.reason}
+        return {"error": found.reason}
     answer = told(found, top=1, reject=REJECT)
     columns = ("label", "probability", "uncertainty", "familiarity", "rejected")
-    return {"image": answer["name"]} | {name: answer[name] for name in columns}
+    return {name: answer[name] for name in columns}

@@ -36,6 +36,11 @@ class Line:
     revision: int
     row: dict[str, Any]
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it a row of its own: folders hold files of one name, and of one content."""
+        return self.row["image"], self.hash
+
 
 class Batches:
     """The batches of a workspace; used by one thread at a time."""
@@ -73,9 +78,9 @@ class Batches:
             os.fsync(stream.fileno())
 
     def result(self, key: str) -> tuple[Format, bytes]:
-        """The table; of an image that came twice, its last answer."""
+        """The table."""
         form, lines = self.read(key)
-        rows = list({line.row["image"]: line.row for line in lines}.values())
+        rows = latest(lines)
         return form, _csv(rows) if form == "csv" else _parquet(rows)
 
     def _file(self, key: str) -> Path:
@@ -83,6 +88,11 @@ class Batches:
         if not _ID.fullmatch(key) or not file.exists():
             raise MissingBatchError("There is no such batch: begin one with POST /v1/batch.")
         return file
+
+
+def latest(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The rows of the table: of an image that came twice, its last answer."""
+    return list({line.key: line.row for line in lines}.values())
 
 
 def _whole(content: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpcache.images.records import ClassNames, plural
 from gpcache.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
 
 MAX_NAME = 200
+MAX_PATH = 1_000
 MAX_PROMPT = 2_000
 
 
@@ -31,13 +32,22 @@ class ClassEntry:
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo: what it was called, its class (None in the pool), the hash of its content."""
+    """A photo: what it was called, its class (None in the pool), the hash of its content.
+
+    `kept` is the user's word that it is where it belongs, whatever looks suspicious about it.
+    """
 
     id: str
     name: str
     label: str | None
     hash: str
     group: str | None = None
+    kept: bool = False
+
+    @property
+    def lesson(self) -> tuple[str | None, ...]:
+        """What a model learns from it."""
+        return self.id, self.label, self.hash, self.group
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,11 @@ class Contents:
         self._refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
         entry = ClassEntry(fresh, old.prompt if prompt is None else _prompt(prompt))
         classes = tuple(entry if one is old else one for one in self.classes)
-        members = [photo.id for photo in self.labelled() if photo.label == old.name]
-        return replace(self, classes=classes).with_labels(members, fresh)
+        photos = {
+            key: replace(one, label=fresh) if one.label == old.name else one
+            for key, one in self.photos.items()
+        }
+        return Contents(classes, photos)
 
     def without_class(self, name: str) -> Contents:
         """A class less, and its photos with it."""
@@ -102,11 +115,15 @@ class Contents:
         return replace(self, photos=found)
 
     def with_labels(self, ids: Sequence[str], label: str) -> Contents:
-        """The same photos, these of another class."""
-        self._require(ids)
-        name = self.entry(label).name if ids else label
-        changed = {key: replace(self.photos[key], label=name) for key in ids}
-        return replace(self, photos={**self.photos, **changed})
+        """The same photos, these of another class, where nobody has vouched for them yet."""
+        name = self.entry(label).name
+        return self._with_changed(
+            ids, lambda one: one if one.label == name else replace(one, label=name, kept=False)
+        )
+
+    def with_kept(self, ids: Sequence[str], kept: bool) -> Contents:
+        """The same photos, these vouched for by the user, or no longer."""
+        return self._with_changed(ids, lambda one: replace(one, kept=kept))
 
     def without_photos(self, ids: Sequence[str]) -> Contents:
         """The other photos."""
@@ -121,6 +138,11 @@ class Contents:
             if entry.name == wanted:
                 return entry
         raise DataError(f"There is no class {name[:MAX_NAME]!r} here: add it first.")
+
+    def _with_changed(self, ids: Sequence[str], change: Callable[[Photo], Photo]) -> Contents:
+        self._require(ids)
+        changed = {key: change(self.photos[key]) for key in ids}
+        return replace(self, photos={**self.photos, **changed})
 
     def _require(self, ids: Sequence[str]) -> None:
         for key in ids:
@@ -174,11 +196,19 @@ def class_name(name: str) -> str:
     return text
 
 
+def file_path(name: str) -> str:
+    """What an uploaded file is called within its folder, as text on one line.
+
+    It tells files of one name apart and names no place on this disk: no root, no way upwards.
+    """
+    text = "".join(one if one.isprintable() else "�" for one in name.replace("\\", "/"))
+    parts = [part.strip() for part in text[-MAX_PATH:].split("/")]
+    return "/".join(part for part in parts if part not in ("", ".", "..")) or "photo"
+
+
 def file_name(name: str) -> str:
-    """What an uploaded file is called, as text on one line that names no place."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    text = "".join(one if one.isprintable() else "�" for one in last).strip()
-    return text[-MAX_NAME:] or "photo"
+    """What an uploaded file is called, without its folders."""
+    return file_path(name).rpartition("/")[2][-MAX_NAME:] or "photo"
 
 
 def default_prompt(entry: ClassEntry, templates: Sequence[str] | None) -> str:

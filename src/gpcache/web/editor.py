@@ -15,7 +15,7 @@ from gpcache.methods.registry import name_of
 from gpcache.web.contents import Contents, Photo, Step, counted, default_prompt
 from gpcache.web.learner import Learner
 from gpcache.web.opening import Opened
-from gpcache.web.workspace import MOST_REFUSED, MOST_STEPS, Document
+from gpcache.web.workspace import MOST_POINTS, MOST_REFUSED, MOST_STEPS, Document
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
 MOST_COMPARED = 2_000
@@ -192,21 +192,17 @@ class Editor:
 
     def _accept(self, document: Document) -> None:
         """Learn a changed document and write it down; what fails leaves everything as it was."""
-        old = self.document
-        self.learner.prior(document.contents)  # bad text is refused before the model is touched
-        try:
-            self.learner.follow(document.contents)
-            held_out = self.learner.held_out()
-            summary = None if held_out is None else held_out.summary()
-            curve = dict(document.curve)
-            if summary is not None:
-                curve[len(self.learner.photos)] = summary["accuracy"]
-            self._keep(replace(document, revision=old.revision + 1, curve=curve))
-        except BaseException:
-            # A half-updated model cannot be trusted: learn the old contents from the start.
-            self.learner = self._opened.fresh_learner()
-            self.learner.follow(old.contents)
-            raise
+        learner = self.learner.twin()
+        learner.follow(document.contents)
+        held_out = learner.held_out()
+        summary = None if held_out is None else held_out.summary()
+        curve = document.curve
+        if summary is not None:
+            point = (len(learner.photos), summary["accuracy"])
+            if curve[-1:] != (point,):
+                curve = (*curve, point)[-MOST_POINTS:]
+        self._keep(replace(document, revision=document.revision + 1, curve=curve))
+        self.learner = learner
 
     def _keep(self, document: Document) -> None:
         self._workspace.write(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import time
@@ -24,6 +25,8 @@ MAX_MULTIPART = MAX_FILES * (POLICY.max_bytes + 10_000)
 # Bodies that may be under way at once, in bytes: they wait on disk.
 MAX_INCOMING = 4_000_000_000
 
+logger = logging.getLogger(__name__)
+
 SECURITY = {
     # Pictures that the page itself holds, such as one about to be sent, are blobs.
     "content-security-policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
@@ -38,7 +41,7 @@ SECURITY = {
 
 
 class Guard:
-    """An ASGI layer around the whole application."""
+    """An ASGI layer around the whole application: whatever happens inside, its answers are ours."""
 
     def __init__(self, app: ASGIApp, *, token: str, metrics: Metrics) -> None:
         self._app = app
@@ -50,7 +53,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 0
 
         async def sealed(message: Message) -> None:
             nonlocal status
@@ -61,22 +64,31 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        headers = Headers(scope=scope)
-        length = _length(headers)
-        refusal = self._refusal(scope, headers, length)
         try:
-            if refusal is not None:
-                await refusal(scope, receive, sealed)
-                return
-            self._incoming += length or 0
-            try:
-                await self._app(scope, receive, sealed)
-            finally:
-                self._incoming -= length or 0
+            await self._answer(scope, receive, sealed)
+        except Exception:
+            if status:
+                raise  # half an answer is out: the server ends the connection, and logs why
+            logger.exception("%s %r failed.", scope["method"], scope["path"])
+            told = _no(500, "Something went wrong here: the server's log says what.")
+            await told(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.perf_counter() - start
-            self._metrics.request(scope["method"], route, status, seconds)
+            self._metrics.request(scope["method"], route, status or 500, seconds)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        length = _length(headers)
+        refusal = self._refusal(scope, headers, length)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        self._incoming += length or 0
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._incoming -= length or 0
 
     def _refusal(self, scope: Scope, headers: Headers, length: int | None) -> Response | None:
         host = HOSTS.fullmatch(headers.get("host", ""))

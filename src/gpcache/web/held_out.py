@@ -158,7 +158,7 @@ class HeldOut:
             "classes": list(self.classes),
             "confusion": found.confusion_matrix().tolist(),
             "cells": cells,
-            "suspects": [self._suspect(finding) for finding in self.findings],
+            "suspects": [self._suspect(finding) for finding in self._open()],
         }
 
     def flags(self) -> dict[str, list[str]]:
@@ -168,12 +168,19 @@ class HeldOut:
             for row in (copy.row, copy.other):
                 kind = "duplicate" if copy.exact else "burst"
                 found.setdefault(self.photos[row].id, set()).add(kind)
-        for finding in self.findings:
+        for finding in self._open():
             if finding.kind in ("label", "leak"):
                 found.setdefault(self.photos[finding.row].id, set()).add("suspect")
             elif finding.kind == "outlier":
                 found.setdefault(self.photos[finding.row].id, set()).add("outlier")
+        for photo in self.photos:
+            if photo.kept:
+                found.setdefault(photo.id, set()).add("kept")
         return {key: sorted(kinds) for key, kinds in found.items()}
+
+    def _open(self) -> list[Finding]:
+        """The findings about photos that nobody has vouched for."""
+        return [finding for finding in self.findings if not self.photos[finding.row].kept]
 
     def _suspect(self, finding: Finding) -> dict[str, Any]:
         photo = self.photos[finding.row]

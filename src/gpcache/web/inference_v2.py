@@ -35,8 +35,13 @@ class Tensor(BaseModel):
     name: Annotated[str, Field(max_length=200)]
     shape: Annotated[list[int], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
-    data: list[str]
+    data: list[str | list[str]]
     parameters: dict[str, Any] | None = None
+
+    def elements(self) -> list[str]:
+        """The data in one row; the protocol lets it also be nested as the shape is."""
+        rows = [[part] if isinstance(part, str) else part for part in self.data]
+        return [element for row in rows for element in row]
 
 
 class WantedOutput(BaseModel):
@@ -56,7 +61,10 @@ class Inference(BaseModel):
 
 
 def inference_routes(service: Service) -> APIRouter:
-    """Health, metadata and inference."""
+    """Health, metadata and inference.
+
+    The model has one version, its revision; a path may name it.
+    """
     routes = APIRouter(prefix="/v2", tags=["open inference"], responses=schemas.PROBLEMS)
     editor = service.editor
 
@@ -77,9 +85,10 @@ def inference_routes(service: Service) -> APIRouter:
         return JSONResponse({"ready": there}, 200 if there else 400)
 
     @routes.get("/models/{model}")
-    async def metadata(model: str) -> JSONResponse:
+    @routes.get("/models/{model}/versions/{version}")
+    async def metadata(model: str, version: str | None = None) -> JSONResponse:
         """What goes in and what comes out."""
-        if (refusal := _unknown(model)) is not None:
+        if (refusal := _unknown(model, version)) is not None:
             return refusal
         outputs = [
             {"name": name, "datatype": datatype, "shape": shape}
@@ -88,24 +97,26 @@ def inference_routes(service: Service) -> APIRouter:
         told = {
             "name": model,
             "versions": [str(editor.document.revision)],
-            "platform": "gpcache",
+            "platform": "gpcache_gpc",
             "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
             "outputs": outputs,
         }
         return JSONResponse(told)
 
     @routes.get("/models/{model}/ready")
-    async def model_ready(model: str) -> JSONResponse:
+    @routes.get("/models/{model}/versions/{version}/ready")
+    async def model_ready(model: str, version: str | None = None) -> JSONResponse:
         """The model can answer."""
-        if (refusal := _unknown(model)) is not None:
+        if (refusal := _unknown(model, version)) is not None:
             return refusal
         there = editor.learner.model is not None
         return JSONResponse({"name": model, "ready": there}, 200 if there else 400)
 
     @routes.post("/models/{model}/infer")
-    async def infer(model: str, body: Inference) -> JSONResponse:
+    @routes.post("/models/{model}/versions/{version}/infer")
+    async def infer(model: str, body: Inference, version: str | None = None) -> JSONResponse:
         """Answer for every image of the input."""
-        if (refusal := _unknown(model)) is not None:
+        if (refusal := _unknown(model, version)) is not None:
             return refusal
         wanted = _wanted(body)
         async with service.encoding.admitted():
@@ -121,11 +132,15 @@ def inference_routes(service: Service) -> APIRouter:
         }
         return JSONResponse(answer if body.id is None else answer | {"id": body.id})
 
-    def _unknown(model: str) -> JSONResponse | None:
-        name = editor.document.name
-        if model == name:
+    def _unknown(model: str, version: str | None) -> JSONResponse | None:
+        name, latest = editor.document.name, str(editor.document.revision)
+        if model != name:
+            told = f"There is no model {model[:200]!r}: it is {name!r}."
+        elif version not in (None, latest):
+            told = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}."
+        else:
             return None
-        return JSONResponse({"error": f"There is no model {model[:200]!r}: it is {name!r}."}, 404)
+        return JSONResponse({"error": told}, 404)
 
     return routes
 
@@ -142,13 +157,13 @@ def _uploads(body: Inference) -> list[Upload]:
     """The images of a request, out of their base64."""
     if len(body.inputs) != 1 or body.inputs[0].name != INPUT:
         raise DataError(f"There must be one input, of the name {INPUT!r}.")
-    tensor = body.inputs[0]
-    if tensor.shape not in ([len(tensor.data)], [len(tensor.data), 1]) or not tensor.data:
-        raise DataError(f"The shape {tensor.shape} does not fit {len(tensor.data)} images.")
-    if len(tensor.data) > MAX_FILES:
+    shape, data = body.inputs[0].shape, body.inputs[0].elements()
+    if shape not in ([len(data)], [len(data), 1]) or not data:
+        raise DataError(f"The shape {shape} does not fit {len(data)} images.")
+    if len(data) > MAX_FILES:
         raise DataError(f"A request may bring {MAX_FILES} images.")
     uploads = []
-    for number, text in enumerate(tensor.data):
+    for number, text in enumerate(data):
         upload = Upload(f"image {number}")
         try:
             upload.write(base64.b64decode(text, validate=True))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gpcache.encoders import Encoder
-from gpcache.errors import DataError
+from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.conformal import conformal_sets
@@ -51,13 +55,23 @@ class Texts:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._known: dict[tuple[str, ...], Rows] = {}
+        # Whoever comes while the text encoder is loaded waits, and does not load another.
+        self._lock = Lock()
+
+    def warm(self) -> None:
+        """Load the text encoder before a class needs it."""
+        # Where it cannot be loaded, the first class says why.
+        with suppress(GPCacheError), self._lock:
+            if not self._known:
+                self._encoder.encode_texts(["a photo"])
 
     def prior(self, prompts: Prompts) -> TextPrior:
         """What the text says of each class."""
         pairs = dict(zip(prompts.class_names, prompts.sentences, strict=True))
         fresh = {name: told for name, told in pairs.items() if told not in self._known}
         if fresh:
-            vectors = text_weights(self._encoder, Prompts(tuple(fresh), tuple(fresh.values())))
+            with self._lock:
+                vectors = text_weights(self._encoder, Prompts(tuple(fresh), tuple(fresh.values())))
             self._known |= dict(zip(fresh.values(), vectors, strict=True))
         rows = np.stack([self._known[told] for told in pairs.values()])
         return TextPrior(prompts.class_names, rows, self._encoder.logit_scale)
@@ -90,6 +104,13 @@ class Learner:
         self._last: HeldOut | None = None
         self._fitted_on = 0
 
+    def twin(self) -> Learner:
+        """The same model, to be changed without touching this one."""
+        # One level is enough: updates put new arrays in the place of old ones.
+        twin = copy(self)
+        twin.model = copy(self.model)
+        return twin
+
     def begin(self, model: CacheClassifier, photos: Sequence[Photo]) -> None:
         """Take a model that was fitted before, on these photos in this order."""
         self.model, self.photos, self._held_out = model, list(photos), None
@@ -102,7 +123,7 @@ class Learner:
         if not wanted:
             self._fit_text(prior)
         elif self._is_of(wanted, prior):
-            return
+            self._mark(wanted)
         elif self._can_update(wanted):
             self._update({photo.id: photo for photo in wanted}, prior)
         else:
@@ -203,9 +224,15 @@ class Learner:
         """Whether the model is that of these photos and this text already."""
         return (
             isinstance(self.model, CacheClassifier)
-            and list(wanted) == self.photos
+            and [photo.lesson for photo in wanted] == [photo.lesson for photo in self.photos]
             and _same(self.model.text_prior, prior)
         )
+
+    def _mark(self, photos: list[Photo]) -> None:
+        """Take photos whose marks alone may differ: the model and its figures stay."""
+        self.photos = photos
+        if self._held_out is not None:
+            self._held_out = replace(self._held_out, photos=photos)
 
     def _can_update(self, wanted: Sequence[Photo]) -> bool:
         staying = {photo.id for photo in self.photos} & {photo.id for photo in wanted}

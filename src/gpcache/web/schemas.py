@@ -39,11 +39,12 @@ class NamedClass(Body):
     name: Name
 
 
-class Labels(Body):
-    """Photos to give another label."""
+class ChangedPhotos(Body):
+    """Photos to give another label, or to keep (true) or question again (false) as they are."""
 
     ids: Ids
-    label: Name
+    label: Name | None = None
+    keep: bool | None = None
 
 
 class Chosen(Body):

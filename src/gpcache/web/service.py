@@ -47,6 +47,10 @@ class Service:
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._refit: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
+        if opened.document.templates is not None:
+            # To load a text encoder takes seconds, which the first class need not wait for.
+            self._warming = asyncio.create_task(asyncio.to_thread(opened.texts.warm))
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something with the workspace or its model, after what was asked before."""
@@ -54,8 +58,9 @@ class Service:
 
     async def close(self) -> None:
         """Finish what is being changed and let the workspace go."""
-        if self._refit is not None:
-            self._refit.cancel()
+        for task in (self._refit, self._warming):
+            if task is not None:
+                task.cancel()
         await self.encoding.close()
         await asyncio.to_thread(self._thread.shutdown)
         self.opened.workspace.close()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpcache.web.guard import SECURITY
 
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 30.0
@@ -49,6 +52,15 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._set_clocks()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and thus reaches no application, like everything else."""
+        body = json.dumps({"error": msg}).encode()
+        headers = {"content-type": "application/json", "connection": "close"} | SECURITY
+        start = h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request")
+        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """The client does not read what it asked for."""

@@ -16,7 +16,7 @@ from python_multipart.multipart import parse_options_header
 
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.decode import POLICY
-from gpcache.web.contents import file_name
+from gpcache.web.contents import file_name, file_path
 
 MAX_FILES = 100
 MAX_FIELD = 10_000
@@ -31,14 +31,19 @@ class TooMuchError(GPCacheError):
 
 @dataclass
 class Upload:
-    """A file of a request; `refused` says why it was not kept."""
+    """A file of a request by its path in what was sent; `refused` says why it was not kept."""
 
-    name: str
+    path: str
     file: SpooledTemporaryFile[bytes] = field(
         default_factory=lambda: SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - Form closes it
     )
     size: int = 0
     refused: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The path without its folders."""
+        return file_name(self.path)
 
     def write(self, data: bytes) -> None:
         """Keep a part; a file that is too large is dropped while it comes."""
@@ -80,7 +85,7 @@ async def received(request: Request) -> AsyncIterator[Form]:
                 raise DataError("The multipart body names no boundary in its Content-Type.")
             await _multipart(request, form, boundary)
         elif kind.startswith(b"image/") or kind == b"application/octet-stream":
-            upload = Upload(file_name(request.headers.get("x-file-name", "photo")))
+            upload = Upload(file_path(request.headers.get("x-file-name", "photo")))
             form.files.append(upload)
             async for part in request.stream():
                 upload.write(part)
@@ -154,7 +159,7 @@ class _Reader:
             if len(self._form.files) == MAX_FILES:
                 raise TooMuchError(f"A request may bring {MAX_FILES} files: send the others apart.")
             given = options[b"filename"].decode("utf-8", "replace")
-            self._upload = Upload(file_name(given))
+            self._upload = Upload(file_path(given))
             self._form.files.append(self._upload)
         elif len(self._form.fields) == MAX_FIELDS:
             raise TooMuchError(f"A form may have {MAX_FIELDS} text fields.")

@@ -23,11 +23,12 @@ from gpcache.files import make_folder, read_json, write_atomic
 from gpcache.images.records import Refused
 from gpcache.web.contents import ClassEntry, Contents, Photo, Step, order
 
-SCHEMA = 1
+SCHEMA = 2
 DOCUMENT, PHOTOS, BATCHES, BASE = "workspace.json", "photos", "batches", "base.gpc"
 MAX_DOCUMENT = 500_000_000
 MOST_STEPS = 50
 MOST_REFUSED = 100
+MOST_POINTS = 1_000
 
 Vector = NDArray[np.float32]
 
@@ -43,8 +44,8 @@ class Stored(NamedTuple):
 class Document:
     """Everything that the workspace knows, at one revision.
 
-    `curve` holds the leave-one-out accuracy by the number of photos. `templates` is None where
-    class names do not count.
+    `curve` holds the number of photos and the leave-one-out accuracy after each change that moved
+    them. `templates` is None where class names do not count.
     """
 
     encoder: str
@@ -57,7 +58,7 @@ class Document:
     contents: Contents = field(default_factory=Contents)
     steps: tuple[Step, ...] = ()
     refused: tuple[Refused, ...] = ()
-    curve: dict[int, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 class Workspace:
@@ -166,7 +167,7 @@ def _document(content: dict[str, Any]) -> Document:
         ),
         steps=tuple(_step(one) for one in content["steps"]),
         refused=tuple(Refused(**one) for one in content["refused"]),
-        curve={int(n): float(accuracy) for n, accuracy in content["curve"].items()},
+        curve=tuple((int(n), float(accuracy)) for n, accuracy in content["curve"]),
     )
 
 

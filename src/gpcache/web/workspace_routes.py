@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from gpcache.errors import DataError
 from gpcache.web import schemas
-from gpcache.web.contents import counted
+from gpcache.web.contents import Contents, counted
 from gpcache.web.service import Service
 from gpcache.web.uploads import received
 
@@ -42,9 +42,8 @@ def workspace_routes(service: Service) -> APIRouter:
 
     @routes.get("/curve", response_model=list[schemas.Point])
     async def curve() -> Any:
-        """The leave-one-out accuracy by the number of photos."""
-        points = editor.document.curve
-        return [{"n": n, "accuracy": points[n]} for n in sorted(points)]
+        """The leave-one-out accuracy after each change, the latest last."""
+        return [{"n": n, "accuracy": accuracy} for n, accuracy in editor.document.curve]
 
     @routes.get("/suggest", response_model=schemas.Suggested)
     async def suggest(count: int = Query(10, ge=1, le=100)) -> Any:
@@ -99,13 +98,21 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
             return await service.add(form.files, label, revision)
 
     @routes.patch("/examples", response_model=schemas.State)
-    async def relabel(body: schemas.Labels, if_match: schemas.IfMatch = None) -> Any:
-        """Give photos another label."""
-        return await service.change(
-            lambda contents: contents.with_labels(body.ids, body.label),
-            f"labelling {counted(body.ids)} as {body.label[:80]}",
-            revision_of(if_match, body.revision),
-        )
+    async def change_photos(body: schemas.ChangedPhotos, if_match: schemas.IfMatch = None) -> Any:
+        """Give photos another label, or say that they belong where they are."""
+        label, keep, told = body.label, body.keep, counted(body.ids)
+        if label is None and keep is None:
+            raise DataError("Say what to change of the photos: 'label', 'keep', or both.")
+        what = f"{'keeping' if keep else 'questioning'} {told}"
+        if label is not None:
+            what = f"labelling {told} as {label[:80]}"
+
+        def edit(contents: Contents) -> Contents:
+            if label is not None:
+                contents = contents.with_labels(body.ids, label)
+            return contents if keep is None else contents.with_kept(body.ids, keep)
+
+        return await service.change(edit, what, revision_of(if_match, body.revision))
 
     @routes.delete("/examples", response_model=schemas.State)
     async def remove(body: schemas.Chosen, if_match: schemas.IfMatch = None) -> Any:

@@ -38,20 +38,33 @@ export function reliabilityChart(points) {
     }, shape("title", {}, told[index]))));
 }
 
-// `points`: [{n, accuracy}], as the workspace grew.
+// `points`: [{n, accuracy}], one after each change. Where photos went, another line begins: what was
+// before stays in the background.
 export function learningCurve(points) {
   const counts = points.map((point) => point.n);
   const [first, last] = [Math.min(...counts), Math.max(...counts)];
   const spread = last > first ? [first, last] : [first - 1, last + 1];
   const [x, y] = [scale(...spread, false), scale(0, 1, true)];
   const latest = points.at(-1);
+  const runs = grown(points);
   return chart(`Learning curve: ${percent(latest.accuracy)} at ${counted(latest.n, "photo")}`,
     "labelled photos", "accuracy, leave-one-out",
     axis(x, y, last > first ? [first, last] : [first], [0, 0.5, 1], String, percentTick),
-    line(points.map((point) => [x(point.n), y(point.accuracy)])),
-    ...points.map((point) => shape("circle", {
-      class: "point", cx: x(point.n), cy: y(point.accuracy), r: 3.5,
-    }, shape("title", {}, `${counted(point.n, "photo")}: ${percent(point.accuracy)}`))));
+    ...runs.map((run) => shape("g", { class: run === runs.at(-1) ? null : "earlier" },
+      line(run.map((point) => [x(point.n), y(point.accuracy)])),
+      ...run.map((point) => shape("circle", {
+        class: "point", cx: x(point.n), cy: y(point.accuracy), r: 3.5,
+      }, shape("title", {}, `${counted(point.n, "photo")}: ${percent(point.accuracy)}`))))));
+}
+
+// The points in stretches in which the photos became no fewer.
+function grown(points) {
+  const runs = [];
+  for (const point of points) {
+    if (runs.length === 0 || point.n < runs.at(-1).at(-1).n) runs.push([]);
+    runs.at(-1).push(point);
+  }
+  return runs;
 }
 
 function scale(low, high, upwards) {

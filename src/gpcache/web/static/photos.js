@@ -11,6 +11,7 @@ const FLAG_WORDS = {
   burst: "burst: nearly the same picture as another",
   outlier: "outlier: unlike all others of its class",
   suspect: "suspect: see Check",
+  kept: "kept: you said that it belongs here",
 };
 
 export function picture(id, name) {
@@ -26,6 +27,10 @@ export function pictureOf(file) {
 
 export const relabel = handled((ids, label) => (
   change("PATCH", "/v1/examples", { json: { ids, label } })));
+
+// Says that photos belong where they are, so that they are no suspects; or takes that back.
+export const keep = handled((ids, yes) => (
+  change("PATCH", "/v1/examples", { json: { ids, keep: yes } })));
 
 export const remove = handled((ids) => change("DELETE", "/v1/examples", { json: { ids } }));
 
@@ -53,7 +58,8 @@ export function thumbnail(photo) {
 
 export function openPhoto(photo) {
   const others = classNames().filter((name) => name !== photo.label);
-  const flags = (photo.flags ?? []).map((flag) => element("li", {}, FLAG_WORDS[flag] ?? flag));
+  const marks = photo.flags ?? [];
+  const flags = marks.map((flag) => element("li", {}, FLAG_WORDS[flag] ?? flag));
   const finish = (work) => {
     dialog.close();
     work();
@@ -65,6 +71,8 @@ export function openPhoto(photo) {
     flags.length > 0 ? element("ul", {}, ...flags) : null,
     element("div", { class: "row" },
       classChooser("Move to…", others, (label) => finish(() => relabel([photo.id], label))),
+      marks.includes("kept")
+        ? button("Question again", () => finish(() => keep([photo.id], false))) : null,
       button("Remove", () => finish(() => remove([photo.id]))),
       button("Close", () => dialog.close(), { class: "primary", autofocus: true })));
   dialog.addEventListener("close", () => dialog.remove());
