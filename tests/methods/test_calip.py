@@ -13,6 +13,7 @@ from gpcache.encoders import load_encoder
 from gpcache.encoders.base import Encoder
 from gpcache.methods import calip
 from gpcache.methods.calip import CALIPClassifier, image_and_places
+from gpcache.probability import fit_temperature
 
 SCALE = 30.0
 HERE = {"device": "cpu", "dtype": "float64"}
@@ -105,22 +106,23 @@ def test_images_of_a_single_class_choose_nothing(problem):
     assert not model.loo_.counted.any()
 
 
-def test_by_nll_no_weight_and_no_temperature_nearby_is_better(problem, tools):
+def test_by_nll_no_weight_nearby_is_better(problem, tools):
     model = CALIPClassifier(text_prior=problem.prior, **HERE).fit(problem.X, problem.y)
     labels = np.searchsorted(model.classes_, problem.y)
 
-    def loss(image_weight, text_weight, temperature):
+    def loss(image_weight, text_weight):
         logits = literal(problem, problem.X, image_weight, text_weight)
+        temperature = fit_temperature(torch.tensor(logits), torch.tensor(labels))
         return tools.smoothed_nll(logits / temperature, labels)
 
-    best = np.array([model.image_weight_, model.text_weight_, model.temperature_])
+    best = np.array([model.image_weight_, model.text_weight_])
     assert best.min() > 0.1
-    for number in range(3):
+    for number in range(2):
         for step in (-0.05, 0.05):
             moved = best.copy()
             moved[number] = max(0, best[number] + step)
             assert loss(*best) <= loss(*moved) + 1e-9
-    assert loss(*best) <= loss(1.12, 0.02, 1.0)
+    assert loss(*best) <= loss(1.12, 0.02)
 
 
 def test_by_accuracy_no_point_of_the_grid_is_better(problem):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpcache import DataError
+from gpcache import DataError, GPCacheFClassifier
 
 BAD = {
     "a row below zero": (lambda e, _: e.remove([-1]), "whole numbers from 0 to 13"),
@@ -19,6 +19,7 @@ BAD = {
     "add with too few labels": (lambda e, p: e.add(p.X[:2], ["oak"]), "2 rows and 1 labels"),
     "add another width": (lambda e, p: e.add(p.X[:2, :5], ["oak", "oak"]), "5 features.* 12"),
     "add NaN": (lambda e, p: e.add(np.nan * p.X[:1], ["oak"]), "NaN or inf in row 0"),
+    "add no label": (lambda e, p: e.add(p.X[:1], np.array([None])), "None.* another kind|no class"),
     "add a zero row": (lambda e, p: e.add(0 * p.X[:1], ["oak"]), "all zeros"),
 }
 
@@ -85,3 +86,27 @@ def test_to_remove_nothing_is_no_mistake(nothing, problem, tools):
     before = estimator.logits(problem.queries)
     estimator.remove(nothing)
     np.testing.assert_allclose(estimator.logits(problem.queries), before, atol=1e-12)
+
+
+def test_a_label_that_is_not_a_number_makes_no_class(problem, tools):
+    numbers = np.unique(problem.y, return_inverse=True)[1].astype(float)
+    estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, numbers)
+    with tools.one_sentence(DataError, "names no class"):
+        estimator.add(problem.X[:1], [np.nan])
+    assert estimator.classes_.tolist() == [0, 1, 2, 3]
+    assert estimator.logits(problem.queries).shape == (9, 4)
+
+
+@pytest.mark.parametrize("text", [None, {"oak": 1}])
+def test_text_that_is_none_is_refused(text, problem, tools):
+    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    with tools.one_sentence(DataError, "must be a TextPrior"):
+        estimator.set_text(text)
+
+
+def test_text_that_was_trained_with_the_keys_stays(problem, tools):
+    options = {"trains": "classes", "epochs": 1, "stopping": "last", "calibrate": False}
+    model = GPCacheFClassifier(text_prior=problem.prior, **options, **tools.float64)
+    model.fit(problem.X, problem.y)
+    with tools.one_sentence(DataError, "trained with its keys"):
+        model.set_text(problem.prior)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from gpcache.methods import registry
+
 
 @pytest.fixture
 def options(precision):
@@ -52,3 +54,36 @@ def test_the_first_shot_and_the_last_are_updates_like_others(options, problem, t
     np.testing.assert_allclose(
         updated.logits(problem.queries), rebuilt.logits(problem.queries), rtol=1e-8
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n, m in registry().items() if not m.beyond_features and n != "linear-probe"],
+)
+def test_no_method_forgets_them(name, tools):
+    """Noisy images of classes without shots are found about as often as the text alone would."""
+    names = tuple("abcdefgh")
+    problem = tools.make_problem(
+        shots=(8, 8, 8, 8, 8, 8, 0, 0), names=names, width=24, n_queries=400, spread=1.5, seed=4
+    )
+    truth = drawn_from(problem.queries, names, seed=4)
+    unseen = np.isin(truth, ["g", "h"])
+
+    def recall(method):
+        options = (
+            {"epochs": 30} if "epochs" in registry()[method].constructor().get_params() else {}
+        )
+        model = registry()[method].constructor(text_prior=problem.prior, **options, **tools.float64)
+        answers = model.fit(problem.X, problem.y).predict(problem.queries)
+        return np.mean(answers[unseen] == truth[unseen])
+
+    assert recall(name) > 0.4 * recall("zero-shot") > 0.1
+
+
+def drawn_from(queries, names, *, seed):
+    """The class that each query of `make_problem` was drawn from: drawn again in the same order."""
+    generator = np.random.default_rng(seed)
+    generator.normal(size=(len(names), queries.shape[1]))
+    shots = 8 * 6
+    generator.permutation(shots)
+    return np.array(names)[generator.integers(len(names), size=len(queries))]

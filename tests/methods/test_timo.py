@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from gpcache import DataError, TextPrior
 from gpcache.methods.gda import GDAClassifier
@@ -119,9 +120,12 @@ def test_a_large_strength_takes_the_best_prompt_and_stays_finite(problem):
 
 def test_a_class_without_shots_has_the_mean_of_its_prompts_alone():
     problem = Problem((4, 3, 3, 0))
-    found = fitted(problem).logits(problem.Q)[:, list(problem.order).index(3)]
+    model, column = fitted(problem), list(problem.order).index(3)
+    said, votes = model._learned.scores(torch.tensor(problem.Q), model._numbers).numpy()
     text = unit(problem.prompts[3].mean(0))
-    np.testing.assert_allclose(found, SCALE * problem.Q @ text, atol=1e-9)
+    np.testing.assert_allclose(said[:, column], SCALE * problem.Q @ text, atol=1e-9)
+    others = np.delete(votes, column, axis=1)
+    np.testing.assert_allclose(votes[:, column], others.mean(1), atol=1e-9)
 
 
 def test_alpha_and_strength_are_chosen_where_held_out_shots_are_best(problem):

@@ -404,3 +404,29 @@ def test_a_trained_model_comes_back_as_it_was(trains, problem, tools):
         back.logits(problem.queries), model.logits(problem.queries), rtol=1e-12
     )
     assert back.epochs_ == 3
+    assert back.training_loss_ == model.training_loss_
+
+
+@pytest.mark.parametrize("option", [{"loss": "leave_one_out"}, {"pull": 5.0}])
+def test_what_comes_back_trains_as_it_did(option, problem, tools):
+    options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last", **option}
+    model = GPCacheFClassifier(epochs=3, learning_rate=0.1, kernel_space="raw", **options)
+    back = restore(state_of(model.fit(problem.X, problem.y)), device="cpu")
+    for one in (model, back):
+        one.add(problem.queries[:1], ["oak"])
+    np.testing.assert_allclose(back.loo_.logits, model.loo_.logits, rtol=1e-9)
+
+
+def test_unlike_the_shots_means_unlike_the_trained_keys(problem, tools):
+    """What held-out shots are compared with is what new images are compared with."""
+    options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last"}
+    model = GPCacheFClassifier(trains="metric", epochs=9, learning_rate=0.2, **options)
+    model.fit(problem.X, problem.y)
+    fold = model._shots.folds(4, 0).numpy()
+    for number in range(4):
+        rows = fold != number
+        part = GPCacheFClassifier(trains="metric", epochs=9, learning_rate=0.2, **options)
+        part.fit(problem.X[rows], problem.y[rows])
+        np.testing.assert_allclose(
+            model.held_out_novelty_[~rows], part.novelty(problem.X[~rows]), rtol=1e-6
+        )

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from gpcache.web import slow_clients
+from gpcache.web.batching import MAX_WAITING
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
@@ -77,8 +78,10 @@ def test_a_steady_upload_may_take_its_time(hasty, photo):
         assert stream.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_fifty_slow_clients_keep_nobody_waiting(hasty, photo):
-    streams = [socket.create_connection(("127.0.0.1", hasty.port)) for _ in range(50)]
+def test_many_slow_clients_keep_nobody_waiting(hasty, photo):
+    """More of them promise photos than there are places for requests with photos."""
+    streams = [socket.create_connection(("127.0.0.1", hasty.port)) for _ in range(150)]
+    assert len(streams) // 2 > MAX_WAITING
     try:
         for number, stream in enumerate(streams):
             stream.sendall(("GET / HT" if number % 2 else PROMISED).encode())

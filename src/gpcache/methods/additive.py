@@ -55,11 +55,13 @@ class AdditiveClassifier(FeatureClassifier):
 
     #: The weights of the scores, in order, with the values to try by accuracy.
     _weights: ClassVar[dict[str, Sequence[float]]]
-    #: Numbers that shape the scores, with the values to try; the first is the start.
+    #: Numbers that shape the scores, with the values to try.
     _shapes: ClassVar[dict[str, Sequence[float]]] = {}
     #: What is taken where nothing can be held out.
     _shipped: ClassVar[Numbers]
     _needs_text: ClassVar[bool] = False
+    #: Whether its scores speak of shots and nothing else, so that of other classes they are silent.
+    _knows_shots_alone: ClassVar[bool] = True
     _uses_text: ClassVar[bool] = True
 
     def __init__(
@@ -176,6 +178,11 @@ class AdditiveClassifier(FeatureClassifier):
             )
         return rows
 
+    def _scored(self, learned: Learned, features: Tensor, numbers: Numbers) -> Tensor:
+        """The scores (k, m, c) of rows (m, d), fair to classes that have text alone."""
+        scores = learned.scores(features, numbers)
+        return neutral(scores, self._shots.absent) if self._knows_shots_alone else scores
+
     # Choosing.
 
     def _evidence(self, shots: Shots, held_out: Shots | None) -> tuple[Tensor, Any, str]:
@@ -183,7 +190,7 @@ class AdditiveClassifier(FeatureClassifier):
         nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
         if held_out is not None:
             learned, asked = self._learned, self._mapped(held_out.features)
-            return nothing, lambda n: learned.scores(asked, n), "validation set"
+            return nothing, lambda n: self._scored(learned, asked, n), "validation set"
         if shots.n_classes < 2 or not shots.can_be_held_out():
             return nothing, None, "none: most classes have one shot"
         fold = shots.folds(self.n_folds, int(self.random_state))
@@ -195,7 +202,7 @@ class AdditiveClassifier(FeatureClassifier):
         rows = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
 
         def scores_at(at: Numbers) -> Tensor:
-            return torch.cat([learned.scores(rest, at) for learned, rest in parts], dim=1)
+            return torch.cat([self._scored(*part, at) for part in parts], dim=1)
 
         return rows, scores_at, folds_protocol(len(parts))
 
@@ -303,8 +310,18 @@ class AdditiveClassifier(FeatureClassifier):
 
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT
-        scores = self._learned.scores(self._mapped(features), self._numbers)
+        scores = self._scored(self._learned, self._mapped(features), self._numbers)
         return self._added(zero_shot, scores, self._numbers)
+
+
+def neutral(scores: Tensor, absent: Tensor) -> Tensor:
+    """Scores (…, c) in which a class without a shot gets the mean of the others.
+
+    Left at 0 it would lose to every class with shots, or win, as their scale happens to be.
+    """
+    if not bool(absent.any()):
+        return scores
+    return torch.where(absent, scores[..., ~absent].mean(-1, keepdim=True), scores)
 
 
 def _fitted(

@@ -3,11 +3,11 @@
     W̃ = W + R, F̃_i = F_i + R_{y_i}, on the Q channels of largest J; the others stay as they are
     logits = s · f W̃ + α · exp(−β(1 − f F̃ᵀ)) diag(v) Y
 
-R (c, Q) starts at 0 and v (n) at 1: training starts at Tip-Adapter, at the paper's first α and β;
-with a validation set both are searched once R and v are trained. (To start at what held-out shots
-choose for Tip-Adapter is worse: few shots choose a narrow kernel, and the keys then learn nothing.)
-J is that of APE for the text alone. Nothing is scaled back to length one. A class without shots
-keeps its text.
+R (c, Q) starts at 0 and v (n) at 1 (with unequal shots, at their mean count over that of the
+class): training starts at Tip-Adapter, at the paper's first α and β; with a validation set both are
+searched once R and v are trained. (To start at what held-out shots choose for Tip-Adapter is worse:
+few shots choose a narrow kernel, and the keys then learn nothing.) J is that of APE for the text
+alone. Nothing is scaled back to length one. A class without shots keeps its text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import kernel
+from gpcache.methods.additive import neutral
 from gpcache.methods.ape import best_channels, channel_merit
 from gpcache.methods.arguments import is_auto, positive
 from gpcache.methods.base import extends_options
@@ -96,7 +97,9 @@ class APETClassifier(TrainedHeadClassifier):
         numbers = text.new_tensor([self.alpha_, self.beta_])
         seen = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
         residual = text.new_zeros(len(text), len(channels)).requires_grad_()
-        trust = text.new_ones(len(shots)).requires_grad_()
+        # Unequal shots start with an equal say: a sum would count how many there are.
+        counts = torch.bincount(shots.labels, minlength=len(text)).to(text)
+        trust = (counts[counts > 0].mean() / counts[shots.labels]).clone().requires_grad_()
         queries, labels = shots.samples()
 
         def moved() -> Parameters:
@@ -147,4 +150,5 @@ def _votes(parameters: Parameters, features: Tensor, beta: float) -> Tensor:
     """exp(−β(1 − f F̃ᵀ)) diag(v) Y (m, c)."""
     text, keys, trust, labels, _ = parameters
     values = torch.nn.functional.one_hot(labels, len(text)).to(features)
-    return kernel(features, keys, beta) * trust @ values
+    votes = kernel(features, keys, beta) * trust @ values
+    return neutral(votes, torch.bincount(labels, minlength=len(text)) == 0)

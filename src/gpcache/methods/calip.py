@@ -26,14 +26,16 @@ from torch import Tensor
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
+from gpcache.gp.nystrom import rank_within
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.additive import LEAST_GAIN, Numbers
 from gpcache.methods.arguments import is_auto, one_of, positive, to_numpy
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
+from gpcache.methods.nested import cross_fitted
 from gpcache.methods.selection import JUDGED
 from gpcache.methods.text_prior import TextPrior
-from gpcache.probability import fit_scales, fit_temperature, mean_nll
+from gpcache.probability import fit_calibration, fit_scales, mean_nll
 from gpcache.search import Auto
 
 # The paper's (β₂, β₃) for ImageNet, for where no labelled row can tell.
@@ -46,7 +48,7 @@ GRIDS = {
 SHARPNESS = 2.0
 # Images whose values are looked at together.
 CHECKED = 256
-PROTOCOL = "the shots as they are: nothing but two weights and a temperature was chosen on them"
+PROTOCOL = "4 folds of the shots, two weights and a calibration chosen on the others"
 
 
 def image_and_places(
@@ -125,8 +127,7 @@ class CALIPClassifier(FeatureClassifier):
             return self
         logits = self._choose(self._parts(tested), truth)
         if validation is None:
-            rows = torch.arange(n, device=truth.device)
-            self.loo_ = HeldOutReport.of(logits, truth, rows, rows % JUDGED, n, PROTOCOL)
+            self.loo_ = self._reported(tested, truth, logits)
         else:
             self.loo_ = replace(self.loo_, protocol="none: a validation set was given")
         return self
@@ -190,12 +191,30 @@ class CALIPClassifier(FeatureClassifier):
         }
 
     def _choose(self, parts: Tensor, labels: Tensor) -> Tensor:
-        """Set weights and temperature by rows with parts (3, n, c); returns their logits (n, c)."""
-        by = self._by_nll if self.criterion == "nll" else self._by_accuracy
-        self.restored(by(parts, labels))
+        """Set weights and calibration by rows with parts (3, n, c); returns their logits (n, c)."""
+        self.restored(self._weights(parts, labels))
         logits = self._added(parts, self._numbers)
-        self.temperature_ = fit_temperature(logits, labels)
+        self._accept_calibration(fit_calibration(logits, labels))
         return logits
+
+    def _weights(self, parts: Tensor, labels: Tensor) -> Numbers:
+        by = self._by_nll if self.criterion == "nll" else self._by_accuracy
+        return by(parts, labels)
+
+    def _reported(self, images: Tensor, labels: Tensor, logits: Tensor) -> HeldOutReport:
+        """What the rows say, each fold of them by weights that the others chose."""
+        parts = self._parts(images)
+        rows = torch.arange(len(labels), device=labels.device)
+        fold = rank_within(labels, rows) % JUDGED
+        if len(torch.unique(fold)) < 2:
+            return replace(self.loo_, protocol="none: no class has two rows")
+
+        def logits_at(_: int, others: Tensor) -> Tensor:
+            return self._added(parts, self._weights(parts[:, others], labels[others]))
+
+        same = dict.fromkeys(torch.unique(fold).tolist(), 0)
+        nested = cross_fitted(logits_at, same, fold, labels)
+        return HeldOutReport.of(logits, labels, rows, fold, len(rows), PROTOCOL, nested)
 
     def _by_nll(self, parts: Tensor, labels: Tensor) -> Numbers:
         """The exact weights at the temperature that suits them."""

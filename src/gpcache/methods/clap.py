@@ -38,6 +38,7 @@ class CLAPClassifier(TrainedHeadClassifier):
     """
 
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
+    _per_class: ClassVar[bool] = True
 
     @extends_options(TrainedHeadClassifier)
     def __init__(self, *, epochs: int = 300, learning_rate: float = 0.1, **options: Any) -> None:

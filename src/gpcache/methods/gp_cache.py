@@ -217,8 +217,19 @@ class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):
                 "loss='leave_one_out' has a closed form for the exact posterior alone: "
                 "use precision='exact' or loss='plain'."
             )
-        self._leaves_out, self._pull = self.loss == "leave_one_out", float(self.pull)
         return super()._settings()
+
+    @property
+    def _text_moves(self) -> bool:  # type: ignore[override]
+        return self.trains == "classes"
+
+    @property
+    def _leaves_out(self) -> bool:
+        return self.loss == "leave_one_out"
+
+    @property
+    def _pull(self) -> float:
+        return float(self.pull)
 
     def _move(self, shots: Shots, feature_map: FeatureMap) -> Move:
         if self.trains == "metric":

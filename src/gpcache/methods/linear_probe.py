@@ -45,6 +45,7 @@ class LinearProbeClassifier(AdditiveClassifier):
     _shapes: ClassVar[dict[str, Sequence[float]]] = {"strength": STRENGTHS}
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "strength": 10.0}
     _uses_text: ClassVar[bool] = False
+    _knows_shots_alone: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
 
     @extends_options(AdditiveClassifier)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
 from gpcache.methods.arguments import is_auto, whole
 from gpcache.methods.base import extends_options
 from gpcache.methods.shots import Shots
@@ -48,6 +48,7 @@ class LPPlusPlusClassifier(AdditiveClassifier):
         "epochs": (10.0, 20.0, 40.0, 70.0, 100.0, 150.0, 200.0, 300.0)
     }
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "epochs": 20.0}
+    _knows_shots_alone: ClassVar[bool] = False
     _needs_text: ClassVar[bool] = True
     # The text is inside its scores, weighted by a.
     _uses_text: ClassVar[bool] = False
@@ -104,7 +105,8 @@ class Blend:
     def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
         """(1, m, c)."""
         weight, offset, mixture = self._after(int(numbers["epochs"]))
-        return (features @ weight.mT + offset + mixture * (features @ self._text.mT))[None]
+        votes = neutral(features @ weight.mT + offset, self._seen == 0)
+        return (votes + mixture * (features @ self._text.mT))[None]
 
     def _after(self, epochs: int) -> Trained:
         """Trained for so many epochs; asked in rising order, one run serves all."""

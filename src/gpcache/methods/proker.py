@@ -41,6 +41,7 @@ class ProKeRClassifier(AdditiveClassifier):
         "lam": (0.001, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     }
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
+    _knows_shots_alone: ClassVar[bool] = False
     _needs_text: ClassVar[bool] = True
 
     @extends_options(AdditiveClassifier)
@@ -63,7 +64,9 @@ class ProKeRClassifier(AdditiveClassifier):
         scale = self.text_prior.logit_scale
         keys, labels = shots.samples()
         values = torch.nn.functional.one_hot(labels, shots.n_classes).to(keys)
-        return Ridge(keys, values - keys @ self._text.mT / scale, scale)
+        residuals = values - keys @ self._text.mT / scale
+        # Of a class that has text alone no shot knows anything, for or against.
+        return Ridge(keys, residuals.masked_fill(shots.absent, 0), scale)
 
 
 class Ridge:

@@ -63,7 +63,7 @@ class SelectionMixin:
         with its map, keys and text.
         """
         with_text = self._text is not None
-        if settings.residual and settings.gain == "auto" and not self._text_can_be_judged():
+        if settings.gain == "auto" and not self._text_can_be_judged():
             settings = replace(settings, gain=1.0)
         asked = shipped(settings, with_text=with_text)
         all_given = settings.all_given(

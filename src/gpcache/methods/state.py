@@ -81,6 +81,7 @@ def state_of(model: FeatureClassifier) -> State:
         _add_evidence(model.loo_, {}, settings, arrays)
     elif isinstance(model, TrainedHeadClassifier):
         _add_tensors(arrays, **{f"parameter{i}": one for i, one in enumerate(model.parameters_)})
+        settings["training_loss"] = model.training_loss_
         _add_evidence(model.loo_, {}, settings, arrays)
     return State(settings, arrays)
 
@@ -118,7 +119,7 @@ def _add_cache(
         map_matrix=fitted.feature_map.matrix,
     )
     if isinstance(model, TrainedCacheMixin):
-        settings["epochs"] = model.epochs_
+        settings["epochs"], settings["training_loss"] = model.epochs_, model.training_loss_
         _add_tensors(arrays, trained_text=fitted.text)
     _add_shots(model._shots, arrays)
 
@@ -195,6 +196,7 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
         tensor = _reader(model, arrays)
         numbered = (tensor(f"parameter{i}") for i in range(len(arrays)))
         model.restored([one for one in numbered if one is not None])
+        model.training_loss_ = settings["training_loss"]
         model.loo_, _ = _read_evidence(state)
     return model
 
@@ -216,7 +218,7 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     text = tensor("trained_text")
     model._model = CacheModel(feature_map, precision, model._text if text is None else text, choice)
     if isinstance(model, TrainedCacheMixin):
-        model.epochs_ = settings["epochs"]
+        model.epochs_, model.training_loss_ = settings["epochs"], settings["training_loss"]
     model._report, model.search_ = _read_evidence(state)
     model._novelty = arrays["held_out_novelty"]
 

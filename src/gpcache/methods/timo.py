@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
 from gpcache.methods.arguments import shown, to_numpy
 from gpcache.methods.base import extends_options
 from gpcache.methods.gda import Discriminant
@@ -51,6 +51,7 @@ class TIMOClassifier(AdditiveClassifier):
     _needs_text: ClassVar[bool] = True
     # The text is the first of its scores, as it depends on the shots.
     _uses_text: ClassVar[bool] = False
+    _knows_shots_alone: ClassVar[bool] = False
     gain = 1.0
 
     @extends_options(AdditiveClassifier)
@@ -105,6 +106,7 @@ class MutualGuidance:
         match = (unit_rows(sums)[owners] * prompts).sum(1)
         lengths = self._sums(owners, match.square()).sqrt()
         self._preference = match / lengths[owners].clamp(min=torch.finfo(match.dtype).tiny)
+        self._absent = shots.absent
         samples, labels = shots.samples()
         guided = torch.isin(owners, labels)
         self._discriminant = Discriminant.of(
@@ -122,7 +124,7 @@ class MutualGuidance:
         )
         weights = (favour - best[self._owners]).exp()
         text = unit_rows(self._sums(self._owners, weights[:, None] * self._prompts))
-        votes = self._discriminant.scores(features, numbers)
+        votes = neutral(self._discriminant.scores(features, numbers), self._absent)
         return torch.cat([self._scale * (features @ text.mT)[None], votes])
 
     def _sums(self, owners: Tensor, values: Tensor) -> Tensor:

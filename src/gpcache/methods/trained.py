@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap
@@ -19,7 +21,12 @@ from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.selection import folds_protocol
 from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.training import Training, train
-from gpcache.probability import fit_calibration, fit_temperature, smoothed_losses
+from gpcache.probability import (
+    Calibration,
+    fit_calibration,
+    fit_temperature,
+    smoothed_losses,
+)
 from gpcache.search import Settings
 
 # Training may stop at these shares of its epochs: few, so that chance does not choose.
@@ -35,17 +42,15 @@ class TrainedCacheMixin(CacheClassifier):
 
     With `stopping="held_out"` training anew in each fold of the shots (or a validation set) says
     after which epoch to stop, not to train at all included; the temperature and `loo_` come from
-    the same folds. With a validation set the numbers are searched again once training is over.
-    `calibrate=False` saves the folds: the last epoch counts, the temperature is that of the
-    training-free model, and `loo_` is computed only when it is asked for.
+    the same folds (for what is reported of a fold, the others say when to stop; the numbers are the
+    training-free model's, which has seen all shots). With a validation set the numbers are searched
+    again once training is over. `calibrate=False` saves the folds: the last epoch counts, the
+    temperature is that of the training-free model, and `loo_` is computed when it is asked for.
     """
 
     #: Whether the precision's own dependence on the keys is differentiated (the paper's *nograd*
     #: says no).
     precision_gradient = True
-    #: Whether a query is answered without its own key while training.
-    _leaves_out = False
-    _pull = 0.0
 
     def __init__(
         self,
@@ -79,6 +84,16 @@ class TrainedCacheMixin(CacheClassifier):
         """As the parent's; `views` (n, v, d) of the shots, augmented, are queries too."""
         self._views = views
         return super().fit(X, y, validation=validation)
+
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether a query is answered without its own key while training."""
+        return False
+
+    @property
+    def _pull(self) -> float:
+        """Weight of the way that the parameters have gone."""
+        return 0.0
 
     def _move(self, shots: Shots, feature_map: FeatureMap) -> Move:
         """What training moves."""
@@ -171,12 +186,12 @@ class TrainedCacheMixin(CacheClassifier):
             )
             self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
             self._report = self._make_report(logits, rows, protocol, nested)
-            self._novelty = None
             self._model = self._build(self._shots)
             return
         self._model = self._build(self._shots)
         if self._is_silent():
-            super()._calibrate(None, evidence)
+            self._accept_calibration(Calibration(slope=self._shipped_slope()))
+            self._report = self._novelty = None
             return
         evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
@@ -195,11 +210,13 @@ class TrainedCacheMixin(CacheClassifier):
         """
         shots, folds = self._shots, self._fold_rows(min(self.n_folds, FOLDS))
         seen: dict[int, list[Tensor]] = {stop: [] for stop in stops}
+        unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
             asked = shots.features[held]
 
             def watch(epoch: int, model: CacheModel, asked: Tensor = asked) -> None:
                 seen[epoch].append(model.logits(asked))
+                unlike[epoch].append(model.posterior(asked).variance.amin(1))
 
             self._trained(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
@@ -207,6 +224,10 @@ class TrainedCacheMixin(CacheClassifier):
         labels, fold = shots.labels[rows], self._judged(rows)
         losses = _losses(logits, labels)
         self.epochs_ = stops[int(losses.mean(1).argmin())]
+        self._novelty = np.full(len(shots), np.nan)
+        if self._recipe.precision.uses_noise:
+            found = torch.cat(unlike[self.epochs_])
+            self._novelty[rows.cpu().numpy()] = found.double().cpu().numpy()
         chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
         nested = cross_fitted(lambda stop, _: logits[stops[stop]], chosen, fold, labels)
         return logits[self.epochs_], rows, folds_protocol(len(folds)), nested
@@ -226,6 +247,18 @@ class TrainedCacheMixin(CacheClassifier):
         if not bool(self._shots.with_company().any()):
             return super()._held_out_logits(evidence)
         return self._in_folds((self.epochs_,))[:3]
+
+    @property
+    def held_out_novelty_(self) -> NDArray[np.float64]:
+        """How unlike all others each shot (n,) is, trained anew without it; NaN if not counted."""
+        check_is_fitted(self)
+        if self._novelty is None:
+            if self._is_silent():
+                self._novelty = np.full(len(self._shots), np.nan)
+            else:
+                self._in_folds((self.epochs_,))
+        assert self._novelty is not None
+        return self._novelty
 
     # Options.
 

@@ -1,6 +1,6 @@
 """Methods that train a small head on features by cross-entropy: what TaskRes and its kin share.
 
-Nothing is chosen: the settings are the papers', the last epoch counts. The temperature, and what
+Nothing is chosen: the settings follow the papers, the last epoch counts. The temperature, and what
 the model says of its own shots, come from training anew in folds of them.
 """
 
@@ -29,6 +29,8 @@ class TrainedHeadClassifier(FeatureClassifier):
     """Base of trained heads; a subclass names its parameters and what it makes of them."""
 
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
+    #: Whether the parameters have a row for each class.
+    _per_class: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -127,6 +129,13 @@ class TrainedHeadClassifier(FeatureClassifier):
         parameters = [start.clone().requires_grad_() for start in self._start(text)]
         queries, labels = shots.samples()
         penalised = self._penalty(parameters, text, shots) is not None
+        if self._per_class:
+            # Of a class without a shot every image says that it is not it: it keeps its text.
+            present = (~shots.absent).to(text)[:, None]
+            for parameter in parameters:
+                parameter.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: gradient * present
+                )
 
         def logits(rows: Tensor) -> Tensor:
             return self._head(parameters, queries[rows], text)

@@ -45,6 +45,9 @@ class UpdatesMixin:
     _novelty: NDArray[np.float64] | None
     n_features_in_: int
 
+    #: Whether the text was trained, together with the keys.
+    _text_moves = False
+
     def add(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
         features = self._read_queries(X)
@@ -56,6 +59,9 @@ class UpdatesMixin:
                 f"Label {shown(labels[0])} is of another kind than the classes "
                 f"({shown(self.classes_[0])}, …): use text with text and numbers with numbers."
             )
+        unknown = [label for label in labels.tolist() if label is None or label != label]
+        if unknown:
+            raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
         self._warn_of_kept_whitening()
         if self.text_prior is None:
             self._reclass(np.unique(np.concatenate([self.classes_, labels])))
@@ -121,6 +127,13 @@ class UpdatesMixin:
         check_is_fitted(self)
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
+        if not isinstance(text_prior, TextPrior):
+            raise DataError(
+                "text_prior must be a TextPrior(class_names, vectors), "
+                f"got a {type(text_prior).__name__}."
+            )
+        if self._text_moves:
+            raise DataError("The text of this model was trained with its keys: fit it anew.")
         if text_prior.vectors.shape[1] != self.n_features_in_:
             raise DataError(
                 f"The text vectors have {text_prior.vectors.shape[1]} columns, the shots "

@@ -56,7 +56,7 @@ def create_app(opened: Opened, token: str) -> FastAPI:
         app.include_router(routes)
     _add_page(app, service)
     _add_errors(app)
-    app.add_middleware(Guard, token=token, metrics=service.metrics)
+    app.add_middleware(Guard, token=token, metrics=service.metrics, busy=service.encoding.busy)
     return app
 
 
@@ -75,7 +75,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
         document = service.editor.document
         gauges = {
             "gpcache_requests_waiting": (
-                "Requests with photos that are under way.",
+                "Requests with photos that are at work.",
                 float(service.encoding.waiting),
             ),
             "gpcache_photos": ("Labelled photos.", float(len(document.contents.labelled()))),

@@ -43,7 +43,7 @@ def batch_routes(service: Service) -> APIRouter:
     async def feed(batch: str, request: Request) -> Any:
         """Answer for photos; what was answered before, by content and model, is not asked again."""
         _, lines = await service.run(batches.read, batch)
-        async with service.encoding.admitted(), received(request) as form:
+        async with received(request) as form, service.encoding.admitted():
             fresh = await _answered(service, form.files, lines)
         await service.run(batches.append, batch, fresh)
         return await progress(batch)

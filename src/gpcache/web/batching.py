@@ -25,7 +25,7 @@ from gpcache.web.metrics import Metrics
 
 # A batch waits so long for company, in seconds.
 MAX_WAIT = 0.005
-# Requests with photos that may be under way at once; the others are told to come back.
+# Requests with photos that may be at work at once; the others are told to come back.
 MAX_WAITING = 64
 RETRY_AFTER = 1
 
@@ -66,15 +66,23 @@ class Encoding:
         self._task = asyncio.create_task(self._run())
         self._waiting = 0
 
+    def busy(self) -> str:
+        """Why there is no place for another request; nothing where there is one."""
+        if self._waiting < MAX_WAITING:
+            return ""
+        return (
+            f"The server is busy with {self._waiting} requests: try again in {RETRY_AFTER} second."
+        )
+
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """A place for one request, or BusyError before anything of it is read."""
-        if self._waiting >= MAX_WAITING:
+        """A place for one request, or BusyError.
+
+        Its body must be here already: who sends slowly would take the place from others.
+        """
+        if told := self.busy():
             self._metrics.turned_away()
-            raise BusyError(
-                f"The server is busy with {self._waiting} requests: try again in "
-                f"{RETRY_AFTER} second."
-            )
+            raise BusyError(told)
         self._waiting += 1
         try:
             yield
@@ -83,7 +91,7 @@ class Encoding:
 
     @property
     def waiting(self) -> int:
-        """Requests with photos that are under way."""
+        """Requests with photos that are at work."""
         return self._waiting
 
     async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:

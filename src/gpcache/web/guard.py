@@ -1,4 +1,4 @@
-"""Who gets in: host, origin, token and size are checked before anything of a body is read."""
+"""Who gets in: host, origin, token, size and room are seen to before anything of a body is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpcache.images.decode import POLICY
+from gpcache.web.batching import RETRY_AFTER
 from gpcache.web.metrics import Metrics
 from gpcache.web.uploads import MAX_FILES
 
@@ -43,10 +44,13 @@ SECURITY = {
 class Guard:
     """An ASGI layer around the whole application: whatever happens inside, its answers are ours."""
 
-    def __init__(self, app: ASGIApp, *, token: str, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str, metrics: Metrics, busy: Callable[[], str]
+    ) -> None:
         self._app = app
         self._token = token
         self._metrics = metrics
+        self._busy = busy
         self._incoming = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,6 +133,12 @@ class Guard:
         if self._incoming + length > MAX_INCOMING:
             answer = _no(503, "Too much is being uploaded at once: try again in 5 seconds.")
             answer.headers["retry-after"] = "5"
+            return answer
+        if limit > MAX_JSON and (told := self._busy()):
+            # Here, because at too much load it must cost next to nothing to say no.
+            self._metrics.turned_away()
+            answer = _no(429, told)
+            answer.headers["retry-after"] = str(RETRY_AFTER)
             return answer
         return None
 

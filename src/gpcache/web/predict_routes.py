@@ -33,7 +33,7 @@ def predict_routes(service: Service) -> APIRouter:
         sets: schemas.Sets = SETS,
     ) -> Any:
         """Name photos, or say that they are unlike all that was learned."""
-        async with service.encoding.admitted(), received(request) as form:
+        async with received(request) as form, service.encoding.admitted():
             answered = await answer_all(service, form.files, why=why, error=sets)
         return {"predictions": [told(one, top=top, reject=reject) for one in answered]}
 
@@ -53,7 +53,7 @@ def predict_routes(service: Service) -> APIRouter:
     )
     async def preview(request: Request) -> Any:
         """What the class names and prompts alone say of one photo."""
-        async with service.encoding.admitted(), received(request) as form:
+        async with received(request) as form, service.encoding.admitted():
             found = (await service.read(form.files[:1]))[0]
         if isinstance(found, Refused):
             raise ImageRefusedError(found.reason, name=found.name)

@@ -91,7 +91,7 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     async def add_examples(request: Request, if_match: schemas.IfMatch = None) -> Any:
         """Learn photos of one class."""
         revision = revision_of(if_match)
-        async with service.encoding.admitted(), received(request) as form:
+        async with received(request) as form, service.encoding.admitted():
             label = form.fields.get("label", "")
             if not label.strip():
                 raise DataError("Say which class the photos are of, in the field 'label'.")
@@ -143,7 +143,7 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     )
     async def fill_pool(request: Request) -> Any:
         """Add photos without a label."""
-        async with service.encoding.admitted(), received(request) as form:
+        async with received(request) as form, service.encoding.admitted():
             return await service.fill_pool(form.files)
 
     @routes.post("/label", response_model=schemas.State)
