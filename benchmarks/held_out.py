@@ -47,9 +47,8 @@ def main() -> None:
     rows[-1] += [f"{mean[2]:.1f}", f"{mean[3]:.1f}"]
     text = f"""
 {SHOTS} photos of each of 20 Caltech classes through `lite`, tested on the 378 test photos. *Held
-out* is what `fit` prints: no validation set, everything learned anew in folds of the shots. It is
-chosen on the same photos, which makes it about a point too high here; the interval knows nothing of
-that.
+out* is what `fit` prints: no validation set, everything learned anew in folds of the shots, at
+numbers that the other folds chose.
 """
     write_page("held-out", "Does the printed accuracy hold?", text, table(rows))
 

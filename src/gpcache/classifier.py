@@ -143,6 +143,9 @@ class ImageClassifier:
                 f"There is no labelled image in {source.name!r}: give a folder for each class, or "
                 "a list with the column label."
             )
+        if not self.examples and (refused := self.training.refused):
+            first = f"{refused[0].name!r}: {refused[0].reason}"
+            raise DataError(f"All images of {source.name!r} were refused, such as {first}.")
         self.prompts = None
         if self.templates is not None:
             self.prompts = Prompts.from_templates(names, self.templates)

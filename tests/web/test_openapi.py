@@ -1,11 +1,8 @@
 """The OpenAPI document, fuzzed: nothing that it allows, and nothing near it, is a server error."""
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -20,6 +17,9 @@ def test_no_request_is_a_server_error(serve, photo, filled):
     seen = set()
     for operation in operations:
         for mode in schemathesis.GenerationMode:
+            # What has neither body nor query cannot be asked for anything wrong.
+            if mode.is_negative and not operation.body and not operation.query:
+                continue
             cases = operation.as_strategy(generation_mode=mode)
 
             @settings(
@@ -36,9 +36,7 @@ def test_no_request_is_a_server_error(serve, photo, filled):
                 assert answer.status_code < 400 or answer.json().keys() == {"error"}
                 seen.add((case.method, case.operation.path))
 
-            # An operation without parameters cannot be asked for anything wrong.
-            with suppress(Unsatisfiable):
-                check()
+            check()
     assert len(seen) >= 25
 
 

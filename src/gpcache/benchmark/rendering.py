@@ -49,12 +49,12 @@ def paper_specs() -> dict[str, Path]:
 
 def write_tables(folder: str | Path, output: str | Path, command: str) -> list[Table]:
     """Write every table as Markdown, LaTeX and CSV; each page begins with its command."""
-    place = make_folder(output)
     written: list[Table] = []
     for spec in experiments_in(folder):
         tables = tables_of(spec, read_rows(Path(folder) / f"{spec.name}.jsonl"))
         if not tables:
             continue
+        place = make_folder(output)
         body = "\n".join(table.markdown() for table in tables)
         made = f"`gpcache benchmark {spec.name}.toml -o {folder}` and `{command}`"
         page = f"# {spec.title}\n\nMade by {made}.\n\n{body}"

@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Results go to stdout, progress and warnings to stderr. Exit codes: 0 done; 1 done, but "
-    "something was found or could not be read; 2 a mistake in what was asked.",
+    "check found something, or an answer is missing; 2 a mistake in what was asked.",
 )
 PANELS = {
     "From photos to answers": (fit, predict, evaluate, serve),

@@ -57,6 +57,8 @@ def held_out_figures(classifier: "ImageClassifier") -> dict[str, str | list[str]
     if held_out is not None:
         return figures(held_out)
     reason = "no class has two images, so that none could be held out"
+    if len(classifier.classes) < 2:
+        reason = "there is but one class"
     if not hasattr(classifier.model, "loo_"):
         reason = "this method learns nothing from images; evaluate needs others with labels"
     return {"accuracy": f"not known: {reason}"}

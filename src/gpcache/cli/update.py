@@ -59,7 +59,10 @@ def remove(
     json: JsonOption = False,
     _verbose: VerboseOption = False,
 ) -> None:
-    """Forget images or a class, as if never seen.
+    """Forget images or a class without a refit.
+
+    Their shots are gone as if never seen. What all shots taught together, the space of the features
+    and the chosen numbers, stays until the next `gpcache fit`.
 
     **Examples**
 

@@ -92,6 +92,8 @@ def find_method(name: str, *, on_features: bool = False) -> Method:
     With `on_features`, one that is content with features and one text vector a class.
     """
     methods = registry()
+    if on_features and name not in methods:
+        methods = {key: one for key, one in methods.items() if not one.beyond_features}
     if name not in methods:
         raise DataError(f"There is no method {name!r}: use {', '.join(methods)}.")
     method = methods[name]
