@@ -175,7 +175,7 @@ def test_an_empty_folder_is_taken_and_parents_are_made(tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "some" / "where"):
         save_folder(folder, CONFIG, arrays(), "")
-        load_folder(folder)
+        assert load_folder(folder)[0].items() >= CONFIG.items()
 
 
 def test_a_link_to_a_model_stays_a_link(saved, tmp_path):

@@ -1,32 +1,21 @@
 """LP++ against autograd and torch's own SGD, its limits, and classes without shots."""
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from gpcache import DataError, TextPrior
+from gpcache import DataError
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
 
-SCALE = 20.0
+spec = importlib.util.spec_from_file_location("text_off", Path(__file__).with_name("text_off.py"))
+text_off = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(text_off)
+Problem, SCALE, unit = text_off.Problem, text_off.SCALE, text_off.unit
+
 HERE = {"device": "cpu"}
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-
-
-class Problem:
-    """Four classes whose text is off, unequal shots, 12 columns."""
-
-    def __init__(self, shots=(4, 3, 2, 3)):
-        generator = np.random.default_rng(0)
-        centres = unit(generator.normal(size=(4, 12)))
-        self.text = unit(centres + 0.3 * generator.normal(size=(4, 12)))
-        self.labels = np.repeat(np.arange(4), shots)
-        self.X = unit(3 * centres[self.labels] + generator.normal(size=(len(self.labels), 12)))
-        self.truth = np.arange(80) % 4
-        self.Q = unit(3 * centres[self.truth] + generator.normal(size=(80, 12)))
-        self.prior = TextPrior(list(range(4)), self.text, SCALE)
 
 
 @pytest.fixture

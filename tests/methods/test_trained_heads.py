@@ -1,12 +1,15 @@
 """TaskRes, CLIP-Adapter, CLAP and the linear probe against plain autograd and scikit-learn."""
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
-from gpcache import DataError, TextPrior
+from gpcache import DataError
 from gpcache.methods import (
     CLAPClassifier,
     CLIPAdapterClassifier,
@@ -18,32 +21,18 @@ from gpcache.methods.clap import class_trust
 from gpcache.methods.shots import Shots
 from gpcache.probability import Calibration
 
-SCALE = 20.0
+spec = importlib.util.spec_from_file_location("text_off", Path(__file__).with_name("text_off.py"))
+text_off = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(text_off)
+Problem, SCALE, unit = text_off.Problem, text_off.SCALE, text_off.unit
+
 HERE = {"device": "cpu"}
 HEADS = [TaskResClassifier, CLIPAdapterClassifier, CLAPClassifier]
 
 
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-
-
-class Problem:
-    """Four classes whose text is off, unequal shots, 12 columns."""
-
-    def __init__(self, shots=(4, 3, 2, 3)):
-        generator = np.random.default_rng(0)
-        centres = unit(generator.normal(size=(4, 12)))
-        self.text = unit(centres + 0.3 * generator.normal(size=(4, 12)))
-        self.labels = np.repeat(np.arange(4), shots)
-        self.X = unit(3 * centres[self.labels] + generator.normal(size=(len(self.labels), 12)))
-        self.truth = np.arange(200) % 4
-        self.Q = unit(3 * centres[self.truth] + generator.normal(size=(200, 12)))
-        self.prior = TextPrior(list(range(4)), self.text, SCALE)
-
-
 @pytest.fixture
 def problem():
-    return Problem()
+    return Problem(queries=200)
 
 
 def by_hand(head, problem, optimiser, *, epochs, penalty=None):
@@ -169,7 +158,7 @@ def test_views_are_what_is_trained_on(head, problem):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_one_shot_and_classes_without_any(head):
-    problem = Problem((1, 1, 1, 0))
+    problem = Problem((1, 1, 1, 0), queries=200)
     model = head(text_prior=problem.prior, epochs=3, **HERE).fit(problem.X, problem.labels)
     assert model.temperature_ == 1.0
     assert model.predict_proba(problem.text).argmax(1)[3] == 3
