@@ -57,7 +57,8 @@ in which they are judged, so they look better than a new row can, and sets are t
 90 % is promised. Therefore `protocol="auto"` uses full conformal where no label shaped the space
 (which is also what one shot a class is fitted in), and held-out scores in the default, whitened
 space. Those have no proof behind them: at four rows a class they miss the rate by about a point,
-with given and with chosen numbers alike (89.2 for 90 %, 78.6 for 80 %). Who needs the promise to the letter takes `kernel_space="raw"`, or
+with given and with chosen numbers alike (89.2 for 90 %, 78.6 for 80 %).
+Who needs the promise to the letter takes `kernel_space="raw"`, or
 calibration rows. Splitting keeps its promise, too, and pays with sets half as large again: half of
 the labels teach nothing. Class-conditional sets hold nearly everything at so few rows a class: at
 an error of 0.2 a class needs four rows before it can be ruled out, at 0.1 nine.
