@@ -10,6 +10,8 @@ from torch import Tensor
 from gpcache.errors import NumericalError
 
 TRIES = 4
+# A triangle of so many rows is inverted as a whole.
+INVERTED = 512
 
 
 class JitterWarning(UserWarning):
@@ -73,6 +75,27 @@ def quadratic(factor: Tensor, rows: Tensor) -> Tensor:
     """diag(B (L Lᵀ)⁻¹ Bᵀ) for rows B (..., m, n): (..., m). One triangular solve, no square."""
     half: Tensor = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
     return half.square_().sum(-2)
+
+
+def inverse_factor(factor: Tensor) -> Tensor:
+    """L⁻¹ of a lower factor (n, n), by halves: all but the small blocks is products.
+
+    The diagonal of (L Lᵀ)⁻¹ is the squares of its columns summed: a third of the whole inverse.
+    """
+    n = len(factor)
+    if n <= INVERTED:
+        eye = torch.eye(n, dtype=factor.dtype, device=factor.device)
+        small: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return small
+    middle = n // 2
+    inverse = torch.zeros_like(factor)
+    upper, lower = (
+        inverse_factor(factor[:middle, :middle]),
+        inverse_factor(factor[middle:, middle:]),
+    )
+    inverse[:middle, :middle], inverse[middle:, middle:] = upper, lower
+    inverse[middle:, :middle] = -lower @ (factor[middle:, :middle] @ upper)
+    return inverse
 
 
 def log_determinant(factor: Tensor) -> Tensor:

@@ -4,9 +4,10 @@ With V_C = G⁻¹C and V_B = G⁻¹Bᵀ from the forward pass, and incoming grad
 
     dB = dm V_Cᵀ + 2 diag(dq) V_Bᵀ,    dC = V_B dm,    dG = −V_B (dm V_Cᵀ + diag(dq) V_Bᵀ),
 
-so the backward pass is products alone: no inverse, no further solve, and nothing is differentiated
-through the Cholesky factor. G is symmetric: dG is one representative of the gradient, and whatever
-built G symmetrically (`kernels.gram`, a product UᵀU) symmetrises it.
+so nothing is differentiated through the Cholesky factor, and no inverse is made. V_C serves through
+dm V_Cᵀ = (G⁻¹ C dmᵀ)ᵀ alone: where C has more columns than B has rows, that is solved for in the
+backward pass instead. G is symmetric: dG is one representative of the gradient, and whatever built
+G symmetrically (`kernels.gram`, a product UᵀU) symmetrises it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpcache.gp.cholesky import cholesky, solve
+from gpcache.gp.cholesky import cholesky
+from gpcache.gp.mixed import factorise, is_large, product, solve_factored
 
 
 class _Posterior(torch.autograd.Function):
@@ -22,25 +24,37 @@ class _Posterior(torch.autograd.Function):
     def forward(
         ctx: torch.autograd.function.FunctionCtx, matrix: Tensor, rows: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        factor = cholesky(matrix)
-        c = values.shape[-1]
-        solved = solve(factor, torch.cat([values.expand(*rows.shape[:-2], -1, -1), rows.mT], -1))
-        solved_values, solved_rows = solved[..., :c], solved[..., c:]
-        mean = rows @ solved_values
-        form = (rows * solved_rows.mT).sum(-1)
-        ctx.save_for_backward(solved_values, solved_rows)
-        return mean, form
+        factor = factorise(matrix)
+        c, m = values.shape[-1], rows.shape[-2]
+        later = c > m  # whether V_C is left to the backward pass
+        if later:
+            solved_rows = solve_factored(factor, rows.mT)
+            ctx.save_for_backward(values, solved_rows, *factor)
+        else:
+            both = torch.cat([values.expand(*rows.shape[:-2], -1, -1), rows.mT], -1)
+            solved = solve_factored(factor, both)
+            solved_values, solved_rows = solved[..., :c], solved[..., c:]
+            ctx.save_for_backward(values, solved_rows, solved_values)
+        ctx.later = later  # type: ignore[attr-defined]
+        return solved_rows.mT @ values, (rows * solved_rows.mT).sum(-1)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, *grads: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        solved_values, solved_rows = ctx.saved_tensors  # type: ignore[attr-defined]
+        values, solved_rows, *rest = ctx.saved_tensors  # type: ignore[attr-defined]
         d_mean, d_form = grads
         needs_matrix, needs_rows, needs_values = ctx.needs_input_grad  # type: ignore[attr-defined]
-        through_values = d_mean @ solved_values.mT
+        if ctx.later:  # type: ignore[attr-defined]
+            through_values = solve_factored(rest, values @ d_mean.mT).mT
+        else:
+            through_values = d_mean @ rest[0].mT
         through_form = d_form[..., None] * solved_rows.mT
-        d_matrix = -(solved_rows @ (through_values + through_form)) if needs_matrix else None
+        d_matrix = None
+        if needs_matrix:
+            through = -(through_values + through_form)
+            large = is_large(solved_rows)
+            d_matrix = product(solved_rows, through.mT) if large else solved_rows @ through
         d_rows = through_values + 2 * through_form if needs_rows else None
         d_values = solved_rows @ d_mean if needs_values else None
         return d_matrix, d_rows, d_values

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpcache.gp.mixed import is_large, product, rounded_, tensor_cores
+
 
 def unit_rows(features: Tensor) -> Tensor:
     """Scale every row (..., d) to length one; a row of zeros stays one.
@@ -18,7 +20,8 @@ def unit_rows(features: Tensor) -> Tensor:
 
 def kernel_of(similarity: Tensor, beta: float) -> Tensor:
     """exp(−β(1 − s)) of cosines (...), element by element, in one new tensor."""
-    return similarity.mul(beta).sub_(beta).exp_()
+    shift = torch.tensor(-beta, dtype=similarity.dtype, device=similarity.device)
+    return torch.add(shift, similarity, alpha=beta).exp_()
 
 
 class _Kernel(torch.autograd.Function):
@@ -32,7 +35,12 @@ class _Kernel(torch.autograd.Function):
     def forward(
         ctx: torch.autograd.function.FunctionCtx, x: Tensor, y: Tensor | None, beta: float
     ) -> Tensor:
-        value = kernel_of(x @ (x if y is None else y).mT, beta)
+        trained = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
+        if y is None and trained and is_large(x):
+            similarity = product(x, x)
+        else:
+            similarity = x @ (x if y is None else y).mT
+        value = kernel_of(similarity, beta)
         ctx.save_for_backward(x, y, value)  # type: ignore[arg-type]
         ctx.beta = beta  # type: ignore[attr-defined]
         return value
@@ -44,7 +52,12 @@ class _Kernel(torch.autograd.Function):
         x, y, value = ctx.saved_tensors  # type: ignore[attr-defined]
         beta = ctx.beta  # type: ignore[attr-defined]
         if y is None:
-            return (grads[0] + grads[0].mT).mul_(value).mul_(beta) @ x, None, None
+            slope = (grads[0] + grads[0].mT).mul_(value)
+            scaled = beta * x
+            if not is_large(x):
+                return slope @ scaled, None, None
+            with tensor_cores():
+                return rounded_(slope) @ rounded_(scaled), None, None
         slope = (grads[0] * value).mul_(beta)
         needs_x, needs_y, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
         return (slope @ y if needs_x else None), (slope.mT @ x if needs_y else None), None
