@@ -19,7 +19,7 @@ from gpcache.gp.cholesky import cholesky, solve
 
 # Below so many rows the ordinary routines are as fast.
 LARGE = 6144
-BLOCK = 1024
+BLOCK = 1536
 # Columns that the factor is tried on, and what their solutions may be off.
 PROBES = 8
 TOLERANCE = 1e-3
@@ -45,8 +45,10 @@ def tensor_cores(wanted: bool = True) -> Iterator[None]:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left rightᵀ (m, n) of float32 rows (m, d) and (n, d), as one TF32 product of width 3 d."""
+    parts = _parts(left)
+    others = parts if right is left else _parts(right)
     with tensor_cores():
-        return _widened(left)[0] @ _widened(right)[1].mT
+        return _first(*parts) @ _second(*others).mT
 
 
 def rounded_(x: Tensor) -> Tensor:
@@ -100,7 +102,8 @@ def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
             break
         panel = product(lower[stop:, start:stop], inverses[-1])
         lower[stop:, start:stop] = panel
-        left, right = _widened(panel)
+        parts = _parts(panel)
+        left, right = _first(*parts), _second(*parts)
         with tensor_cores():
             # Block column by block column: what is above the diagonal is not needed.
             for first in range(stop, n, block):
@@ -109,10 +112,12 @@ def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
     return [lower, *inverses]
 
 
-def _widened(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of rows (n, d) side by side, (n, 3 d), as the left and the right of a product."""
-    coarse, fine = _parts(x)
-    return torch.cat([coarse, coarse, fine], 1), torch.cat([coarse, fine, coarse], 1)
+def _first(coarse: Tensor, fine: Tensor) -> Tensor:
+    return torch.cat([coarse, coarse, fine], 1)
+
+
+def _second(coarse: Tensor, fine: Tensor) -> Tensor:
+    return torch.cat([coarse, fine, coarse], 1)
 
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor]:

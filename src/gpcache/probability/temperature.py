@@ -38,7 +38,8 @@ def fit_scales(
     eye = torch.eye(k, dtype=torch.bool, device=unit.device)
 
     def logits_at(scales: Tensor) -> Tensor:
-        fused = torch.einsum("kenc,ek->enc", unit, scales)
+        # Element by element, here and below: a GPU is slow at products so thin and long.
+        fused = (unit * scales.mT[..., None, None]).sum(0)
         return fused if offset is None else fused + offset
 
     def objective(scales: Tensor) -> Tensor:
@@ -55,7 +56,8 @@ def fit_scales(
         weighted = unit * probability
         expected = weighted.sum(-1)  # (k, e, n)
         gradient = (expected - at_target).mean(-1).mT + RIDGE * scales  # (e, k)
-        hessian = torch.einsum("kenc,lenc->ekl", weighted, unit) / n
+        second = torch.stack([(row * unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
+        hessian = second.permute(2, 0, 1) / n
         hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + RIDGE * eye
         # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
         # a joint step of directions that are alike would jam there.
