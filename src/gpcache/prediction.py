@@ -301,6 +301,6 @@ def _novelty(
     best class lacks to certainty.
     """
     if isinstance(model, CacheClassifier):
-        return model.novelty(features)
+        return model.novelty(features, quick=True)
     doubt: NDArray[np.float64] = 1 - probabilities.max(1)
     return doubt

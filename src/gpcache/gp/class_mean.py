@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from gpcache.gp.cholesky import cholesky, quadratic, solve
 from gpcache.gp.exact import ExactPrecision
 from gpcache.gp.factored import need_memory
-from gpcache.gp.grouped import masked_covariance
 from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.gp.precision import (
     BATCH_ELEMENTS,
@@ -30,6 +29,17 @@ class Membership:
 
     key_of_row: Tensor
     counts: Tensor
+
+
+class _Moved(NamedTuple):
+    """Class keys that b sets of left-out rows touch, at most t each, and what is left of them."""
+
+    touched: Tensor  # (b, p) whether a class is
+    classes: Tensor  # (b, t) which are, filled up with others
+    real: Tensor  # (b, t) whether one is not filling
+    left: Tensor  # (b, t) whether it has shots left
+    keys: Tensor  # (b, t, d)
+    values: Tensor  # (b, t, c)
 
 
 class ClassMeanPrecision(Precision):
@@ -89,32 +99,76 @@ class ClassMeanPrecision(Precision):
 
     @torch.no_grad()
     def leave_out(self, sets: Tensor) -> Posterior:
-        """Leaving a shot out moves a key instead of removing one: small refits, in batches."""
+        """Leaving shots out moves the keys of their classes: the old ones go, the moved ones come.
+
+        Both are block updates of P over the p classes. Without the touched classes T,
+
+            k₋T P₋T = kP − (kP)_T (P_TT)⁻¹ P_T,
+
+        and the moved keys are appended by bordering: products with P alone, no refit.
+        """
         n, c = self.values.shape
         p, d = len(self._plan.counts), self.keys.shape[1]
-        key_sums, value_sums = self._class_sums(self.keys), self._class_sums(self.values)
         mean, variance = self.values.new_empty(n, c), self.values.new_empty(n, 1)
-        for rows, present in padded_sets(sets, max(1, BATCH_ELEMENTS // (p * (p + d + c)))):
-            b = len(rows)
-            # Take each left-out row away from the sums of its class, in its own set's copy.
-            copy = torch.arange(b, device=rows.device)[:, None].expand_as(rows)[present]
+        for rows, present in padded_sets(sets, BATCH_ELEMENTS // (8 * p + 2 * (d + c))):
+            moved = self._moved(rows, present)
+            queries = torch.cat([self.keys[rows], moved.keys], 1)
+            cross = kernel(queries, self._over_classes.keys, self.beta)
+            cross = torch.where(moved.touched[:, None, :], 0.0, cross)
+            means, forms = self._without(moved, cross)
+            s = rows.shape[1]
+            # Moved keys beside what is left of the others; one without shots touches nothing.
+            own = kernel(queries, moved.keys, self.beta) - forms[:, :, s:]
+            own = torch.where(moved.left[:, None, :], own, 0.0)
+            corner = torch.where(moved.left[:, :, None], own[:, s:], 0.0)
+            corner.diagonal(dim1=-2, dim2=-1).add_(1 + moved.left.to(corner) * (self.noise - 1))
+            factor = cholesky(corner)
+            surprise = torch.where(moved.left[..., None], moved.values - means[:, s:], 0.0)
             inside = rows[present]
-            place = (copy, self._plan.key_of_row[inside])
-            keys = key_sums.repeat(b, 1, 1).index_put(place, -self.keys[inside], accumulate=True)
-            values = value_sums.repeat(b, 1, 1).index_put(
-                place, -self.values[inside], accumulate=True
-            )
-            ones = torch.ones_like(inside)
-            counts = self._plan.counts.repeat(b, 1).index_put(place, -ones, accumulate=True)
-            left = counts > 0
-            keys = unit_rows(keys)
-            factor = cholesky(masked_covariance(keys, left, self.beta, self.noise))
-            targets = torch.where(left[..., None], values / counts.clamp(min=1)[..., None], 0.0)
-            cross = kernel(self.keys[rows], keys, self.beta)
-            cross = torch.where(left[:, None, :], cross, 0.0)
-            mean[inside] = (cross @ solve(factor, targets))[present]
-            variance[inside] = proper(1 - quadratic(factor, cross))[present][:, None]
+            mean[inside] = (means[:, :s] + own[:, :s] @ solve(factor, surprise))[present]
+            form = forms[:, :s, :s].diagonal(dim1=-2, dim2=-1) + quadratic(factor, own[:, :s])
+            variance[inside] = proper(1 - form)[present][:, None]
         return Posterior(mean, variance)
+
+    def _moved(self, rows: Tensor, present: Tensor) -> _Moved:
+        """The class keys that sets of rows (b, s) touch, as they are without these rows."""
+        b, p = len(rows), len(self._plan.counts)
+        copy = torch.arange(b, device=rows.device)[:, None].expand_as(rows)[present]
+        inside = rows[present]
+        gone = torch.zeros(b, p, dtype=torch.long, device=rows.device)
+        place = (copy, self._plan.key_of_row[inside])
+        gone.index_put_(place, torch.ones_like(inside), accumulate=True)
+        touched = gone > 0
+        # The touched classes first; sets that touch fewer than others are filled up.
+        classes = touched.long().argsort(dim=1, descending=True, stable=True)
+        classes = classes[:, : int(touched.sum(1).max())]
+        real = touched.gather(1, classes)
+        slot = torch.zeros_like(gone).scatter_(
+            1, classes, torch.arange(classes.shape[1], device=rows.device).expand_as(classes)
+        )
+        place = (copy, slot[place])
+        keys = self._class_sums(self.keys)[classes]
+        values = self._class_sums(self.values)[classes]
+        keys.index_put_(place, -self.keys[inside], accumulate=True)
+        values.index_put_(place, -self.values[inside], accumulate=True)
+        counts = self._plan.counts[classes] - gone.gather(1, classes)
+        left = real & (counts > 0)
+        return _Moved(
+            touched, classes, real, left, unit_rows(keys), values / counts.clamp(min=1)[..., None]
+        )
+
+    def _without(self, moved: _Moved, cross: Tensor) -> tuple[Tensor, Tensor]:
+        """k P₋T V (b, q, c) and k P₋T kᵀ (b, q, q) for rows k of cross (b, q, p), zero on T."""
+        over = self._over_classes
+        weights = cross @ over._inverse
+        own = weights.gather(2, moved.classes[:, None, :].expand(-1, cross.shape[1], -1))
+        own = torch.where(moved.real[:, None, :], own, 0.0)
+        block = over._inverse[moved.classes[:, :, None], moved.classes[:, None, :]]
+        pair = moved.real[:, :, None] & moved.real[:, None, :]
+        eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
+        solved = solve(cholesky(torch.where(pair, block, eye)), own.mT).mT
+        means = cross @ over.solved_values - solved @ over.solved_values[moved.classes]
+        return means, weights @ cross.mT - solved @ own.mT
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
         raise AssertionError("leave_out does not go through P here: its keys move")

@@ -15,6 +15,7 @@ from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
 from gpcache.gp.implicit import symmetric_inverse
 from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.precision import OwnTerms, Posterior, proper
+from gpcache.gp.quick_variance import LARGE, QuickVariance, quick_variance
 
 
 class ExactPrecision(FactoredPrecision):
@@ -46,6 +47,18 @@ class ExactPrecision(FactoredPrecision):
         mean = self.values[rows] - self.noise * self.solved_values[rows]
         variance = self.noise * weights.diagonal(dim1=-2, dim2=-1)[..., None]
         return OwnTerms(mean, variance, weights, weights, block)
+
+    @torch.no_grad()
+    def variance(self, queries: Tensor, *, quick: bool = False) -> Tensor:
+        if quick and self._quick is not None:
+            return proper(self._quick(self._cross(queries)))[:, None]
+        return super().variance(queries)
+
+    @cached_property
+    def _quick(self) -> QuickVariance | None:
+        if len(self.keys) < LARGE:
+            return None
+        return quick_variance(gram(self.keys, self.beta), self._factor, self.noise)
 
     def posterior_without(self, queries: Tensor, rows: Tensor) -> Posterior:
         """Mean (m, c) and variance (m, 1) of queries (m, d), each without the key of its row (m,).

@@ -115,6 +115,13 @@ class CacheModel:
         ]
         return Posterior(torch.cat([f.mean for f in found]), torch.cat([f.variance for f in found]))
 
+    def variance(self, features: Tensor, *, quick: bool = False) -> Tensor:
+        """The variance (m, g) of the cache alone, in the same batches."""
+        batches = self._batches(features)
+        return torch.cat(
+            [self.precision.variance(self.feature_map(batch), quick=quick) for batch in batches]
+        )
+
     def _batches(self, features: Tensor) -> Sequence[Tensor]:
         size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
         return torch.split(features, size)
