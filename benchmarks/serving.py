@@ -37,6 +37,8 @@ SLOW = 500
 PHOTOS = 16
 # Seconds that a client waits for an answer.
 PATIENCE = 30
+# Seconds after which a client uses a connection no more: the server may just be letting go of it.
+KEPT = 2
 PROMISED = (
     "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
     "Content-Type: image/jpeg\r\nContent-Length: {length}\r\n\r\n"
@@ -106,7 +108,7 @@ class Clients:
             PROMISED.format(token=server.token, length=len(image)).encode() + image
             for image in (photo(100 + number) for number in range(PHOTOS))
         ]
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, number: int) -> Answer:
         """One request, on a connection that no other uses meanwhile."""
@@ -119,7 +121,7 @@ class Clients:
                     head = (await reader.readuntil(b"\r\n\r\n")).lower()
                     await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
                     status = int(head.split()[1])
-                    self._idle.append((reader, writer))
+                    self._idle.append((time.perf_counter(), reader, writer))
                 finally:
                     if not status:
                         writer.close()
@@ -128,8 +130,9 @@ class Clients:
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle:
-            reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
+            used, reader, writer = self._idle.pop()
+            gone = reader.at_eof() or writer.is_closing()
+            if not gone and time.perf_counter() - used < KEPT:
                 return reader, writer
             writer.close()
         return await asyncio.open_connection("127.0.0.1", self._port)

@@ -9,6 +9,10 @@ class DataError(GPCacheError, ValueError):
     """The input or a parameter cannot be used; a ValueError, as scikit-learn's contract asks."""
 
 
+class DiskFullError(DataError):
+    """There is no room left to write what was asked for."""
+
+
 class ImageRefusedError(DataError):
     """An image breaks the decoding policy; `reason` says how, without naming the file."""
 

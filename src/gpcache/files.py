@@ -13,7 +13,7 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
-from gpcache.errors import DataError
+from gpcache.errors import DataError, DiskFullError
 
 _BLOCK = 2**20
 
@@ -102,7 +102,7 @@ def explained_writes(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(
+            raise DiskFullError(
                 f"The disk is full: {str(target)!r} was not written, and what was there before "
                 "is untouched."
             ) from None

@@ -58,7 +58,7 @@ def photo():
 class Running:
     """A server in a thread of its own."""
 
-    def __init__(self, opened):
+    def __init__(self, opened, engine=None):
         self._ready = threading.Event()
         self._server = None
         listener = bind(0)
@@ -68,7 +68,7 @@ class Running:
             self._ready.set()
 
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(run(opened, TOKEN, listener, started)), daemon=True
+            target=lambda: asyncio.run(run(opened, TOKEN, listener, started, engine)), daemon=True
         )
         self._thread.start()
         assert self._ready.wait(60)
@@ -82,6 +82,12 @@ class Running:
         self._server.should_exit = True
         self._thread.join(30)
         assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def run_server():
+    """A server in a thread, to be stopped by who starts it."""
+    return Running
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """The model that follows a workspace: exact beyond a few photos, and honest about itself."""
 
 import copy
+import shutil
+import time
 
 import numpy as np
 import pytest
@@ -103,3 +105,23 @@ def test_numbers_are_chosen_anew_when_outgrown(learner, world):
     assert not learner.outgrown
     learner._fitted_on = 40
     assert learner.outgrown
+
+
+def test_a_server_goes_on_with_the_numbers_that_it_would_begin_with(start, photo, tmp_path):
+    """Twice the photos that the numbers were chosen on; another server begins with all of them."""
+    growing = start()
+    for label in ("red", "blue"):
+        files = [("files", (f"{label}{k}.jpg", photo(label, k))) for k in range(36)]
+        growing.client.post("/v1/examples", data={"label": label}, files=files)
+    shutil.copytree(tmp_path / "workspace", tmp_path / "copy", ignore=lambda *_: [".lock"])
+    fresh = start(tmp_path / "copy")
+
+    def asked(server):
+        files = [("files", (f"{k}.jpg", photo((110, 90, 110), k))) for k in range(3)]
+        found = server.client.post("/v1/predict", files=files).json()["predictions"]
+        return [one[figure] for one in found for figure in ("probability", "uncertainty")]
+
+    wanted, end = pytest.approx(asked(fresh), abs=1e-6), time.monotonic() + 30
+    while (told := asked(growing)) != wanted and time.monotonic() < end:
+        time.sleep(0.1)
+    assert told == wanted

@@ -58,11 +58,25 @@ def test_dripping_does_not_help(hasty, sent):
                 time.sleep(0.1)
 
 
+def test_a_body_that_was_turned_away_is_under_the_same_clocks(hasty, monkeypatch):
+    """And the connection is let go when nothing follows on it."""
+    monkeypatch.setattr("gpcache.web.batching.MAX_WAITING", 0)
+    with (
+        socket.create_connection(("127.0.0.1", hasty.port)) as silent,
+        socket.create_connection(("127.0.0.1", hasty.port)) as idle,
+    ):
+        silent.sendall((PROMISED + "x" * 100).encode())
+        idle.sendall((PROMISED + "x" * 100_000).encode())
+        assert silent.recv(4096).startswith(b"HTTP/1.1 429")
+        assert ended(silent, 4)
+        assert ended(idle, 15)
+
+
 def test_a_pause_between_requests_is_no_slowness(hasty, photo):
-    for _ in range(3):
+    for pause in (1.5, 0):  # longer than headers may take
         answer = hasty.client.post("/v1/predict", content=photo("red"), headers=JPEG)
         assert answer.status_code == 200
-        time.sleep(1.5)  # longer than headers may take
+        time.sleep(pause)
 
 
 def test_a_steady_upload_may_take_its_time(hasty, photo):

@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +32,18 @@ def serve(
     ] = 8765,
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where photos are decoded and encoded: in this process, or by replicas."),
+    ] = "local",
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --engine ray: how many; one for every two CPUs, at least two, if not given.",
+        ),
+    ] = None,
     json: JsonOption = False,
     _verbose: VerboseOption = False,
 ) -> None:
@@ -39,22 +52,31 @@ def serve(
     Only this machine can reach it, and only with the token in the address that is printed. Changes
     are kept in the workspace folder; `--encoder` counts only for a new one without a model.
 
+    With `--engine ray` replicas on the Ray cluster of RAY_ADDRESS, else on this machine, decode and
+    encode: when one dies, another one takes its photos.
+
     **Examples**
 
     - `gpcache serve`
 
     - `gpcache serve pets.gpc --workspace pets_work --port 8000`
+
+    - `gpcache serve pets.gpc --engine ray --replicas 4`
     """
+    from gpcache.errors import DataError
     from gpcache.extras import require
 
+    if replicas is not None and engine != "ray":
+        raise DataError("--replicas counts only with --engine ray: give both, or neither.")
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "serve", purpose="gpcache serve")
+    from gpcache.ray_cluster import connected
     from gpcache.web.opening import open_workspace
+    from gpcache.web.replicas import deployed
     from gpcache.web.server import bind, run
 
     listener = bind(port)
     folder = workspace or _own_folder(model)
-    opened = open_workspace(folder, model=model, encoder=encoder, device=device)
     token = secrets.token_urlsafe(24)
 
     def started(_: object, address: str) -> None:
@@ -63,7 +85,11 @@ def serve(
         typer.echo(json_text(told) if json else page)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
-    asyncio.run(run(opened, token, listener, started))
+    with ExitStack() as stack:
+        ray = stack.enter_context(connected()) if engine == "ray" else None
+        opened = open_workspace(folder, model=model, encoder=encoder, device=device)
+        encode = None if ray is None else stack.enter_context(deployed(ray, opened, replicas))
+        asyncio.run(run(opened, token, listener, started, encode))
 
 
 def _own_folder(model: Path | None) -> Path:

@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from gpcache import __version__
-from gpcache.errors import GPCacheError
+from gpcache.errors import DiskFullError, GPCacheError
 from gpcache.web.batch_routes import batch_routes
 from gpcache.web.batches import MissingBatchError
-from gpcache.web.batching import RETRY_AFTER, BusyError
+from gpcache.web.batching import RETRY_AFTER, BusyError, Engine
 from gpcache.web.editor import StaleError
 from gpcache.web.export_routes import export_routes
 from gpcache.web.guard import Guard
@@ -30,11 +30,17 @@ from gpcache.web.uploads import TooMuchError
 from gpcache.web.workspace_routes import workspace_routes
 
 STATIC = Path(__file__).parent / "static"
-STATUS = {StaleError: 409, TooMuchError: 413, BusyError: 429, MissingBatchError: 404}
+STATUS = {
+    StaleError: 409,
+    TooMuchError: 413,
+    BusyError: 429,
+    MissingBatchError: 404,
+    DiskFullError: 507,
+}
 
 
-def create_app(opened: Opened, token: str) -> FastAPI:
-    """The server of one workspace, for whoever has the token."""
+def create_app(opened: Opened, token: str, engine: Engine | None = None) -> FastAPI:
+    """The server of one workspace, for whoever has the token; photos go through `engine`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -45,7 +51,7 @@ def create_app(opened: Opened, token: str) -> FastAPI:
     app = FastAPI(
         title="gpcache", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    service = Service(opened)
+    service = Service(opened, engine)
     for routes in (
         workspace_routes(service),
         predict_routes(service),

@@ -1,13 +1,15 @@
 """Photos of many requests through the decoders and, in shared batches, through the encoder.
 
 Every step is bounded: what is admitted, what is decoded at once, what waits for the encoder.
+An engine says where that happens: in this process, or elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from gpcache.encoders import Encoder
 from gpcache.errors import GPCacheError
 from gpcache.files import sha256
 from gpcache.images.augment import Views
+from gpcache.images.preprocess import Preprocess
 from gpcache.images.thumbnails import thumbnail
 from gpcache.images.workers import MAX_WORKERS, DecodePool
 from gpcache.web.metrics import Metrics
@@ -30,6 +33,7 @@ MAX_WAITING = 64
 RETRY_AFTER = 1
 
 Rows = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
 Reader = Callable[[], Awaitable[bytes]]
 
 
@@ -37,33 +41,11 @@ class BusyError(GPCacheError):
     """There is more to do than can be done soon; the client should come back."""
 
 
-class _Job(NamedTuple):
-    pixels: NDArray[np.uint8]
-    views: bool
-    done: asyncio.Future[Rows]
+class Encoding(ABC):
+    """Bytes → features (dim,) for the requests it admits; lives in one event loop."""
 
-
-class Encoding:
-    """Bytes → features (dim,), batched across requests; lives in one event loop."""
-
-    def __init__(self, encoder: Encoder, metrics: Metrics, *, views: int = 0) -> None:
-        self._encoder = encoder
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._views = Views(views) if views else None
-        workers = min(os.cpu_count() or 1, MAX_WORKERS)
-        self._pool = DecodePool(encoder.preprocess, workers=workers)
-        self._pools = [self._pool]
-        self._learn_pool = self._pool
-        if self._views is not None:
-            self._learn_pool = DecodePool(encoder.preprocess, self._views, workers=workers)
-            self._pools.append(self._learn_pool)
-        # Whole files in memory: as many as a pool takes without making the event loop wait.
-        self._decoding = asyncio.Semaphore(2 * workers)
-        # Decoded images that wait for the encoder.
-        self._ahead = asyncio.Semaphore(4 * encoder.batch_size)
-        self._jobs: asyncio.Queue[_Job] = asyncio.Queue(2 * encoder.batch_size)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
-        self._task = asyncio.create_task(self._run())
         self._waiting = 0
 
     def busy(self) -> str:
@@ -94,69 +76,140 @@ class Encoding:
         """Requests with photos that are at work."""
         return self._waiting
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is anybody to encode."""
+        return True
+
+    @abstractmethod
     async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
         """The hash of an image's content, its features (dim,), and with `learn` a small picture.
 
         `read` is called when there is room for the content. `learn` takes the views that examples
         are made of.
         """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End what works for it; what still waits is refused."""
+
+
+# Made inside the event loop that uses it.
+Engine = Callable[[Metrics], Encoding]
+
+
+class Decoded(NamedTuple):
+    """An image for the encoder: its hash, its views (v, size, size, 3), and a small picture."""
+
+    key: str
+    pixels: Pixels
+    picture: bytes
+
+
+class Decoders:
+    """Bytes → pixels, in processes that hold a few whole files at a time."""
+
+    def __init__(self, preprocess: Preprocess, *, views: int, workers: int) -> None:
+        self._pool = self._learn_pool = DecodePool(preprocess, workers=workers)
+        if views:
+            self._learn_pool = DecodePool(preprocess, Views(views), workers=workers)
+        # As many files in memory as a pool takes without making the event loop wait.
+        self._decoding = asyncio.Semaphore(2 * workers)
+
+    async def prepared(self, read: Reader, *, learn: bool) -> Decoded:
+        """An image as the encoder takes it; with `learn` its views and a small picture."""
         pool, picture = self._learn_pool if learn else self._pool, b""
+        async with self._decoding:
+            content = await read()
+            key = sha256(content)
+            prepared = await asyncio.wrap_future(pool.submit(content, key))
+            if learn:
+                picture = await asyncio.to_thread(thumbnail, content)
+        return Decoded(key, prepared.pixels, picture)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pool in (self._pool, self._learn_pool):
+            pool.close()
+
+
+def encoded(encoder: Encoder, images: Sequence[Pixels]) -> Rows:
+    """Features (n, dim) of images (v, size, size, 3), some of which may have more views."""
+    rows = np.empty((len(images), encoder.dim), dtype=np.float32)
+    for views in {len(image) for image in images}:
+        places = [place for place, image in enumerate(images) if len(image) == views]
+        pixels = np.stack([images[place] for place in places])
+        # The mean of one view is that view.
+        rows[places] = encoder.encode_views(pixels, average=True)
+    return rows
+
+
+class _Job(NamedTuple):
+    pixels: Pixels
+    done: asyncio.Future[Rows]
+
+
+class LocalEncoding(Encoding):
+    """Decoders and encoder of this process, batched across requests."""
+
+    def __init__(self, encoder: Encoder, metrics: Metrics, *, views: int = 0) -> None:
+        super().__init__(metrics)
+        self._encoder = encoder
+        workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        self._decoders = Decoders(encoder.preprocess, views=views, workers=workers)
+        self._decoding = 0
+        # Decoded images that wait for the encoder.
+        self._ahead = asyncio.Semaphore(4 * encoder.batch_size)
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue(2 * encoder.batch_size)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._task = asyncio.create_task(self._run())
+
+    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
         async with self._ahead:
-            async with self._decoding:
-                content = await read()
-                key = sha256(content)
-                prepared = await asyncio.wrap_future(pool.submit(content, key))
-                if learn:
-                    picture = await asyncio.to_thread(thumbnail, content)
-                del content
+            self._decoding += 1
+            try:
+                key, pixels, picture = await self._decoders.prepared(read, learn=learn)
+            finally:
+                self._decoding -= 1
             done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
-            await self._jobs.put(_Job(prepared.pixels, learn and self._views is not None, done))
+            await self._jobs.put(_Job(pixels, done))
             return key, await done, picture
 
     async def close(self) -> None:
-        """End the processes and threads; what still waits is refused."""
         self._task.cancel()
         while not self._jobs.empty():
             self._jobs.get_nowait().done.cancel()
-        for pool in self._pools:
-            await asyncio.to_thread(pool.close)
+        await asyncio.to_thread(self._decoders.close)
         self._thread.shutdown()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            batch = await self._collect()
             # Who has gone away needs no answer.
-            batch = [job for job in batch if not job.done.done()]
-            for part in ([j for j in batch if not j.views], [j for j in batch if j.views]):
-                if not part:
-                    continue
-                self._metrics.batch(len(part))
-                try:
-                    rows = await loop.run_in_executor(self._thread, self._encode, part)
-                except Exception as error:  # it belongs to the requests, not to the loop
-                    for job in part:
-                        if not job.done.done():
-                            job.done.set_exception(error)
-                    continue
-                for job, row in zip(part, rows, strict=True):
+            batch = [job for job in await self._collect() if not job.done.done()]
+            if not batch:
+                continue
+            self._metrics.batch(len(batch))
+            images = [job.pixels for job in batch]
+            try:
+                rows = await loop.run_in_executor(self._thread, encoded, self._encoder, images)
+            except Exception as error:  # it belongs to the requests, not to the loop
+                for job in batch:
                     if not job.done.done():
-                        job.done.set_result(row)
+                        job.done.set_exception(error)
+                continue
+            for job, row in zip(batch, rows, strict=True):
+                if not job.done.done():
+                    job.done.set_result(row)
 
     async def _collect(self) -> list[_Job]:
-        """The first job, and those that come with it or soon after."""
+        """The first job, and those that come with it or soon after, if any is on its way."""
         batch = [await self._jobs.get()]
         end = asyncio.get_running_loop().time() + MAX_WAIT
-        while len(batch) < self._encoder.batch_size:
+        while len(batch) < self._encoder.batch_size and (self._decoding or self._jobs.qsize()):
             try:
                 async with asyncio.timeout_at(end):
                     batch.append(await self._jobs.get())
             except TimeoutError:
                 break
         return batch
-
-    def _encode(self, batch: list[_Job]) -> Rows:
-        pixels = np.stack([job.pixels for job in batch])
-        if not batch[0].views:
-            return self._encoder.encode_pixels(pixels[:, 0])
-        return self._encoder.encode_views(pixels, average=True)

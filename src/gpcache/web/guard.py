@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from email.utils import formatdate
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,6 +27,9 @@ MAX_INFER = 64_000_000
 MAX_MULTIPART = MAX_FILES * (POLICY.max_bytes + 10_000)
 # Bodies that may be under way at once, in bytes: they wait on disk.
 MAX_INCOMING = 4_000_000_000
+
+# Where connections find Guard.turn_away, in the state that the server hands them.
+TURN_AWAY = "turn_away"
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +59,8 @@ class Guard:
         self._incoming = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["state"][TURN_AWAY] = self.turn_away
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -80,6 +87,20 @@ class Guard:
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.perf_counter() - start
             self._metrics.request(scope["method"], route, status or 500, seconds)
+
+    def turn_away(self, data: bytes) -> tuple[bytes, int] | None:
+        """The answer to a request that there is no place for, and the size of the request.
+
+        `data` is what has come of it. None where it may go on: there is a place, it brings no
+        photos, or it is unusual in some way. It tells no secret, so it asks for no token.
+        """
+        if not data.startswith(b"POST ") or not (told := self._busy()):
+            return None
+        if (size := _size(data)) is None:
+            return None
+        self._metrics.turned_away()
+        self._metrics.request("POST", "other", 429, 0.0)
+        return _busy_answer(told), size
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -162,6 +183,39 @@ def _limit(path: str, kind: str) -> int:
     if kind.startswith("image/") or kind == "application/octet-stream":
         return POLICY.max_bytes
     return MAX_INFER if path.endswith("/infer") else MAX_JSON
+
+
+def _size(data: bytes) -> int | None:
+    """The size of an everyday request with photos, of which the head is here; else None."""
+    head, blank, _ = data.partition(b"\r\n\r\n")
+    if not blank:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    length, path = _length(headers), first.split(" ")[1]
+    everyday = (
+        first.endswith(" HTTP/1.1")
+        and len(headers) == len(lines)
+        and headers.get("connection", "keep-alive").lower() == "keep-alive"
+        and not {"expect", "transfer-encoding", "upgrade"} & headers.keys()
+    )
+    if not everyday or length is None:
+        return None
+    limit = _limit(path.partition("?")[0], headers.get("content-type", ""))
+    return len(head) + len(blank) + length if limit > MAX_JSON and length <= limit else None
+
+
+def _busy_answer(told: str) -> bytes:
+    body = json.dumps({"error": told}).encode()
+    headers = {
+        "date": formatdate(usegmt=True),
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "retry-after": str(RETRY_AFTER),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers | SECURITY).items())
+    return f"HTTP/1.1 429 Too Many Requests\r\n{lines}\r\n".encode() + body
 
 
 def _token(headers: Headers, cookie: str) -> str:

@@ -69,6 +69,7 @@ def inference_routes(service: Service) -> APIRouter:
     editor = service.editor
 
     @routes.get("")
+    @routes.get("/", include_in_schema=False)  # as the protocol's own document spells it
     async def server() -> dict[str, Any]:
         """Who answers."""
         return {"name": "gpcache", "version": __version__, "extensions": []}
@@ -80,8 +81,8 @@ def inference_routes(service: Service) -> APIRouter:
 
     @routes.get("/health/ready")
     async def ready() -> JSONResponse:
-        """There is a model to ask."""
-        there = editor.learner.model is not None
+        """There is a model to ask, and an encoder for what it is asked about."""
+        there = service.ready
         return JSONResponse({"ready": there}, 200 if there else 400)
 
     @routes.get("/models/{model}")
@@ -109,7 +110,7 @@ def inference_routes(service: Service) -> APIRouter:
         """The model can answer."""
         if (refusal := _unknown(model, version)) is not None:
             return refusal
-        there = editor.learner.model is not None
+        there = service.ready
         return JSONResponse({"name": model, "ready": there}, 200 if there else 400)
 
     @routes.post("/models/{model}/infer")

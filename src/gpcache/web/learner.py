@@ -169,7 +169,7 @@ class Learner:
                 Answer(row, float(d), np.nan, None, [])
                 for row, d in zip(probabilities, doubt, strict=True)
             ]
-        novelty = model.novelty(features)
+        novelty = model.novelty(features, quick=True)
         highest = max_probability(model.logits(features), temperature=model.temperature_)
         familiarity = held_out.scores.familiarity(novelty, highest)
         reasons: list[list[tuple[int, float]]] = [[] for _ in range(m)]

@@ -214,6 +214,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         422: "Not of this shape",
         429: "Busy",
         503: "Too much at once",
+        507: "The disk is full",
     }.items()
 }
 

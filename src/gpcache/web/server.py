@@ -10,6 +10,7 @@ import uvicorn
 
 from gpcache.errors import DataError
 from gpcache.web.app import create_app
+from gpcache.web.batching import Engine
 from gpcache.web.opening import Opened
 from gpcache.web.slow_clients import GuardedProtocol
 
@@ -37,10 +38,14 @@ async def run(
     token: str,
     listener: socket.socket,
     started: Callable[[uvicorn.Server, str], None],
+    engine: Engine | None = None,
 ) -> None:
-    """Serve until interrupted; `started` gets the server and its address once it answers."""
+    """Serve until interrupted; `started` gets the server and its address once it answers.
+
+    `engine` decodes and encodes photos, without one this process does.
+    """
     config = uvicorn.Config(
-        create_app(opened, token),
+        create_app(opened, token, engine),
         http=GuardedProtocol,
         ws="none",
         loop="asyncio",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
-from gpcache.web.batching import Encoding
+from gpcache.web.batching import Encoding, Engine, LocalEncoding
 from gpcache.web.editor import Edit, Editor, Read
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
@@ -39,11 +39,16 @@ class Answers(NamedTuple):
 class Service:
     """The workspace behind the API; made inside the event loop that uses it."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, engine: Engine | None = None) -> None:
         self.opened = opened
         self.editor = Editor(opened)
         self.metrics = Metrics()
-        self.encoding = Encoding(opened.encoder, self.metrics, views=opened.document.views)
+        self.encoding: Encoding
+        if engine is None:
+            views = opened.document.views
+            self.encoding = LocalEncoding(opened.encoder, self.metrics, views=views)
+        else:
+            self.encoding = engine(self.metrics)
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._refit: asyncio.Task[None] | None = None
@@ -51,6 +56,11 @@ class Service:
         if opened.document.templates is not None:
             # To load a text encoder takes seconds, which the first class need not wait for.
             self._warming = asyncio.create_task(asyncio.to_thread(opened.texts.warm))
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a model to ask, and somebody to encode what it is asked about."""
+        return self.editor.learner.model is not None and self.encoding.ready
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something with the workspace or its model, after what was asked before."""
@@ -131,12 +141,15 @@ class Service:
             self._refit = asyncio.create_task(self._refit_now())
 
     async def _refit_now(self) -> None:
-        fresh = self.opened.fresh_learner()
-        try:
-            await asyncio.to_thread(fresh.fit, self.editor.document.contents)
-            await self.run(self.editor.take, fresh)
-        except GPCacheError as error:
-            logger.warning("The numbers were not chosen anew: %s", error)
+        # Again where photos that came meanwhile have outgrown the new numbers, too.
+        while self.editor.learner.outgrown:
+            fresh = self.opened.fresh_learner()
+            try:
+                await asyncio.to_thread(fresh.fit, self.editor.document.contents)
+                await self.run(self.editor.take, fresh)
+            except GPCacheError as error:
+                logger.warning("The numbers were not chosen anew: %s", error)
+                return
 
 
 def _parted(read: Sequence[Read | Refused]) -> tuple[list[Read], list[Refused]]:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from tempfile import SpooledTemporaryFile
+from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 from fastapi import Request
@@ -15,6 +16,7 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 
 from gpcache.errors import DataError, GPCacheError
+from gpcache.files import explained_writes
 from gpcache.images.decode import POLICY
 from gpcache.web.contents import file_name, file_path
 
@@ -52,7 +54,8 @@ class Upload:
             self.refused = f"it is larger than {POLICY.max_bytes / 1e6:g} MB"
             self.file.truncate(0)
         if self.refused is None:
-            self.file.write(data)
+            with explained_writes(Path(gettempdir())):
+                self.file.write(data)
 
     async def read(self) -> bytes:
         """The content, back from the disk if it went there."""

@@ -79,7 +79,7 @@ function whyUnknown({ rejected, familiarity, plausible: labels }) {
     return `It is unlike all training photos: of those, only ${percent(familiarity)} are as unlike `
       + "the rest.";
   }
-  return labels?.length === 0 ? "It fits none of the classes well enough to be one of them." : null;
+  return labels?.length === 0 ? "None of the classes suits it." : null;
 }
 
 function verdict(prediction, reason) {

@@ -1,0 +1,297 @@
+"""The engine `ray`: photos are decoded and encoded by replicas, a Ray Serve application.
+
+Requests still come in through one front, which owns the workspace. It asks a replica for each
+photo, and another one where that replica dies before it has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpcache.encoders import Encoder, load_encoder
+from gpcache.errors import EncoderError, GPCacheError, ImageRefusedError
+from gpcache.extras import require
+from gpcache.images.workers import MAX_WORKERS
+from gpcache.web.batching import (
+    MAX_WAIT,
+    RETRY_AFTER,
+    BusyError,
+    Decoders,
+    Encoding,
+    Engine,
+    Pixels,
+    Reader,
+    Rows,
+    encoded,
+)
+from gpcache.web.metrics import Metrics
+from gpcache.web.opening import Opened
+
+# Photos that are on their way, for each replica; each may be as large as a file may be.
+PHOTOS_EACH = 32
+# Seconds that a photo looks for a replica that lives, that it waits before it asks another, and
+# between two counts of those that are up.
+PATIENCE = 30.0
+PAUSE = 0.1
+LOOK = 0.5
+# Seconds between two checks of a replica, and for a check: a batch may take long on a CPU, and is
+# not to be taken for a hang.
+CHECK = 2.0
+CHECK_LIMIT = 120.0
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """What a replica made of a photo, or why not: an error would come wrapped in Ray's own.
+
+    `batch` is the size of the batch it led, 0 where another one led.
+    """
+
+    key: str = ""
+    features: Rows | None = None
+    picture: bytes = b""
+    batch: int = 0
+    refused: str = ""
+    failed: str = ""
+
+
+class Replica:
+    """Decoders and an encoder in a process of Ray, batched across requests."""
+
+    def __init__(self, name: str, fingerprint: str, device: str, views: int, workers: int) -> None:
+        serve = require("ray.serve", "ray", purpose="A replica")
+        self._encoder = load_encoder(name, device=device)
+        if self._encoder.fingerprint != fingerprint:
+            raise EncoderError(
+                f"The encoder {name!r} has the fingerprint {self._encoder.fingerprint[:12]} on a "
+                f"machine of the Ray cluster, here {fingerprint[:12]}: install the same there."
+            )
+        self._decoders = Decoders(self._encoder.preprocess, views=views, workers=workers)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._batched = serve.batch(
+            self._encode_batch,
+            max_batch_size=self._encoder.batch_size,
+            batch_wait_timeout_s=MAX_WAIT,
+        )
+        self._worked = False
+
+    async def features(self, content: bytes, learn: bool) -> Outcome:
+        """The features of an image, its hash, and with `learn` a small picture."""
+
+        async def read() -> bytes:
+            return content
+
+        try:
+            key, pixels, picture = await self._decoders.prepared(read, learn=learn)
+            row, batch = await self._batched(pixels)
+        except ImageRefusedError as error:
+            return Outcome(refused=error.reason)
+        except GPCacheError as error:
+            return Outcome(failed=str(error))
+        return Outcome(key, row, picture, batch)
+
+    async def check_health(self) -> None:
+        """Encode a grey image, unless a batch went through since the last time.
+
+        A driver that has failed or a thread that hangs shows only there.
+        """
+        if not self._worked:
+            size = self._encoder.preprocess.size
+            await self._encode_batch([np.full((1, size, size, 3), 127, dtype=np.uint8)])
+        self._worked = False
+
+    async def _encode_batch(self, images: Sequence[Pixels]) -> list[tuple[Rows, int]]:
+        loop = asyncio.get_running_loop()
+        rows = await loop.run_in_executor(self._thread, encoded, self._encoder, images)
+        self._worked = True
+        return [(row, 0 if place else len(images)) for place, row in enumerate(rows)]
+
+
+class RayEncoding(Encoding):
+    """Asks the replicas, and counts those that are up; lives in the front's event loop."""
+
+    def __init__(self, metrics: Metrics, *, replicas: Replicas) -> None:
+        super().__init__(metrics)
+        self._replicas = replicas
+        # Whole files that are in memory, here and at the replicas.
+        self._ahead = asyncio.Semaphore(PHOTOS_EACH * replicas.count)
+        self._up = replicas.count
+        self._last_up = asyncio.get_running_loop().time()
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def ready(self) -> bool:
+        return self._up > 0
+
+    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
+        async with self._ahead:
+            outcome = await self._answer(await read(), learn)
+        if outcome.refused:
+            raise ImageRefusedError(outcome.refused)
+        if outcome.features is None:
+            raise GPCacheError(outcome.failed)
+        if outcome.batch:
+            self._metrics.batch(outcome.batch)
+        return outcome.key, outcome.features, outcome.picture
+
+    async def close(self) -> None:
+        self._watching.cancel()
+
+    async def _answer(self, content: bytes, learn: bool) -> Outcome:
+        """What a replica says: asking twice does no harm, so no photo is lost with a replica."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while True:
+            try:
+                return await self._asked(content, learn)
+            except self._replicas.full:
+                raise BusyError(
+                    f"The replicas have too much to do: try again in {RETRY_AFTER} second."
+                ) from None
+            except self._replicas.lost as error:
+                if loop.time() > end:
+                    raise _nobody() from None
+                logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
+            await asyncio.sleep(PAUSE)
+
+    async def _asked(self, content: bytes, learn: bool) -> Outcome:
+        """The answer of one replica; it may wait its turn, but not where none is up for long."""
+        call = asyncio.ensure_future(self._replicas.handle.features.remote(content, learn))
+        try:
+            while not call.done():
+                await asyncio.wait({call}, timeout=LOOK)
+                if not call.done() and asyncio.get_running_loop().time() > self._last_up + PATIENCE:
+                    raise _nobody()
+        finally:
+            call.cancel()
+        return Outcome(*call.result())
+
+    async def _watch(self) -> None:
+        while True:
+            self._up = await asyncio.to_thread(self._replicas.running)
+            if self._up:
+                self._last_up = asyncio.get_running_loop().time()
+            await asyncio.sleep(LOOK)
+
+
+def _nobody() -> BusyError:
+    return BusyError(
+        f"No replica has answered for {PATIENCE:g} seconds: try again in {RETRY_AFTER} second."
+    )
+
+
+class Replicas:
+    """A Ray Serve application of `count` replicas, and the errors of asking it."""
+
+    def __init__(self, ray: ModuleType, serve: ModuleType, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        self.handle: Any = serve.get_app_handle(name)
+        self.full: type[Exception] = serve.exceptions.BackPressureError
+        self.lost: tuple[type[Exception], ...] = (
+            ray.exceptions.RayActorError,
+            ray.exceptions.WorkerCrashedError,
+            ray.exceptions.NodeDiedError,
+            ray.exceptions.OutOfMemoryError,
+            ray.exceptions.ObjectLostError,
+            serve.exceptions.ReplicaUnavailableError,
+            serve.exceptions.DeploymentUnavailableError,
+        )
+        self._status: Callable[[], Any] = serve.status
+        # Ray Serve's settings are not made to be read by two threads at once.
+        self._lock = threading.Lock()
+
+    def running(self) -> int:
+        """How many replicas are up; none where Ray Serve cannot tell."""
+        try:
+            with self._lock:
+                found = self._status().applications.get(self.name)
+        except Exception as error:  # whatever it is, the next look may tell
+            logger.warning("Ray Serve does not tell which replicas are up: %s", error)
+            return 0
+        deployments = {} if found is None else found.deployments
+        return sum(int(one.replica_states.get("RUNNING", 0)) for one in deployments.values())
+
+
+@contextmanager
+def deployed(ray: ModuleType, opened: Opened, count: int | None = None) -> Iterator[Engine]:
+    """An engine of `count` replicas on a connected Ray: one for every two CPUs, at least two."""
+    serve = require("ray.serve", "ray", purpose="gpcache serve --engine ray")
+    # It tells of every start, and of a dead replica once for each photo.
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    resources = ray.cluster_resources()
+    cpus = int(resources.get("CPU", 1))
+    count = count or max(2, cpus // 2)
+    encoder = opened.encoder
+    options = _options(encoder, resources, count)
+    wanted = count * options["ray_actor_options"]["num_cpus"]
+    if wanted > (free := ray.available_resources().get("CPU", 0)):
+        logger.warning("The replicas wait for %g CPUs of Ray, %g are free now.", wanted, free)
+    application = serve.deployment(Replica, **options).bind(
+        opened.document.encoder,
+        encoder.fingerprint,
+        encoder.device.type,
+        opened.document.views,
+        min(max(1, cpus // count), MAX_WORKERS),
+    )
+    # A cluster may serve other applications too.
+    name = f"gpcache-{secrets.token_hex(8)}"
+    # Without Ray's own HTTP server: it would hold a body in memory before anybody could refuse it.
+    serve.start(proxy_location="Disabled")
+    try:
+        try:
+            serve.run(application, name=name, route_prefix=None)
+        except RuntimeError as error:
+            raise GPCacheError(
+                f"The replicas do not start: {_reason(serve, name, error)}"
+            ) from None
+        yield partial(RayEncoding, replicas=Replicas(ray, serve, name, count))
+    finally:
+        serve.delete(name)
+
+
+def _options(encoder: Encoder, resources: dict[str, float], count: int) -> dict[str, Any]:
+    gpus = resources.get("GPU", 0) if encoder.device.type == "cuda" else 0
+    return {
+        "num_replicas": count,
+        # One replica alone can take the photos of two, while the other one comes back.
+        "max_ongoing_requests": 2 * PHOTOS_EACH,
+        "max_queued_requests": PHOTOS_EACH * count,
+        "health_check_period_s": CHECK,
+        "health_check_timeout_s": CHECK_LIMIT,
+        "graceful_shutdown_timeout_s": 5,
+        # At the start alone: what has run before is started again until it runs.
+        "max_constructor_retry_count": 1,
+        "ray_actor_options": {
+            "num_cpus": _share(resources.get("CPU", 1), count),
+            "num_gpus": _share(gpus, count) if gpus else 0,
+        },
+        "logging_config": {"log_level": "WARNING", "enable_access_log": False},
+    }
+
+
+def _share(units: float, count: int) -> float:
+    """What each of `count` may take of whole units, so that all find a place; at most one."""
+    together = math.ceil(count / max(1, int(units)))
+    return math.floor(10_000 / together) / 10_000  # Ray counts in ten-thousandths
+
+
+def _reason(serve: ModuleType, name: str, error: Exception) -> str:
+    """Why replicas did not start: Serve's message ends with the traceback of the last one."""
+    found = serve.status().applications.get(name)
+    deployments = {} if found is None else found.deployments
+    told = "\n".join(one.message for one in deployments.values()).strip() or str(error)
+    last = told.splitlines()[-1].strip()
+    return last.partition(": ")[2] if last.startswith(GPCacheError.__module__) else last
