@@ -1,7 +1,7 @@
 """`gpcache extract`: images in, a feature store out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -44,6 +44,10 @@ def extract(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Decoding processes.", show_default="by cores")
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where to work: on this machine, or on the Ray cluster at RAY_ADDRESS."),
+    ] = "local",
     json: JsonOption = False,
     _verbose: VerboseOption = False,
 ) -> None:
@@ -59,6 +63,8 @@ def extract(
     - `gpcache extract list.csv -o photos.store --encoder clip-vit-b-16`
 
     - `gpcache extract photos/ -o keys.store --views 10`
+
+    - `gpcache extract photos/ -o photos.store --engine ray`
     """
     from gpcache.cli.tables import listed, print_notices, print_refused
     from gpcache.encoders import load_encoder
@@ -77,6 +83,7 @@ def extract(
         split=split,
         batch_size=batch_size,
         workers=workers,
+        engine=engine,
     )
     print_refused(report.refused)
     print_notices([*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes)])

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.errors import DataError
+from gpcache.features.ray_stream import encoded_on_ray
 from gpcache.features.store import FeatureStore, Item
-from gpcache.features.stream import encoded
+from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused, Source
 from gpcache.progress import progress_bar
+
+Engine = Literal["local", "ray"]
+_STREAMS: dict[str, Callable[..., Generator[Encoded | Refused, None, None]]] = {
+    "local": encoded,
+    "ray": encoded_on_ray,
+}
 
 SHARD_ROWS = 1024
 # A slow encoder must not hold hours of work in memory.
@@ -44,18 +54,23 @@ def extract(
     batch_size: int | None = None,
     workers: int | None = None,
     shard_rows: int = SHARD_ROWS,
+    engine: Engine = "local",
 ) -> Extraction:
     """Bring the features of every image of `source` into the store in `folder`.
 
     Images are known by their content: what the store has is not encoded again. Refused images are
     reported and left out. `split` names the split of images whose source does not tell. Stopped at
     any moment, the next call goes on; at most one shard of work is lost.
+
+    `engine="ray"` decodes and encodes on a Ray cluster; this process alone writes the store.
     """
+    if engine not in _STREAMS:
+        raise DataError(f"engine must be one of {get_args(Engine)}, got {engine!r}.")
     start = time.perf_counter()
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
-    stream = encoded(
+    stream = _STREAMS[engine](
         source,
         encoder,
         views=views,

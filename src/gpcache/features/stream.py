@@ -12,18 +12,21 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpcache.encoders import Encoder
 from gpcache.errors import ImageRefusedError
 from gpcache.files import sha256
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode, read_file
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared, prepare
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
 
 Prepare = Callable[[Image.Image, str], Prepared]
 
@@ -64,7 +67,7 @@ def encoded(
 
     Images whose hash is `known` are not decoded, nor is a copy of an earlier one, unless `repeat`.
     """
-    size = max(1, (batch_size or encoder.batch_size) // (views.count if views else 1))
+    size = images_at_once(encoder, views, batch_size)
 
     def here(image: Image.Image, key: str) -> Prepared:
         return prepare(image, encoder.preprocess, views, key)
@@ -88,6 +91,21 @@ def encoded(
         yield from _encode(batch, encoder, views)
 
 
+def images_at_once(encoder: Encoder, views: Views | None, batch_size: int | None) -> int:
+    """How many images make a batch: `batch_size`, or what the encoder can take, in views."""
+    return max(1, (batch_size or encoder.batch_size) // (views.count if views else 1))
+
+
+def vectors(
+    pixels: list[NDArray[np.uint8]], encoder: Encoder, views: Views | None
+) -> NDArray[np.float32]:
+    """Unit vectors (n, dim), or (n, views, dim), of images (views, size, size, 3) each."""
+    stacked = np.stack(pixels)
+    if views is None:
+        return encoder.encode_pixels(stacked[:, 0])
+    return encoder.encode_views(stacked, average=views.average)
+
+
 def _result(task: _Task, failed: dict[str, str]) -> Prepared | Refused | None:
     try:
         if task.future is not None:
@@ -104,13 +122,7 @@ def _encode(
     batch: list[tuple[_Task, Prepared | Refused | None]], encoder: Encoder, views: Views | None
 ) -> Iterator[Encoded | Refused]:
     pixels = [found.pixels for _, found in batch if isinstance(found, Prepared)]
-    rows: Iterator[NDArray[np.float32]] = iter(())
-    if pixels:
-        stacked = np.stack(pixels)
-        if views is None:
-            rows = iter(encoder.encode_pixels(stacked[:, 0]))
-        else:
-            rows = iter(encoder.encode_views(stacked, average=views.average))
+    rows = iter(vectors(pixels, encoder, views) if pixels else ())
     for task, found in batch:
         if isinstance(found, Refused):
             yield found
