@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,8 @@ from gpcache.benchmark.runner import run
 from gpcache.benchmark.spec import read_spec
 run(read_spec(sys.argv[1]), sys.argv[2])
 """
+# A process that is started anew imports the program.
+GUARD = '\nif __name__ == "__main__":\n    run'
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_rows(
@@ -141,29 +144,102 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(
     assert rows_in(results) == rows_in(tmp_path / "whole")
 
 
+def test_several_processes_give_the_rows_of_one(write_features, write_spec, spec_text, results):
+    write_features()
+    write_features("abroad", seed=0, test=9)
+    text = spec_text.replace("shots = ", 'tests = ["abroad.npz"]\nshots = ')
+    text += '\n[[methods]]\nname = "calip"\n'
+    path = write_spec(text)
+    alone = run(read_spec(path), results)
+    together = run(read_spec(path), results.with_name("together"), jobs=2)
+    assert together.counts == alone.counts == {"done": 24, "not possible": 8}
+
+    def ordered(folder):
+        return sorted(rows_in(folder), key=lambda row: (row["key"], row["test"]))
+
+    assert ordered(results.with_name("together")) == ordered(results)
+    assert run(read_spec(path), results.with_name("together"), jobs=2).known == 24
+
+
+def is_running(process_id):
+    """Whether a process computes: a dead one that nobody has asked about is a zombie."""
+    stat = Path(f"/proc/{process_id}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
+def test_workers_of_a_killed_run_end(write_features, write_spec, spec_text, results):
+    write_features()
+    path = write_spec(spec_text.replace("seeds = [1, 2]", f"seeds = {list(range(200))}"))
+    program = PROGRAM.replace("sys.argv[2])", "sys.argv[2], jobs=2)").replace("\nrun", GUARD)
+    script = results.with_name("program.py")
+    script.write_text(program)
+    command = [sys.executable, str(script), str(path), str(results)]
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not rows_in(results):
+        time.sleep(0.05)
+    task = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    children = task.read_text().split()
+    assert len(children) >= 2
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while time.monotonic() < end and any(map(is_running, children)):
+        time.sleep(0.05)
+    assert not any(map(is_running, children))
+
+
 def test_what_cannot_run_is_noted_and_the_rest_goes_on(
     write_features, write_spec, spec_text, results
 ):
     write_features(text=False)
-    broken = spec_text + '\n[[methods]]\nname = "gda"\noptions = { speed = 1 }\n'
+    broken = spec_text + '\n[[methods]]\nname = "gda"\noptions = { alpha = -1.0 }\n'
+    broken += "".join(f'\n[[methods]]\nname = "{name}"\n' for name in ("calip", "coop", "timo"))
     outcome = run(read_spec(write_spec(broken)), results)
-    assert outcome.counts == {"done": 8, "not possible": 4, "failed": 4}
+    assert outcome.counts == {"done": 8, "not possible": 16, "failed": 4}
     why = {row["label"]: row.get("why") for row in rows_in(results)}
-    assert "needs text" in why["ZS"]
-    assert "no option 'speed'" in why["gda"]
+    assert why["ZS"] == "needs text of every class"
+    assert why["calip"] == "needs spatial features"
+    assert why["coop"] == "needs a text encoder"
+    assert why["timo"] == "needs a vector of every prompt"
+    assert "alpha of GDAClassifier must be" in why["gda"]
     size = (results / "toy.jsonl").stat().st_size
     assert run(read_spec(write_spec(broken)), results).known == 8
     assert (results / "toy.jsonl").stat().st_size == size
 
 
-def test_a_data_set_that_is_not_there_costs_only_itself(
-    write_features, write_spec, spec_text, results
+def test_a_data_set_that_cannot_be_opened_costs_only_itself(
+    write_features, write_spec, spec_text, results, tmp_path
 ):
     write_features()
-    text = spec_text.replace('["toy.npz"]', '["gone.npz", "toy.npz"]')
-    outcome = run(read_spec(write_spec(text)), results)
+    text = spec_text.replace('["toy.npz"]', '["oxford_pets", "toy.npz"]')
+    outcome = run(read_spec(write_spec(text)), results, root=tmp_path / "empty")
     assert outcome.counts == {"done": 12, "failed": 1}
-    assert "There is no data set 'gone.npz'" in next(iter(outcome.reasons))
+    assert next(iter(outcome.reasons)).startswith("The data set oxford_pets was not opened: ")
+
+
+@pytest.mark.parametrize("key", ["datasets", "tests"])
+def test_an_unknown_data_set_is_refused_before_anything_runs(
+    key, write_features, write_spec, spec_text, results
+):
+    write_features()
+    given = f'{key} = ["oxford_pet"]\nshots = '
+    text = spec_text.replace('datasets = ["toy.npz"]\n', "") if key == "datasets" else spec_text
+    path = write_spec(text.replace("shots = ", given))
+    with pytest.raises(DataError) as error:
+        run(read_spec(path), results)
+    start = f"In the spec {path}, {key} names 'oxford_pet' (did you mean 'oxford_pets'?), which is"
+    assert str(error.value).startswith(start)
+    assert "imagenet, " in str(error.value)
+    assert not results.exists()
+
+
+def test_paths_are_found_below_the_root_too(write_features, write_spec, results, tmp_path):
+    place = write_features()
+    (tmp_path / "data").mkdir()
+    place.rename(tmp_path / "data" / place.name)
+    outcome = run(read_spec(write_spec()), results, root=tmp_path / "data")
+    assert outcome.counts == {"done": 12}
 
 
 def test_models_are_tested_elsewhere_with_the_numbers_of_home(

@@ -9,6 +9,7 @@ from gpcache.benchmark.spec import read_spec
 from gpcache.errors import DataError
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "paper"
+SHARED = PAPER.with_name("shared")
 
 
 def test_a_spec_says_what_runs(write_spec):
@@ -66,6 +67,7 @@ options = { precision = "grouped", n_folds = 6 }
 
 
 METHOD = '[[methods]]\nname = "gda"\n'
+GPCACHE = '[[methods]]\nname = "gpcache"\n'
 MISTAKES = {
     'colour = "red"\n' + METHOD: "colour is not known",
     METHOD + "speed = 3\n": "methods[1].speed is not known",
@@ -80,6 +82,39 @@ MISTAKES = {
     METHOD + 'preset = "best"\n': "methods[1].preset must be 'default' or 'paper'",
     METHOD + "options = 3\n": "methods[1].options must be a table",
     METHOD + "vary = { a = 1 }\n": "methods[1].vary.a must be a list of values",
+    '[[methods]]\nname = "gpcach"\n': (
+        "methods[1].name is 'gpcach', which is no method (did you mean 'gpcache'?): use ape, ape-t"
+    ),
+    METHOD + "options = { alfa = 1.0 }\n": (
+        "methods[1].options.alfa is no option of 'gda' (did you mean 'alpha'?): use alpha"
+    ),
+    METHOD + 'options = { device = "cpu" }\n': "methods[1].options.device is no option of 'gda'",
+    METHOD + "vary = { speed = [1] }\n": "methods[1].vary.speed is no option of 'gda'",
+    METHOD + "[[methods.where]]\noptions = { speed = 1 }\n": (
+        "methods[1].where[1].options.speed is no option of 'gda'"
+    ),
+    METHOD + '[[methods.where]]\ndatasets = ["imagenett"]\n': (
+        "methods[1].where[1].datasets names 'imagenett' (did you mean 'imagenet'?)"
+    ),
+    GPCACHE + 'options = { precision = "exakt" }\n': (
+        "methods[1].options.precision must be 'exact' or 'grouped' or 'nystrom' or 'fourier' or "
+        "'class_mean', got 'exakt' (did you mean 'exact'?)"
+    ),
+    GPCACHE + 'vary = { precision = ["exact", "groups"] }\n': (
+        "methods[1].vary.precision must be 'exact' or"
+    ),
+    GPCACHE + 'options = { beta = "big" }\n': (
+        "methods[1].options.beta must be 'auto' or a number, got 'big'"
+    ),
+    GPCACHE + "options = { n_groups = 2.5 }\n": (
+        "methods[1].options.n_groups must be a whole number, got 2.5"
+    ),
+    GPCACHE + "options = { noise = true }\n": (
+        "methods[1].options.noise must be 'auto' or a number, got True"
+    ),
+    GPCACHE + 'options = { confidence_scaling = "yes" }\n': (
+        "methods[1].options.confidence_scaling must be true or false, got 'yes'"
+    ),
     METHOD + '[[claims]]\nbetter = "gda"\nworse = "x"\n': "claims[1].worse names 'x'",
     "methods = 3\n": "methods must be written as [[methods]]",
     "": "methods needs at least one",
@@ -104,6 +139,13 @@ def test_what_is_no_toml_or_not_there_is_said(write_spec, tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
     with pytest.raises(DataError, match="is no UTF-8 text"):
         read_spec(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize("path", sorted(SHARED.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_specs_of_stored_features_can_be_read(path):
+    spec = read_spec(path)
+    assert spec.name == path.stem
+    assert all(reference.startswith(("features/", "images/")) for reference in spec.datasets)
 
 
 @pytest.mark.parametrize("path", sorted(PAPER.glob("*.toml")), ids=lambda path: path.stem)

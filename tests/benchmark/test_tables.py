@@ -141,7 +141,31 @@ def test_what_did_not_run_is_a_dash_and_a_note(spec, rows):
     found = cells(table, "Tip-Adapter")
     assert (found["DTD"], found["mean"], found["NLL"]) == ("–", "–", "–")
     assert found["EuroSAT"] == "71.50 ± 0.71"
-    assert "Tip-Adapter on dtd: not possible: it needs text." in table.notes
+    assert "Tip-Adapter on DTD: it needs text." in table.notes
+
+
+def test_a_reason_stands_once_under_a_table(spec, rows):
+    missing = {"status": "not possible", "accuracy": None}
+    calip = [
+        row("CALIP", dataset, 0, seed=seed) | missing | {"why": "needs spatial features"}
+        for dataset in ("dtd", "eurosat", "food101")
+        for seed in (1, 2)
+    ]
+    no_draw = [
+        row(label, "food101", 0) | missing | {"why": "there is no draw"} for label in LINES.values()
+    ]
+    broken = row("", "ucf101", 0) | {"status": "failed", "why": "It is not there."}
+    methods = (*spec.methods, MethodSpec("calip", "CALIP"))
+    table = tables_of(replace(spec, methods=methods), [*rows, *calip, *no_draw, broken])[0]
+    assert [note for note in table.notes if "Accuracy in" not in note and "*fit" not in note] == [
+        "The data set ucf101 was not opened: It is not there.",
+        "CALIP: needs spatial features.",
+        "All other lines on Food101: there is no draw.",
+    ]
+
+
+def test_the_order_in_which_rows_came_means_nothing(spec, rows):
+    assert tables_of(spec, rows[::-1]) == tables_of(spec, rows)
 
 
 def test_the_last_row_of_a_cell_counts_and_foreign_lines_stay_out(spec, rows):
@@ -213,11 +237,12 @@ def test_latex_and_markdown_escape_what_would_steer_them(spec, rows):
 
 def test_pages_begin_with_their_command(write_features, write_spec, tmp_path):
     write_features()
-    run(read_spec(write_spec()), tmp_path / "results")
+    command = "gpcache benchmark toy.toml -o r"
+    run(read_spec(write_spec()), tmp_path / "results", command=command)
     tables = write_tables(tmp_path / "results", tmp_path / "tables", "gpcache benchmark tables r")
     page = (tmp_path / "tables" / "toy.md").read_text()
-    run_by = f"`gpcache benchmark toy.toml -o {tmp_path / 'results'}`"
-    assert page.startswith(f"# A toy\n\nMade by {run_by} and `gpcache benchmark tables r`.\n")
+    made_by = f"Made by\n\n```sh\n{command}\ngpcache benchmark tables r\n```\n"
+    assert page.startswith(f"# A toy\n\n{made_by}")
     assert (tmp_path / "tables" / "toy.tex").exists()
     assert all((tmp_path / "tables" / f"{table.name}.csv").exists() for table in tables)
     with pytest.raises(DataError, match="holds no results"):

@@ -62,18 +62,26 @@ def test_tables_and_figures_are_made_of_results(run, spec, tmp_path):
 
 
 def test_a_failed_cell_ends_with_one_and_its_reason(run, spec, tmp_path):
-    spec.write_text(SPEC + "options = { speed = 3 }\n")
+    spec.write_text(SPEC + "options = { beta = -3.0 }\n")
     code, out, err = run("benchmark", spec, "-o", tmp_path / "results")
     assert code == 1
     assert "2 run now" in out
     assert "2 failed" in out
-    assert "Tip on toy: The method 'tip-adapter' has no option 'speed'" in err
+    assert "Tip on toy: beta of TipAdapterClassifier must be" in err
     assert err.endswith("(2×)\n")
 
 
 def test_mistakes_are_one_sentence(mistake, spec, tmp_path):
     spec.write_text("colour = 1\n" + SPEC)
     assert "colour is not known" in mistake("benchmark", spec, "-o", tmp_path / "r")
+    spec.write_text(SPEC + "options = { speed = 3 }\n")
+    assert "methods[2].options.speed" in mistake("benchmark", spec, "-o", tmp_path / "r")
+    spec.write_text(SPEC.replace("toy.npz", "nodata"))
+    assert "datasets names 'nodata'" in mistake("benchmark", spec, "-o", tmp_path / "r")
+    spec.write_text(SPEC)
+    chosen = ("--dataset", "oxford_pet")
+    sentence = mistake("benchmark", spec, "-o", tmp_path / "r", *chosen)
+    assert "--dataset names 'oxford_pet' (did you mean 'oxford_pets'?)" in sentence
     assert "cannot be read" in mistake("benchmark", "none.toml", "-o", tmp_path / "r")
     assert "holds no results" in mistake("benchmark", "tables", tmp_path)
     assert "no experiment 'x'" in mistake("benchmark", "paper", "--experiment", "x")

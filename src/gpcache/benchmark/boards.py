@@ -120,7 +120,10 @@ def boards_of(spec: Spec, rows: Iterable[Row]) -> list[Board]:
 
 
 def rows_of(spec: Spec, rows: Iterable[Row]) -> list[Row]:
-    """The last row of each cell that the spec asks for, and of data sets that failed."""
+    """The last row of each cell that the spec asks for, and of data sets that failed.
+
+    In the order of the spec, whatever came first when several ran at once.
+    """
     lines = {method.label for method in spec.methods}
 
     def asked(row: Row) -> bool:
@@ -134,7 +137,11 @@ def rows_of(spec: Spec, rows: Iterable[Row]) -> list[Row]:
     kept = [row for row in latest(rows) if asked(row) or not row["label"]]
     opened = {(row["reference"], row["encoder"]) for row in kept if row["label"]}
     # A data set that failed once and was opened later is mended.
-    return [row for row in kept if row["label"] or (row["reference"], row["encoder"]) not in opened]
+    wanted = [
+        row for row in kept if row["label"] or (row["reference"], row["encoder"]) not in opened
+    ]
+    place = {reference: number for number, reference in enumerate(spec.datasets)}
+    return sorted(wanted, key=lambda row: (place.get(row["reference"], len(place)), row["seed"]))
 
 
 def shown(values: Sequence[float], digits: int = 2) -> str:

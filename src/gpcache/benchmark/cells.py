@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import platform
-import re
 import time
 import warnings
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpcache import __version__, metrics
+from gpcache.benchmark.allowed import MULTIPLE
 from gpcache.benchmark.protocols import (
     NO_VALIDATION,
     SPARE_SHOTS,
@@ -25,13 +26,15 @@ from gpcache.benchmark.protocols import (
     digest,
     rows_to_choose_on,
 )
-from gpcache.benchmark.results import DONE, Row, key_of, packed
+from gpcache.benchmark.results import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.tasks import Drawn, Task
-from gpcache.errors import DataError, GPCacheError
+from gpcache.errors import DataError, GPCacheError, ProtocolError
 from gpcache.files import sha256
 from gpcache.methods import FeatureClassifier, Method, find_method
 from gpcache.similarity.folder import load_projection
+
+logger = logging.getLogger(__name__)
 
 VERSIONS = {
     "gpcache": __version__,
@@ -40,8 +43,6 @@ VERSIONS = {
     "numpy": np.__version__,
     "scikit-learn": sklearn.__version__,
 }
-# "2c" in the options of a spec: twice the number of classes.
-_MULTIPLE = re.compile(r"(\d*)c")
 _PAPER = {"strategy": "grid"}
 
 
@@ -147,12 +148,14 @@ class Cell:
         if self.line.projection is None:
             return None
         task = self.sample.task
-        place = self.spec.folder / self.line.projection.replace("{encoder}", task.encoder_name)
+        name = self.line.projection.replace("{encoder}", task.encoder_name)
+        place = self.spec.folder / name
+        # Tables are read elsewhere: they say what the spec says, not where that was.
         if not place.exists():
-            raise NotPossibleError(f"there is no projection {str(place)!r}")
+            raise NotPossibleError(f"there is no projection {name!r}")
         projection, facts = load_projection(place)
         if facts.fingerprint != task.fingerprint:
-            raise NotPossibleError(f"the projection {str(place)!r} is of another encoder")
+            raise NotPossibleError(f"the projection {name!r} is of another encoder")
         matrix = projection.matrix.numpy()
         return matrix, sha256(matrix.tobytes())
 
@@ -171,12 +174,7 @@ class Cell:
             options["random_state"] = sample.seed
         classes = len(sample.task.class_names)
         for name, value in self.line.options_on(sample.task.name, sample.shots).items():
-            if name not in known:
-                raise DataError(
-                    f"The method {self.line.name!r} has no option {name!r}: use "
-                    f"{', '.join(sorted(known))}."
-                )
-            multiple = _MULTIPLE.fullmatch(value) if isinstance(value, str) else None
+            multiple = MULTIPLE.fullmatch(value) if isinstance(value, str) else None
             options[name] = int(multiple[1] or 1) * classes if multiple else value
         return options
 
@@ -216,13 +214,16 @@ class Cell:
         ]
 
     def _check_needs(self) -> None:
+        """Say what the method lacks on this data, in words that stand under a table."""
         task, needs = self.sample.task, self.method.needs
-        if "text" in needs and task.prior is None:
-            raise NotPossibleError("it needs text of every class, and these features have none")
-        if "encoder" in needs and task.encoder is None:
-            raise NotPossibleError("it needs an encoder, and these are stored features")
         if "spatial features" in needs:
-            raise NotPossibleError("it needs spatial features, and stores keep one vector an image")
+            raise NotPossibleError("needs spatial features")
+        if "encoder" in needs and task.encoder is None:
+            raise NotPossibleError("needs a text encoder")
+        if "prompts" in needs:
+            raise NotPossibleError("needs a vector of every prompt")
+        if "text" in needs and task.prior is None:
+            raise NotPossibleError("needs text of every class")
 
     def _model(self) -> FeatureClassifier:
         constructor: Any = self.method.constructor
@@ -246,6 +247,21 @@ class Cell:
         report = getattr(model, "loo_", None)
         accuracy = np.nan if report is None else float(report.accuracy)
         return None if np.isnan(accuracy) else accuracy
+
+
+def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
+    """The rows of a cell, or rows that say why there are no numbers; nothing is raised."""
+    try:
+        return cell.rows(tests)
+    except (NotPossibleError, ProtocolError) as error:
+        status, why = NOT_POSSIBLE, str(error).rstrip(".")
+    except GPCacheError as error:
+        status, why = FAILED, str(error)
+    except Exception as error:  # a method's own failure must not cost the other cells
+        logger.info("%s failed", cell.line.label, exc_info=True)
+        status, why = FAILED, f"{type(error).__name__}: {error}".splitlines()[0]
+    places = [cell.place(test) for test in tests]
+    return [{"key": key_of(place)} | place | {"status": status, "why": why} for place in places]
 
 
 def _numbers(model: FeatureClassifier) -> dict[str, float]:

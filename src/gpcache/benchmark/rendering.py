@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,19 +48,25 @@ def paper_specs() -> dict[str, Path]:
 
 
 def write_tables(folder: str | Path, output: str | Path, command: str) -> list[Table]:
-    """Write every table as Markdown, LaTeX and CSV; each page begins with its command."""
+    """Write every table as Markdown, LaTeX and CSV; each page begins with what made it.
+
+    `command` is what makes the tables; the rows say by which commands they were made.
+    """
     written: list[Table] = []
     for spec in experiments_in(folder):
-        tables = tables_of(spec, read_rows(Path(folder) / f"{spec.name}.jsonl"))
+        rows = read_rows(Path(folder) / f"{spec.name}.jsonl")
+        tables = tables_of(spec, rows)
         if not tables:
             continue
         place = make_folder(output)
         body = "\n".join(table.markdown() for table in tables)
-        made = f"`gpcache benchmark {spec.name}.toml -o {folder}` and `{command}`"
-        page = f"# {spec.title}\n\nMade by {made}.\n\n{body}"
+        made_by = dict.fromkeys(row["command"] for row in rows if row.get("command"))
+        commands = [*made_by, command]
+        page = f"# {spec.title}\n\nMade by\n\n```sh\n{_lines(commands)}```\n\n{body}"
         write_atomic(place / f"{spec.name}.md", page.encode())
         latex = "\n".join(table.latex() for table in tables)
-        write_atomic(place / f"{spec.name}.tex", f"% {command}\n{latex}".encode())
+        comments = _lines(f"% {one}" for one in commands)
+        write_atomic(place / f"{spec.name}.tex", f"{comments}{latex}".encode())
         for table in tables:
             write_atomic(place / f"{table.name}.csv", table.csv().encode())
         written += tables
@@ -69,6 +75,10 @@ def write_tables(folder: str | Path, output: str | Path, command: str) -> list[T
             f"No cell in {str(folder)!r} is done: run its spec again, which says what fails."
         )
     return written
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
 
 
 def write_figures(folder: str | Path, output: str | Path) -> list[Path]:

@@ -41,6 +41,13 @@ def correct_rows(row: Row) -> NDArray[np.bool_]:
     return bits[: row["n_test"]].astype(bool)
 
 
+def reason(row: Row) -> str:
+    """What did not run, and why: a line on a data set, or a data set that could not be opened."""
+    if not row["label"]:
+        return f"The data set {row['dataset']} was not opened: {row['why']}"
+    return f"{row['label']} on {row['dataset']}: {row['why']}"
+
+
 class Results:
     """The rows of one experiment: a file that only grows; the last row of a cell counts."""
 

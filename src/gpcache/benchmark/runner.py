@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpcache.benchmark.cells import Cell, NotPossibleError, Sample
+from gpcache.benchmark.cells import Cell, Sample, computed_rows
 from gpcache.benchmark.protocols import LEGACY, check_legacy
-from gpcache.benchmark.results import (
-    DONE,
-    FAILED,
-    NOT_POSSIBLE,
-    Results,
-    Row,
-    done_rows,
-    key_of,
-)
+from gpcache.benchmark.results import DONE, FAILED, Results, Row, done_rows, key_of, reason
 from gpcache.benchmark.spec import Spec
-from gpcache.benchmark.tasks import Task, open_task
-from gpcache.encoders import Encoder, load_encoder
-from gpcache.errors import GPCacheError, ProtocolError
+from gpcache.benchmark.tasks import Task, check_reference
+from gpcache.benchmark.workers import Bench, Order, Workers, workers
+from gpcache.errors import DataError, GPCacheError, ProtocolError
 from gpcache.files import write_atomic
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -41,8 +31,7 @@ class Outcome:
         """Count a row that was run now."""
         self.counts[row["status"]] += 1
         if row["status"] != DONE:
-            what = row["label"] or "The data set"
-            self.reasons[f"{what} on {row['dataset']}: {row['why']}"] += 1
+            self.reasons[reason(row)] += 1
 
 
 def run(
@@ -52,16 +41,25 @@ def run(
     root: Path | None = None,
     cache: Path | None = None,
     device: str = "auto",
+    jobs: int = 1,
     legacy: bool = False,
+    command: str = "",
     progress: Callable[[Row], object] = lambda _: None,
 ) -> Outcome:
     """Run what is not done of a spec and append each row to `folder`/NAME.jsonl at once.
 
-    A copy of the spec is kept beside the rows. Features are loaded once for each data set and
-    encoder and shared by all methods, as are text vectors and draws; image features are kept below
-    `cache` for other experiments. A row that another experiment in the folder has done is taken
-    over.
+    A copy of the spec is kept beside the rows, and every row says by which `command` it was made.
+    Features are loaded once for each data set and encoder and shared by all methods, as are text
+    vectors and draws; image features are kept below `cache` for other experiments. With several
+    `jobs` so many processes compute cells, and this one writes. A row that another experiment in
+    the folder has done is taken over.
     """
+    if jobs < 1:
+        raise DataError(f"There must be at least one job, got {jobs}.")
+    for key, references in (("datasets", spec.datasets), ("tests", spec.tests)):
+        for reference in references:
+            where = f"In the spec {spec.path}, {key}"
+            check_reference(reference, where, folder=spec.folder, root=root)
     if LEGACY in spec.protocols:
         if not legacy:
             raise ProtocolError(
@@ -75,9 +73,14 @@ def run(
     with results.writing():
         # Tables are made of the rows and the spec.
         write_atomic(place / f"{spec.name}.toml", spec.path.read_bytes())
-        runner = _Runner(spec, results, done_rows(place), device, progress)
+        runner = _Runner(spec, results, done_rows(place), command, progress)
         for encoder in spec.encoders or (None,):
-            runner.run_encoder(encoder, root, cache or place / "features")
+            bench = Bench(spec, encoder, root, cache or place / "features", device)
+            if jobs == 1:
+                runner.run_bench(bench)
+            else:
+                with workers(bench, jobs) as others:
+                    runner.run_bench(bench, others)
     runner.outcome.notices += results.notices
     return runner.outcome
 
@@ -90,72 +93,65 @@ class _Runner:
         spec: Spec,
         results: Results,
         others: Mapping[str, Row],
-        device: str,
+        command: str,
         progress: Callable[[Row], object],
     ) -> None:
         self.outcome = Outcome()
         self._spec, self._results, self._others = spec, results, others
-        self._device, self._progress = device, progress
+        self._command, self._progress = command, progress
         self._names: dict[str, str] = {}  # data set → what the spec calls it
 
-    def run_encoder(self, name: str | None, root: Path | None, cache: Path) -> None:
-        """Everything that goes through one encoder."""
-        spec = self._spec
-        loaded: list[Encoder] = []
+    def run_bench(self, bench: Bench, others: Workers | None = None) -> None:
+        """Everything that goes through one encoder, here or by workers."""
+        to_do = (todo for one in self._spec.datasets for todo in self._to_do(bench, one))
+        if others is None:
+            for cell, missing in to_do:
+                self._keep(computed_rows(cell, missing))
+            return
+        # All images are encoded before a worker opens them; what takes longest begins first.
+        orders = [Order.of(cell, missing) for cell, missing in to_do]
+        orders.sort(key=lambda order: -order.shots)
+        for done in as_completed([others.submit(order) for order in orders]):
+            self._keep(done.result())
 
-        def encoder() -> Encoder | None:
-            # Loaded when images first need it: features on disk do not.
-            if name is not None and not loaded:
-                loaded.append(load_encoder(name, device=self._device))
-            return loaded[0] if loaded else None
+    def _to_do(self, bench: Bench, reference: str) -> Iterator[tuple[Cell, list[Task]]]:
+        """The cells of a data set, each with the test sets on which it has no row yet."""
+        name = bench.encoder_name
+        try:
+            task = bench.open(reference)
+            tests = [task, *bench.open_tests()]
+        except GPCacheError as error:
+            self._fail(reference, name, str(error))
+            return
+        # Features on disk are of one encoder, whatever others the spec names.
+        if task.encoder is None and name not in (None, *self._spec.encoders[:1]):
+            return
+        if self._names.setdefault(task.name, reference) != reference:
+            other = self._names[task.name]
+            self._fail(reference, name, f"It has the name of {other!r}: rename one of them.")
+            return
+        for cell in self._cells(task, bench.device):
+            if missing := self._missing(cell, tests):
+                yield cell, missing
 
-        def opened(reference: str, wanted: Sequence[tuple[int, int]]) -> Task:
-            return open_task(
-                reference, encoder, folder=spec.folder, root=root, cache=cache, wanted=wanted
-            )
-
-        wanted = [(shots, seed) for shots in spec.shots for seed in spec.seeds]
-        for reference in spec.datasets:
-            try:
-                task = opened(reference, wanted)
-                tests = [task, *(opened(other, []) for other in spec.tests)]
-            except GPCacheError as error:
-                self._fail(reference, name, str(error))
-                continue
-            # Features on disk are of one encoder, whatever others the spec names.
-            if task.encoder is None and name not in (None, *spec.encoders[:1]):
-                continue
-            if self._names.setdefault(task.name, reference) != reference:
-                other = self._names[task.name]
-                self._fail(reference, name, f"It has the name of {other!r}: rename one of them.")
-                continue
-            for cell in self._cells(task):
-                self._run(cell, tests)
-
-    def _cells(self, task: Task) -> Iterator[Cell]:
+    def _cells(self, task: Task, device: str) -> Iterator[Cell]:
         spec = self._spec
         for protocol in spec.protocols:
             for shots in spec.shots:
                 for seed in task.seeds(shots, spec.seeds):
                     sample = Sample(task, protocol, shots, seed)
                     for line in spec.methods:
-                        yield Cell(spec, sample, line, self._device)
+                        yield Cell(spec, sample, line, device)
 
-    def _run(self, cell: Cell, tests: Sequence[Task]) -> None:
+    def _missing(self, cell: Cell, tests: Sequence[Task]) -> list[Task]:
         try:
-            missing = [test for test in tests if not self._is_known(cell, test)]
-            rows = cell.rows(missing) if missing else []
-        except (NotPossibleError, ProtocolError) as error:
-            why = str(error).rstrip(".")
-            rows = [_without_score(cell, test, NOT_POSSIBLE, why) for test in tests]
-        except GPCacheError as error:
-            rows = [_without_score(cell, test, FAILED, str(error)) for test in tests]
-        except Exception as error:  # a method's own failure must not cost the other cells
-            logger.info("%s failed", cell.line.label, exc_info=True)
-            sentence = f"{type(error).__name__}: {error}".splitlines()[0]
-            rows = [_without_score(cell, test, FAILED, sentence) for test in tests]
+            return [test for test in tests if not self._is_known(cell, test)]
+        except GPCacheError:  # computing it will say why
+            return list(tests)
+
+    def _keep(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._results.append(row)
+            self._results.append(row | {"command": self._command})
             self.outcome.add(row)
             self._progress(row)
 
@@ -186,8 +182,3 @@ class _Runner:
         }
         self._results.append({"key": key_of(row)} | row)
         self.outcome.add(row)
-
-
-def _without_score(cell: Cell, test: Task, status: str, why: str) -> Row:
-    place = cell.place(test)
-    return {"key": key_of(place)} | place | {"status": status, "why": why}

@@ -1,4 +1,4 @@
-"""A spec: which methods run on which data, read from TOML; an unknown key is an error."""
+"""A spec: which methods run on which data, read from TOML; what it must not say is an error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any, Literal, get_args
 
+from gpcache.benchmark.allowed import check_method, check_options, nearest
+from gpcache.benchmark.datasets import catalogue
 from gpcache.benchmark.protocols import FULL_VALIDATION, PROTOCOLS
 from gpcache.errors import DataError
 
@@ -105,8 +107,11 @@ def read_spec(path: str | Path) -> Spec:
     file = Path(path)
     table = _Table(file, "", _content(file), _TOP)
     drawing = table.choice("drawing", get_args(Drawing))
+    datasets = table.texts("datasets")
     methods = tuple(
-        variant for entry in table.tables("methods", _METHOD) for variant in _methods(entry)
+        variant
+        for entry in table.tables("methods", _METHOD)
+        for variant in _methods(entry, datasets)
     )
     if not methods and drawing is None:
         raise table.error("methods", "needs at least one [[methods]] with a name")
@@ -115,11 +120,13 @@ def read_spec(path: str | Path) -> Spec:
         raise table.error(
             "methods", f"has the label {repeated[0]!r} twice: labels tell lines apart"
         )
-    datasets = table.texts("datasets", required=bool(methods))
+    if methods and not datasets:
+        raise table.error("datasets", "needs at least one data set")
     protocols = table.texts("protocols") or (FULL_VALIDATION,)
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         names = ", ".join(map(repr, PROTOCOLS))
-        raise table.error("protocols", f"has no protocol {unknown[0]!r}: use {names}")
+        near = nearest(unknown[0], PROTOCOLS)
+        raise table.error("protocols", f"has no protocol {unknown[0]!r}{near}: use {names}")
     return Spec(
         name=_name(table),
         title=table.text("title") or file.stem,
@@ -159,21 +166,19 @@ def _name(table: _Table) -> str:
     return name
 
 
-def _methods(table: _Table) -> Iterator[MethodSpec]:
+def _methods(table: _Table, datasets: Sequence[str]) -> Iterator[MethodSpec]:
     """The method of an entry, or one for each combination of the values that it varies."""
     name = table.text("name", required=True) or ""
+    check_method(name, table.error)
     label = table.text("label") or name
+    entries = table.tables("where", _WHERE)
     common: dict[str, Any] = {
         "preset": table.choice("preset", get_args(Preset)) or "default",
-        "where": tuple(
-            Exemption(
-                entry.texts("datasets"), entry.numbers("shots", least=1), entry.table("options")
-            )
-            for entry in table.tables("where", _WHERE)
-        ),
+        "where": tuple(_exemption(entry, name, datasets) for entry in entries),
         "family": label,
     }
     options, vary = table.table("options"), table.table("vary")
+    check_options(name, "options", options, table.error)
     published, projection = table.text("published") or name, table.text("projection") or ""
     for key, values in vary.items():
         if not isinstance(values, list) or not values:
@@ -183,6 +188,7 @@ def _methods(table: _Table) -> Iterator[MethodSpec]:
         words = ", ".join(f"{key} = {value}" for key, value in varied.items())
         # What tells projections apart is no option of the method.
         own = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
+        check_options(name, "vary", own, table.error)
         yield MethodSpec(
             name,
             f"{label}, {words}" if words else label,
@@ -192,6 +198,21 @@ def _methods(table: _Table) -> Iterator[MethodSpec]:
             projection=_filled(projection, varied) or None,
             **common,
         )
+
+
+def _exemption(table: _Table, method: str, datasets: Sequence[str]) -> Exemption:
+    """Options of some data sets; one that no run of the spec can meet is a mistake."""
+    options = table.table("options")
+    check_options(method, "options", options, table.error)
+    names = table.texts("datasets")
+    paths = [Path(dataset) for dataset in datasets]
+    known = {*catalogue(), *(path.name for path in paths), *(path.stem for path in paths)}
+    if unknown := [name for name in names if name not in known]:
+        near = nearest(unknown[0], known)
+        raise table.error(
+            "datasets", f"names {unknown[0]!r}{near}, which is no data set of this spec"
+        )
+    return Exemption(names, table.numbers("shots", least=1), options)
 
 
 def _filled(text: str, varied: Mapping[str, Any]) -> str:
@@ -219,7 +240,7 @@ class _Table:
         self.file, self._place, self._content = file, place, content
         for key in content:
             if key not in known:
-                raise self.error(key, f"is not known: use {', '.join(known)}")
+                raise self.error(key, f"is not known{nearest(key, known)}: use {', '.join(known)}")
 
     def error(self, key: str, problem: str) -> DataError:
         """The one sentence about a key."""
@@ -239,11 +260,11 @@ class _Table:
             raise self.error(key, f"must be {' or '.join(map(repr, choices))}, got {value!r}")
         return value
 
-    def texts(self, key: str, *, required: bool = False) -> tuple[str, ...]:
+    def texts(self, key: str) -> tuple[str, ...]:
         values = self._content.get(key, [])
         values = [values] if isinstance(values, str) else values
         good = isinstance(values, list) and all(isinstance(v, str) and v.strip() for v in values)
-        if not good or (required and not values) or len(set(values)) != len(values):
+        if not good or len(set(values)) != len(values):
             raise self.error(key, f"must be a list of different texts, got {shown(values)}")
         return tuple(values)
 

@@ -19,7 +19,7 @@ from gpcache.benchmark.boards import (
 from gpcache.benchmark.markup import Table
 from gpcache.benchmark.protocols import NO_VALIDATION
 from gpcache.benchmark.published import MEAN, Published, published
-from gpcache.benchmark.results import DONE, Row
+from gpcache.benchmark.results import DONE, NOT_POSSIBLE, Row, reason
 from gpcache.benchmark.significance import paired_bootstrap
 from gpcache.benchmark.spec import MethodSpec, Spec
 
@@ -79,13 +79,19 @@ def _accuracy_table(
         ]
         body.append([line.label, *map(shown, cells_of), *figures])
         body += beside.rows(line, columns, cells_of, len(figures) - 1, with_seconds=True)
+    place = (board.protocol, board.encoder, board.shots)
+    own_rows = [
+        row
+        for row in rows
+        if (row["protocol"], row["encoder"], row["shots"]) == place or not row["label"]
+    ]
     notes = [
         f"Accuracy in % on test images, mean ± standard deviation over draws; protocol: "
         f"{board.protocol}. *rank* is the mean over the data sets ({ranked}) where all ran; "
         f"*{own}* is accuracy in % on the rows that were chosen on; ECE in %.",
         f"*fit s* are seconds of a fit, its search included, on {_devices(board)}.",
-        *_absent(board, rows),
-        *sorted({note for row in rows if row["status"] == DONE for note in row["notes"]}),
+        *_absent(spec, own_rows),
+        *sorted({note for row in own_rows if row["status"] == DONE for note in row["notes"]}),
         *beside.notes(),
     ]
     return Table(name, heading, [*header, *further], body, notes)
@@ -281,16 +287,28 @@ def _claims(spec: Spec, boards: Sequence[Board]) -> Iterator[Table]:
         )
 
 
-def _absent(board: Board, rows: Sequence[Row]) -> list[str]:
-    """What did not run, and why, each once."""
-    place = (board.protocol, board.encoder, board.shots)
-    found = dict.fromkeys(
-        f"{row['label'] or 'The data set'} on {row['dataset']}: {row['status']}: {row['why']}"
-        for row in rows
-        if row["status"] != DONE
-        and ((row["protocol"], row["encoder"], row["shots"]) == place or not row["label"])
-    )
-    return [note.rstrip(".") + "." for note in found]
+def _absent(spec: Spec, rows: Sequence[Row]) -> list[str]:
+    """What did not run, and why, each once: lines and data sets of one reason stand together."""
+    datasets = {row["dataset"] for row in rows if row["label"]}
+    notes = dict.fromkeys(reason(row) for row in rows if not row["label"])
+    reasons: dict[str, dict[str, set[str]]] = {}  # why → line → data sets
+    for row in rows:
+        if row["label"] and row["status"] != DONE:
+            why = row["why"] if row["status"] == NOT_POSSIBLE else f"failed: {row['why']}"
+            reasons.setdefault(why, {}).setdefault(row["label"], set()).add(row["dataset"])
+    nowhere = {line for where in reasons.values() for line in where if where[line] == datasets}
+    others = {method.label for method in spec.methods} - nowhere
+    for why, where in reasons.items():
+        lines_on: dict[frozenset[str], list[str]] = {}
+        for line, names in where.items():
+            lines_on.setdefault(frozenset(names), []).append(line)
+        for found, lines in lines_on.items():
+            who = ", ".join(lines)
+            if set(lines) == others and len(lines) > 1:
+                who = "All other lines" if nowhere else "All lines"
+            on = "" if found == datasets else f" on {', '.join(map(title_of, sorted(found)))}"
+            notes[f"{who}{on}: {why}"] = None
+    return [note.rstrip(".") + "." for note in notes]
 
 
 def _devices(board: Board) -> str:

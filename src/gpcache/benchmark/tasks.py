@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpcache.benchmark.allowed import nearest
 from gpcache.benchmark.datasets import (
     Dataset,
     FeatureSet,
@@ -124,13 +125,28 @@ def open_task(
     cache: Path,
     wanted: Wanted,
 ) -> Task:
-    """A data set of a spec: a name below `root`, or a path that starts from `folder`.
+    """A data set of a spec: a name below `root`, or a path that starts from `folder` or `root`.
 
     Of images, all test and validation images and the `wanted` draws are encoded, into stores below
     `cache` that other data sets and experiments share.
     """
     task = _opened(reference, encoder, folder=folder, root=root, cache=cache, wanted=wanted)
     return replace(task, reference=reference)
+
+
+def check_reference(reference: str, where: str, *, folder: Path, root: Path | None) -> None:
+    """Refuse what is neither a name that is known nor a path that is there."""
+    if reference not in catalogue() and _found(reference, folder, root) is None:
+        names = catalogue()
+        raise DataError(
+            f"{where} names {reference!r}{nearest(reference, names)}, which is no data set: use "
+            f"{', '.join(names)}, or the path of class folders, a feature store or an .npz file."
+        )
+
+
+def _found(reference: str, folder: Path, root: Path | None) -> Path | None:
+    places = [folder / Path(reference).expanduser(), *([] if root is None else [root / reference])]
+    return next((place for place in places if place.exists()), None)
 
 
 def _opened(
@@ -148,12 +164,9 @@ def _opened(
                 f"{reference!r} is a data set on disk: say below which folder by --root."
             )
         return _encoded(load_dataset(reference, root), encoder(), cache, wanted)
-    place = folder / Path(reference).expanduser()
-    if not place.exists():
-        raise DataError(
-            f"There is no data set {reference!r}: use one of {', '.join(catalogue())}, or the path "
-            "of class folders, a feature store or an .npz file."
-        )
+    place = _found(reference, folder, root)
+    if place is None:
+        raise DataError(f"{reference!r} is not there any more.")
     if (place / STORE_MANIFEST).exists():
         return _stored(open_features(place), FeatureStore.open(place).manifest.logit_scale)
     if place.is_file():

@@ -1,5 +1,6 @@
 """`gpcache benchmark`: methods on data sets, from a spec to tables and figures."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +63,9 @@ EncodersOption = Annotated[
     list[str] | None,
     typer.Option("--encoder", help="This encoder instead of the spec's; may be repeated."),
 ]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", min=1, metavar="N", help="So many cells at once, in processes.")
+]
 LegacyOption = Annotated[
     bool,
     typer.Option("--legacy", help="Allow choosing on test images of ImageNet, as published."),
@@ -80,6 +84,7 @@ def run(
     encoder: EncodersOption = None,
     features: FeaturesOption = None,
     legacy: LegacyOption = False,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     _verbose: VerboseOption = False,
@@ -97,8 +102,10 @@ def run(
     """
     from gpcache.benchmark.spec import read_spec
 
-    chosen = _narrowed(read_spec(spec), dataset, encoder)
-    _run(chosen, output, root=root, features=features, legacy=legacy, device=device, json=json)
+    _run(
+        read_spec(spec), [str(spec)], output, root=root, dataset=dataset, encoder=encoder,
+        features=features, legacy=legacy, jobs=jobs, device=device, json=json,
+    )  # fmt: skip
 
 
 @app.command()
@@ -113,6 +120,7 @@ def paper(
     encoder: EncodersOption = None,
     features: FeaturesOption = None,
     legacy: LegacyOption = False,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     _verbose: VerboseOption = False,
@@ -134,8 +142,10 @@ def paper(
     if experiment is not None and not show_list:
         # The specs lie with the package: what they name, as projections/, is the user's.
         shipped = replace(read_spec(specs[experiment]), folder=Path.cwd())
-        chosen = _narrowed(shipped, dataset, encoder)
-        _run(chosen, output, root=root, features=features, legacy=legacy, device=device, json=json)
+        _run(
+            shipped, ["paper", "--experiment", experiment], output, root=root, dataset=dataset,
+            encoder=encoder, features=features, legacy=legacy, jobs=jobs, device=device, json=json,
+        )  # fmt: skip
         return
     titles = {name: read_spec(path).title for name, path in specs.items()}
     if json:
@@ -165,7 +175,7 @@ def tables(
     from gpcache.benchmark.rendering import write_tables
 
     place = output or results / "tables"
-    made = write_tables(results, place, f"gpcache benchmark tables {results}")
+    made = write_tables(results, place, _command(["tables", str(results)], {"-o": output}))
     if json:
         print_json(
             [
@@ -252,8 +262,12 @@ def datasets(
     print_rows(rows)
 
 
-def _narrowed(spec: "Spec", datasets: list[str] | None, encoders: list[str] | None) -> "Spec":
+def _narrowed(spec: "Spec", datasets: list[str], encoders: list[str], root: Path | None) -> "Spec":
     """The spec with the data sets and encoders of the command line instead of its own."""
+    from gpcache.benchmark.tasks import check_reference
+
+    for one in datasets:
+        check_reference(one, "--dataset", folder=Path.cwd(), root=root)
     if datasets:
         # A path on the command line starts from here, not from the spec.
         places = [str(Path(one).resolve()) if Path(one).exists() else one for one in datasets]
@@ -261,13 +275,29 @@ def _narrowed(spec: "Spec", datasets: list[str] | None, encoders: list[str] | No
     return replace(spec, encoders=tuple(dict.fromkeys(encoders))) if encoders else spec
 
 
+def _command(words: list[str], options: dict[str, Any]) -> str:
+    """What a user types for this; options that were left out are None, False or empty."""
+    given = ["gpcache", "benchmark", *words]
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                given.append(name)
+            elif one not in (None, False):
+                given += [name, str(one)]
+    return shlex.join(given)
+
+
 def _run(
     spec: "Spec",
+    words: list[str],
     output: Path,
     *,
     root: Path | None,
+    dataset: list[str] | None,
+    encoder: list[str] | None,
     features: Path | None,
     legacy: bool,
+    jobs: int,
     device: str,
     json: bool,
 ) -> None:
@@ -275,11 +305,22 @@ def _run(
     from gpcache.benchmark.runner import run as run_spec
     from gpcache.progress import progress_bar
 
+    spec = _narrowed(spec, dataset or [], encoder or [], root)
     if spec.drawing is not None:
         cache = features or output / "features"
         place = output / "figures"
         _print_files(write_drawing(spec, place, root=root, cache=cache, device=device), json)
         return
+    typed = {
+        "-o": output,
+        "--root": root,
+        "--dataset": dataset,
+        "--encoder": encoder,
+        "--features": features,
+        "--legacy": legacy,
+        "--jobs": jobs if jobs > 1 else None,
+        "--device": device if device != "auto" else None,
+    }
     with progress_bar(spec.name, unit="row") as bar:
         outcome = run_spec(
             spec,
@@ -287,7 +328,9 @@ def _run(
             root=root,
             cache=features,
             device=device,
+            jobs=jobs,
             legacy=legacy,
+            command=_command(words, typed),
             progress=lambda _: bar.update(),
         )
     _print_outcome(outcome, output, spec.name, json)

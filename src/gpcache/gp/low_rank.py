@@ -163,8 +163,10 @@ class LowRankPrecision(Precision):
         mean_weights = self.weights(self.keys[flat]).view(*shape, -1).gather(2, columns)
         consistent = self._consistent_weights(self.keys[flat]).to(self.values)
         variance_weights = consistent.view(*shape, -1).gather(2, columns)
-        u = self._u[rows]
-        hat = u @ solve(self._m_factor, u.mT)
+        u = self._u[flat]
+        # One system for all sets: a batch of sets would make as many copies of the factor.
+        solved = solve(self._m_factor, u.mT).mT.view(*shape, -1)
+        hat = u.view(*shape, -1) @ solved.mT
         eye = torch.eye(shape[1], dtype=hat.dtype, device=hat.device)
         block = ((eye - hat) / self.noise).to(self.values)
         return OwnTerms(

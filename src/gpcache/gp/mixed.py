@@ -44,11 +44,13 @@ def tensor_cores(wanted: bool = True) -> Iterator[None]:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left rightᵀ (m, n) of float32 rows (m, d) and (n, d), as one TF32 product of width 3 d."""
-    parts = _parts(left)
-    others = parts if right is left else _parts(right)
+    """left rightᵀ (m, n) of float32 rows (m, d) and (n, d), in TF32."""
+    coarse, fine = _parts(left)
+    other_coarse, other_fine = (coarse, fine) if right is left else _parts(right)
     with tensor_cores():
-        return _first(*parts) @ _second(*others).mT
+        # The small terms apart: in one sum with the large ones they would lose bits.
+        small = torch.cat([coarse, fine], 1) @ torch.cat([other_fine, other_coarse], 1).mT
+        return small.addmm_(coarse, other_coarse.mT)
 
 
 def rounded_(x: Tensor) -> Tensor:
@@ -102,22 +104,15 @@ def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
             break
         panel = product(lower[stop:, start:stop], inverses[-1])
         lower[stop:, start:stop] = panel
-        parts = _parts(panel)
-        left, right = _first(*parts), _second(*parts)
+        coarse, fine = _parts(panel)
+        left = torch.cat([coarse, coarse, fine], 1)
+        right = torch.cat([coarse, fine, coarse], 1)
         with tensor_cores():
             # Block column by block column: what is above the diagonal is not needed.
             for first in range(stop, n, block):
                 rows, columns = slice(first - stop, None), slice(first - stop, first - stop + block)
                 lower[first:, first : first + block].addmm_(left[rows], right[columns].mT, alpha=-1)
     return [lower, *inverses]
-
-
-def _first(coarse: Tensor, fine: Tensor) -> Tensor:
-    return torch.cat([coarse, coarse, fine], 1)
-
-
-def _second(coarse: Tensor, fine: Tensor) -> Tensor:
-    return torch.cat([coarse, fine, coarse], 1)
 
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
