@@ -1,4 +1,5 @@
-# The two commands of the README (demo, test), the checks (lint), and clean; all share one .venv.
+# The two commands of the README (demo, test), the checks (lint), the timings (bench, bench-gpu), and
+# clean; all but bench-gpu share one .venv.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test test-clip lint clean
+.PHONY: demo test test-clip lint bench bench-gpu clean
 
 # PHOTOS=my/folder (one folder a class) instead of the digits that come with the installation.
 demo: $(VENV)/.base
@@ -31,6 +32,14 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# How near every hot path comes to the limit of this machine; writes docs/results/roofline.md.
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/roofline.py
+
+# A machine with a GPU has a torch of its own, which an environment would hide.
+bench-gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/roofline.py --device cuda
 
 clean:
 	rm -rf $(VENV) .venv-clip gpcache-demo build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

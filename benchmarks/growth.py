@@ -1,0 +1,238 @@
+"""How time and memory of fitting and predicting grow with n, c and d: exponents and a plot.
+
+    python benchmarks/growth.py                   # writes docs/results/growth.md and growth.png
+    PYTHONPATH=src python3 benchmarks/growth.py --device cuda    # needs no matplotlib there
+
+*fit* is `GPCacheClassifier.fit` with its numbers given: the walk of a search looks at more or fewer
+settings as the data will have it, and its length is no matter of size. The whitening, the held-out
+report in four folds and the calibration are in it. *predict* is mean and variance of 256 rows. An
+exponent is the slope of the logarithms over the upper half of the sizes. Writes growth.json into
+the folder $OUT if that is set; ``--from FILE …`` makes page and plot of what was measured
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pages import RESULTS, table, write_page
+from roofline_machine import median, name_of
+
+from gpcache import GPCacheClassifier
+from gpcache.devices import resolve_device
+from gpcache.extras import require
+
+QUERIES = 256
+# As many as the fewest shots of a class below, so that every fit has them all.
+FOLDS = 4
+# How often memory is looked at, in seconds.
+SAMPLING = 5e-4
+STYLES = (("-o", "#2a78d6"), ("--s", "#6b6b68"))  # of the first and the second machine
+
+
+@dataclass(frozen=True)
+class Series:
+    """One of n, c and d through its sizes, the others held."""
+
+    varied: str
+    sizes: tuple[int, ...]
+    held: dict[str, int]
+
+
+SERIES = (
+    Series("n", (200, 400, 800, 1600, 3200, 6400), {"c": 50, "d": 512}),
+    Series("c", (10, 30, 100, 300, 1000), {"n": 4000, "d": 512}),
+    Series("d", (64, 128, 256, 512, 1024, 2048), {"n": 1600, "c": 50}),
+)
+MEASURES = ("fit s", "fit MB", "predict s", "predict MB")
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
+    """The most megabytes that a call holds at once beyond what was there before."""
+    if device.type == "cuda":
+        allocated = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        return (torch.cuda.max_memory_allocated(device) - allocated) / 1e6
+    page: int = os.sysconf("SC_PAGE_SIZE")
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6
+
+    before = most = resident()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.is_set():
+            most = max(most, resident())
+            time.sleep(SAMPLING)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    call()
+    done.set()
+    watcher.join()
+    return most - before
+
+
+class Case:
+    """A fit of n rows of width d in c classes, and a prediction from it."""
+
+    def __init__(self, n: int, c: int, d: int, device: torch.device) -> None:
+        generator = np.random.default_rng(0)
+        centres = generator.normal(size=(c, d))
+        self._labels = np.arange(n) % c
+        spread = 3 * generator.normal(size=(n, d))
+        self._rows = (centres[self._labels] + spread).astype(np.float32)
+        self._queries = generator.normal(size=(QUERIES, d)).astype(np.float32)
+        self._model = GPCacheClassifier(
+            alpha=10.0, beta=1.0, noise=1.0, n_folds=FOLDS, device=device
+        )
+        self._device = device
+
+    def fit(self) -> None:
+        """Learn."""
+        self._model.fit(self._rows, self._labels)
+
+    def predict(self) -> None:
+        """Mean and variance of the queries."""
+        self._model.posterior(self._queries)
+
+    def seconds(self) -> dict[str, float]:
+        """Medians; the factor is made before predictions are timed."""
+        fit = median(self.fit, self._device)[0]
+        self.predict()
+        return {"fit s": fit, "predict s": median(self.predict, self._device)[0]}
+
+    def megabytes(self) -> dict[str, float]:
+        """The most that each holds at once."""
+        fit = peak_memory(self.fit, self._device)
+        self.predict()
+        return {"fit MB": fit, "predict MB": peak_memory(self.predict, self._device)}
+
+
+def megabytes(n: int, c: int, d: int, device: str) -> dict[str, float]:
+    """The memory of a case; a call that another process can be given."""
+    return Case(n, c, d, torch.device(device)).megabytes()
+
+
+def measured(device: torch.device) -> Iterator[dict[str, Any]]:
+    """Every point of every series."""
+    # A process whose freed memory goes back to the system at once: what it holds is what it needs.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(
+            megabytes, 100, 10, 64, str(device)
+        ).result()  # libraries are loaded on first use
+        for series in SERIES:
+            for size in series.sizes:
+                place = {**series.held, series.varied: size}
+                memory = pool.submit(megabytes, **place, device=str(device)).result()
+                seconds = Case(**place, device=device).seconds()
+                yield {"varied": series.varied, **place, **seconds, **memory}
+
+
+def exponent(sizes: list[int], values: list[float]) -> float:
+    """The slope of log values over log sizes, over the upper half of the sizes."""
+    half = len(sizes) // 2
+    logs = np.log(np.maximum(values, 1e-9))
+    return float(np.polyfit(np.log(sizes[half:]), logs[half:], 1)[0])
+
+
+def plot(results: list[dict[str, Any]], place: Path) -> None:
+    """Small multiples: a column for what varies, a row for what is measured."""
+    pyplot = require("matplotlib.pyplot", "report", purpose="Drawing the plot")
+    figure, axes = pyplot.subplots(
+        len(MEASURES), len(SERIES), figsize=(9, 10), sharey="row", layout="constrained"
+    )
+    for row, measure in enumerate(MEASURES):
+        for column, series in enumerate(SERIES):
+            axis = axes[row][column]
+            for result, (style, colour) in zip(results, STYLES, strict=False):
+                sizes, values = curve(result, series.varied, measure)
+                power = f"${series.varied}^{{{exponent(sizes, values):.1f}}}$"
+                label = f"{result['machine']}: {power}" if len(results) > 1 else power
+                axis.loglog(sizes, values, style, color=colour, ms=4, lw=1.5, label=label)
+            axis.legend(frameon=False, fontsize=9, loc="upper left")
+            axis.grid(True, which="major", color="#e4e4e0", lw=0.6)
+            axis.set_xticks(series.sizes, [f"{size:,}" for size in series.sizes], fontsize=8)
+            axis.set_yscale("log", subs=[])
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.minorticks_off()
+            axis.margins(y=0.3)
+            axis.spines[["top", "right"]].set_visible(False)
+            if column == 0:
+                axis.set_ylabel(measure)
+            if row == 0:
+                held = ", ".join(f"{name} = {value:,}" for name, value in series.held.items())
+                axis.set_title(f"against {series.varied} ({held})", fontsize=10)
+    figure.savefig(place, dpi=110)
+
+
+def curve(result: dict[str, Any], varied: str, measure: str) -> tuple[list[int], list[float]]:
+    """Sizes and values of one line of the plot."""
+    points = [point for point in result["points"] if point["varied"] == varied]
+    return [point[varied] for point in points], [point[measure] for point in points]
+
+
+def write_results(results: list[dict[str, Any]]) -> None:
+    """The page and its plot."""
+    plot(results, RESULTS / "growth.png")
+    exponents: list[list[object]] = [["machine", "against", *MEASURES]]
+    rows: list[list[object]] = [["machine", "n", "c", "d", *MEASURES]]
+    for result in results:
+        for series in SERIES:
+            slopes = [exponent(*curve(result, series.varied, measure)) for measure in MEASURES]
+            exponents.append(
+                [result["machine"], series.varied, *(f"{slope:.1f}" for slope in slopes)]
+            )
+        for point in result["points"]:
+            values = (f"{point[measure]:.3g}" for measure in MEASURES)
+            rows.append([result["machine"], *(f"{point[name]:,}" for name in "ncd"), *values])
+    about = f"""
+    Time and the most memory that is held at once, beyond the model and the features, of
+    `GPCacheClassifier.fit` with its numbers given (whitening, held-out report in {FOLDS} folds,
+    calibration) and of mean and variance of {QUERIES} rows. Synthetic features, medians.
+    Exponents are slopes of the logarithms over the upper half of the sizes.
+    """
+    about = " ".join(about.split())
+    picture = "![time and memory against n, c and d](growth.png)"
+    heading = "How time and memory grow"
+    write_page("growth", heading, about, picture, table(exponents), table(rows))
+
+
+def main() -> None:
+    """Measure, or make the page of what was measured; see the top of the file."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--from", dest="files", type=Path, nargs="+", metavar="JSON")
+    asked = parser.parse_args()
+    if asked.files:
+        write_results([json.loads(file.read_text()) for file in asked.files])
+        return
+    device = resolve_device(asked.device)
+    result: dict[str, Any] = {"machine": name_of(device), "points": []}
+    for point in measured(device):
+        result["points"].append(point)
+        print(json.dumps(point), flush=True)
+    if "OUT" in os.environ:
+        (Path(os.environ["OUT"]) / "growth.json").write_text(json.dumps(result, indent=1))
+    if device.type == "cpu":
+        write_results([result])
+
+
+if __name__ == "__main__":
+    main()

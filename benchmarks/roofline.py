@@ -1,0 +1,225 @@
+"""How near every hot path comes to the limit of the machine.
+
+    make bench        # the CPU: docs/results/roofline.md
+    make bench-gpu    # a GPU: needs torch, numpy, scikit-learn and tqdm alone
+
+measures the machine first (matrix products in each precision, a large copy), then each task beside
+the obvious way to do it, and prints ours, naive, their ratio, the floor and the share of the floor
+that is reached. Features are synthetic: times, and never accuracies. ``--only fit search`` runs
+some groups of tasks, ``--small`` small sizes, to show that all runs; neither writes a page. Writes
+roofline.json into the folder $OUT if that is set; ``--from FILE`` makes the page of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from roofline_images import encoding_tasks, neighbour_tasks
+from roofline_machine import Machine, Task, measured
+from roofline_page import Result, cells, spent_table, write_results
+from roofline_posterior import (
+    Rows,
+    head_tasks,
+    leave_one_out_tasks,
+    prediction_tasks,
+    update_tasks,
+)
+from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
+from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
+
+from gpcache.devices import resolve_device
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many rows (and columns) each task has; `limits` are promised seconds by task."""
+
+    width: int
+    fit: tuple[int, ...]
+    search: int
+    prediction: tuple[int, ...]
+    queries: tuple[int, ...]
+    head: int
+    step: int
+    batch: int
+    epochs: int
+    leave_one_out: int
+    images: int
+    neighbours: int
+    photos: int = 0
+    limits: dict[str, float] = field(default_factory=dict)
+
+
+SIZES = {
+    "cpu": Sizes(
+        width=512,
+        fit=(160, 480, 1600),
+        search=800,
+        prediction=(160, 1600, 16000),
+        queries=(1, 256),
+        head=1600,
+        step=1024,
+        batch=128,
+        epochs=0,
+        leave_one_out=1600,
+        images=2000,
+        neighbours=5000,
+        photos=192,
+        limits={"head": 5e-3},
+    ),
+    "cuda": Sizes(
+        width=1024,
+        fit=(160, 480, 1600, 4800, 16000),
+        search=16000,
+        prediction=(160, 1600, 16000),
+        queries=(1, 256, 50_000),
+        head=1600,
+        step=16000,
+        batch=256,
+        epochs=20,
+        leave_one_out=16000,
+        images=50_000,
+        neighbours=20_000,
+        limits={"search": 60.0, "queries": 3.0, "step": 60e-3, "epochs": 90.0},
+    ),
+    "small": Sizes(
+        width=64,
+        fit=(160,),
+        search=160,
+        prediction=(160,),
+        queries=(1, 16),
+        head=160,
+        step=1024,
+        batch=32,
+        epochs=1,
+        leave_one_out=160,
+        images=512,
+        neighbours=512,
+        photos=16,
+    ),
+}
+GROUPS = (1, 8, 64)
+
+
+class Bench:
+    """All tasks on one device, and what is measured of them."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        self._sizes, self._device = sizes, device
+        self._machine = Machine.measured(device)
+        self.result: Result = {"machine": asdict(self._machine), "lines": [], "spent": {}}
+
+    def _rows(self, n: int) -> Rows:
+        return Rows(n, self._sizes.width, self._device)
+
+    def fit(self) -> None:
+        """Default fits."""
+        for n in self._sizes.fit:
+            self._measure(fit_tasks(self._rows(n)))
+
+    def search(self) -> None:
+        """The exact search of four parameters."""
+        four = FourParameters(self._rows(self._sizes.search))
+        self._measure(search_tasks(four, limit=self._sizes.limits.get("search")))
+        for how, spent in four.spent().items():
+            title = f"one β of the exact search with {len(NOISES)} noises, {how}, {four.rows.size}"
+            self.result["spent"][title] = spent
+
+    def prediction(self) -> None:
+        """Mean and variance, and the whole head."""
+        sizes = self._sizes
+        for n in sizes.prediction:
+            limit = sizes.limits.get("queries") if n == max(sizes.prediction) else None
+            self._measure(prediction_tasks(self._rows(n), sizes.queries, limit=limit))
+        self._measure(head_tasks(self._rows(sizes.head), limit=sizes.limits.get("head")))
+
+    def training(self) -> None:
+        """Steps of GPCache-F and, on a GPU, a whole training."""
+        sizes = self._sizes
+        step = Step(self._rows(sizes.step), sizes.batch, GROUPS)
+        self._measure(step_tasks(step, limit=sizes.limits.get("step")))
+        self.result["errors"] = step.errors()
+        self.result["spent"][f"an exact step of GPCache-F, {step.rows.size}"] = step.spent()
+        if sizes.epochs:
+            limit = sizes.limits.get("epochs")
+            self._measure(epochs_tasks(step, sizes.epochs, limit=limit))
+
+    def leave_one_out(self) -> None:
+        """Leave-one-out, and rows that come and go."""
+        rows = self._rows(self._sizes.leave_one_out)
+        self._measure(leave_one_out_tasks(rows))
+        self._measure(update_tasks(rows))
+
+    def similarity(self) -> None:
+        """Learning a projection."""
+        self._measure(similarity_tasks(self._sizes.images, self._sizes.width, self._device))
+
+    def neighbours(self) -> None:
+        """Nearest neighbours."""
+        self._measure(neighbour_tasks(self._sizes.neighbours, self._sizes.width, self._device))
+
+    def encoding(self) -> None:
+        """Photos to features, where the encoder is installed."""
+        if self._device.type == "cpu":
+            self._measure(encoding_tasks(self._sizes.photos))
+        else:
+            self.result["skipped"] = "Encoding is timed on a CPU: no encoder is installed here."
+
+    def _measure(self, tasks: Iterator[Task]) -> None:
+        for task in tasks:
+            line = asdict(measured(task, self._device))
+            self.result["lines"].append(line)
+            print(" | ".join(cells(line, self._machine)), flush=True)
+            self.save()
+        # What a group of tasks held must be free before the next is measured.
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def finish(self) -> None:
+        """Measure the machine again: what others took of it the first time is no limit of it."""
+        self._machine = self._machine.at_best(Machine.measured(self._device))
+        self.result["machine"] = asdict(self._machine)
+        self.save()
+
+    def save(self) -> None:
+        """Keep what there is: a run that is cut short has that much."""
+        if "OUT" in os.environ:
+            place = Path(os.environ["OUT"]) / "roofline.json"
+            place.write_text(json.dumps(self.result, indent=1))
+
+
+def main() -> None:
+    """Measure and write the page, or make the page of a file; see the top of the file."""
+    groups = ["fit", "prediction", "training", "leave_one_out", "similarity", "neighbours"]
+    groups += ["encoding", "search"]  # the longest comes last
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--from", dest="file", type=Path, help="a roofline.json")
+    asked = parser.parse_args()
+    if asked.file:
+        write_results(json.loads(asked.file.read_text()))
+        return
+    device = resolve_device(asked.device)
+    bench = Bench(SIZES["small" if asked.small else device.type], device)
+    for name in asked.only:
+        getattr(bench, name)()
+    bench.finish()
+    if asked.small or asked.only != groups:
+        for title, spent in bench.result["spent"].items():
+            print(f"\n{title}\n{spent_table(spent)}")
+    else:
+        write_results(bench.result)
+
+
+if __name__ == "__main__":
+    main()

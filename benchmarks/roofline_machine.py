@@ -1,0 +1,199 @@
+"""What a machine can do at most, and how near a task comes to it.
+
+The floor of a task is what no program can undercut here: its operations over the measured rate of
+matrix products, or the bytes it must touch over the measured bandwidth, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from training_step import milliseconds
+
+# Warming up is nothing to a task of more than SHORT seconds; one of more than LONG is run once.
+SHORT, LONG = 1.0, 8.0
+RUNS = 5
+Spent = list[tuple[str, float]]
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device and its peaks: operations a second by precision, and bytes a second."""
+
+    name: str
+    device: str
+    version: str
+    peaks: dict[str, float]
+    bandwidth: float
+
+    @classmethod
+    def measured(cls, device: torch.device) -> Machine:
+        """The best of several large products and copies, which other work can only slow down."""
+        on_gpu = device.type == "cuda"
+        kinds = ("float32", "tf32") if on_gpu else ("float64", "float32")
+        peaks = {kind: _product_rate(kind, device, 8192 if on_gpu else 2048) for kind in kinds}
+        return cls(name_of(device), device.type, torch.__version__, peaks, _copy_rate(device))
+
+    def at_best(self, other: Machine) -> Machine:
+        """The higher rates of two measurements: the machine may have been busy during one."""
+        peaks = {kind: max(rate, other.peaks[kind]) for kind, rate in self.peaks.items()}
+        return replace(self, peaks=peaks, bandwidth=max(self.bandwidth, other.bandwidth))
+
+    def floor(self, operations: float, touched: float, dtype: str) -> tuple[float, str]:
+        """Seconds, and which of the two limits they come from."""
+        computing, moving = operations / self.peaks[dtype], touched / self.bandwidth
+        return (computing, "operations") if computing >= moving else (moving, "memory")
+
+
+def name_of(device: torch.device) -> str:
+    """A device in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' if threads > 1 else ''}"
+
+
+def _product_rate(kind: str, device: torch.device, n: int) -> float:
+    matrix = torch.randn(n, n, dtype=DTYPES[kind], device=device)
+    out = torch.empty_like(matrix)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+    seconds = _least(lambda: torch.mm(matrix, matrix, out=out), device)
+    torch.set_float32_matmul_precision(before)
+    return 2 * n**3 / seconds
+
+
+def _copy_rate(device: torch.device) -> float:
+    source = torch.randn(2**30 if device.type == "cuda" else 2**26, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _least(lambda: target.copy_(source), device)
+
+
+def _least(call: Callable[[], object], device: torch.device) -> float:
+    call()
+    return min(once(call, device)[0] for _ in range(RUNS))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to time, beside the obvious way to do it.
+
+    `operations` and `bytes` are the least that any way needs: an addition and a multiplication
+    count as two, a symmetric matrix is computed and read by half, what is used twice is read once.
+    What is known only afterwards is asked for then. `naive` may do one part of `naive_parts`; its
+    time is multiplied. Answers that are tensors are compared, unless they are not `comparable`.
+    `limit` is the time in seconds that was promised.
+    """
+
+    name: str
+    size: str
+    ours: Callable[[], object]
+    naive: Callable[[], object] | None
+    operations: float | Callable[[], float]
+    bytes: float | Callable[[], float]
+    dtype: str
+    naive_parts: float = 1.0
+    comparable: bool = True
+    limit: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured of a task, in seconds; `difference` of the answers is relative."""
+
+    name: str
+    size: str
+    ours: float
+    naive: float | None
+    operations: float
+    bytes: float
+    dtype: str
+    difference: float | None
+    limit: float | None
+    note: str
+
+
+def measured(task: Task, device: torch.device) -> Line:
+    """Run a task and its naive version."""
+    ours, answer = median(task.ours, device)
+    naive, expected = (None, None) if task.naive is None else median(task.naive, device)
+    operations, touched = (
+        count() if callable(count) else count for count in (task.operations, task.bytes)
+    )
+    return Line(
+        task.name,
+        task.size,
+        ours,
+        None if naive is None else naive * task.naive_parts,
+        operations,
+        touched,
+        task.dtype,
+        _difference(answer, expected) if task.comparable else None,
+        task.limit,
+        task.note,
+    )
+
+
+def median(call: Callable[[], object], device: torch.device) -> tuple[float, object]:
+    """Seconds of a call, the median of several unless it is long, and its first answer."""
+    first, answer = once(call, device)
+    if first > LONG:
+        return first, answer
+    if first > SHORT:
+        return statistics.median([first, *(once(call, device)[0] for _ in range(2))]), answer
+    repeats = min(50, max(RUNS, int(SHORT / first)))
+    return milliseconds(call, device, repeats) / 1e3, answer
+
+
+def once(call: Callable[[], object], device: torch.device) -> tuple[float, object]:
+    """Seconds of one call until the device is done, and its answer."""
+    synchronise(device)
+    start = time.perf_counter()
+    answer = call()
+    synchronise(device)
+    return time.perf_counter() - start, answer
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _difference(answer: object, expected: object) -> float | None:
+    """‖ours − naive‖ / ‖naive‖ of two tensors, over the rows that the naive way answered."""
+    if not isinstance(answer, Tensor) or not isinstance(expected, Tensor):
+        return None
+    mine = answer[: len(expected)].double().cpu()
+    theirs = expected.double().cpu()
+    return float((mine - theirs).norm() / theirs.norm())
+
+
+def operations_of(call: Callable[[], object], device: torch.device, top: int = 7) -> Spent:
+    """Milliseconds by torch operation, the longest first and the rest in one; profiled."""
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    call()
+    with profile(activities=activities) as found:
+        call()
+        synchronise(device)
+    spent = [
+        (
+            event.key.removeprefix("aten::"),
+            (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3,
+        )
+        for event in found.key_averages()
+        # The kernels themselves are listed, too: their time is that of the operations above them.
+        if event.device_type.name == "CPU" and event.key.startswith("aten::")
+    ]
+    spent.sort(key=lambda one: -one[1])
+    rest = sum(time_of for _, time_of in spent[top:])
+    return [*spent[:top], ("everything else", rest)]

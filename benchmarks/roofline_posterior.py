@@ -1,0 +1,231 @@
+"""Roofline tasks of a posterior: prediction with variance, leave-one-out, rows that come and go.
+
+Formulas stand beside the tasks: n keys of width d in c classes, m queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from roofline_machine import Task
+from torch import Tensor
+
+from gpcache import GPCacheClassifier
+from gpcache.devices import resolve_dtype
+from gpcache.gp import ExactPrecision
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.model import CacheModel
+from gpcache.search import Choice
+
+SHOTS = 16
+BETA, NOISE, ALPHA = 2.0, 0.1, 10.0
+LEFT_OUT = 20  # refits of the naive leave-one-out that are timed
+# Rows around a centre: so wide that classes overlap, and a gradient has something to say.
+SPREAD = 9
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Synthetic unit rows (n, d) around class centres, so times and never accuracies."""
+
+    n: int
+    width: int
+    device: torch.device
+
+    @property
+    def classes(self) -> int:
+        """How many classes of SHOTS rows there are."""
+        return self.n // SHOTS
+
+    @property
+    def size(self) -> str:
+        """n, c and d in words."""
+        return f"n = {self.n:,}, c = {self.classes:,}, d = {self.width:,}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the estimators compute in here."""
+        return resolve_dtype("auto", self.device)
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number."""
+        return self.dtype.itemsize
+
+    @property
+    def precision(self) -> str:
+        """The dtype by name."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def _drawn(self, rows: int, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(rows, self.width, generator=generator)
+        return drawn.to(self.device, self.dtype)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Class numbers (n,)."""
+        return torch.arange(self.classes, device=self.device).repeat_interleave(SHOTS)
+
+    @cached_property
+    def text(self) -> Tensor:
+        """The class centres (c, d), as a text encoder would know them."""
+        return unit_rows(self._drawn(self.classes, 0))
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """The shots (n, d)."""
+        return unit_rows(self.text[self.labels] * self.width**0.5 + SPREAD * self._drawn(self.n, 1))
+
+    @cached_property
+    def values(self) -> Tensor:
+        """One-hot labels (n, c)."""
+        return torch.nn.functional.one_hot(self.labels, self.classes).to(self.dtype)
+
+    def queries(self, count: int) -> Tensor:
+        """Other rows (m, d) of the same classes."""
+        labels = torch.arange(count, device=self.device) % self.classes
+        return unit_rows(self.text[labels] * self.width**0.5 + SPREAD * self._drawn(count, 2))
+
+    def posterior(self) -> ExactPrecision:
+        """The exact posterior of all rows, nothing computed yet."""
+        return ExactPrecision(None, self.keys, self.values, beta=BETA, noise=NOISE)
+
+
+def prediction_tasks(rows: Rows, counts: Sequence[int], *, limit: float | None) -> Iterator[Task]:
+    """Mean and variance of one query and of many, from a factor that is there.
+
+    The limit is that of the largest number of queries.
+    """
+    n, c, d = rows.n, rows.classes, rows.width
+    posterior = rows.posterior()
+    posterior.posterior(rows.queries(1))  # factor and solved values are made on first use
+    inverse = torch.cholesky_inverse(posterior._factor)
+    model = CacheModel(FeatureMap(), posterior, None, Choice(BETA, NOISE, 1.0, 1.0, 1.0))
+    for m in counts:
+        queries = rows.queries(m)
+        yield Task(
+            "prediction with variance",
+            f"{rows.size}; {m:,} {'query' if m == 1 else 'queries'}",
+            partial(joined, model, queries),
+            partial(naive_posterior, rows, queries, inverse),
+            # Kernel rows, the mean, and one triangular solve a query for the variance.
+            m * (2 * n * d + 2 * n * c + n**2),
+            # Keys, solved values, half a matrix and the queries are read, means written.
+            bytes=rows.number_bytes * (n * d + n * c + n**2 / 2 + m * (d + c)),
+            dtype=rows.precision,
+            limit=limit if m == max(counts) else None,
+            note="The naive prediction multiplies with an explicit inverse, which it is given.",
+        )
+
+
+def joined(model: CacheModel, queries: Tensor) -> Tensor:
+    """Means and variance of queries (m, d) in one tensor (m, c + 1)."""
+    return torch.cat(model.posterior(queries), 1)
+
+
+def naive_posterior(rows: Rows, queries: Tensor, inverse: Tensor) -> Tensor:
+    """k P Y and 1 − k P kᵀ as they stand, a block of queries at a time: (m, c + 1)."""
+    found = []
+    for part in torch.split(queries, 8192):
+        cross = torch.exp(-BETA * (1 - part @ rows.keys.mT))
+        weights = cross @ inverse
+        found.append(torch.cat([weights @ rows.values, 1 - (weights * cross).sum(1)[:, None]], 1))
+    return torch.cat(found)
+
+
+def head_tasks(rows: Rows, *, limit: float | None) -> Iterator[Task]:
+    """What happens to one image after the encoder: `predict_proba` of a default fit."""
+    n, c, d = rows.n, rows.classes, rows.width
+    model = GPCacheClassifier(device=rows.device, alpha=ALPHA, beta=BETA, noise=NOISE)
+    model.fit(rows.keys.cpu().numpy(), rows.labels.cpu().numpy())
+    query = rows.queries(1)
+    array = query.cpu().numpy()
+    model.predict_proba(array)
+    inverse = torch.linalg.inv(rows.posterior().covariance)
+
+    def naive() -> object:
+        cross = torch.exp(-BETA * (1 - query @ rows.keys.mT))
+        return (ALPHA * cross @ inverse @ rows.values).softmax(1).cpu().numpy()
+
+    yield Task(
+        "the head of one image, `predict_proba`",
+        rows.size,
+        lambda: model.predict_proba(array),
+        naive,
+        # Whitening, kernel row and mean: without confidence scaling no variance is needed.
+        2 * d**2 + 2 * n * d + 2 * n * c,
+        bytes=rows.number_bytes * (d**2 + n * d + n * c),
+        dtype=rows.precision,
+        limit=limit,
+        note="The naive head is k (K + noise·I)⁻¹ Y in raw space with an inverse that it is given, "
+        "without any check of its input.",
+    )
+
+
+def leave_one_out_tasks(rows: Rows) -> Iterator[Task]:
+    """All rows left out in turn, from the keys alone."""
+    n, device = rows.n, rows.device
+
+    def refitted() -> Tensor:
+        found = []
+        for i in range(LEFT_OUT):
+            kept = torch.arange(n, device=device) != i
+            less = ExactPrecision(None, rows.keys[kept], rows.values[kept], beta=BETA, noise=NOISE)
+            found.append(less.mean(rows.keys[i : i + 1]))
+        return torch.cat(found)
+
+    yield Task(
+        "leave-one-out",
+        rows.size,
+        lambda: rows.posterior().leave_one_out().mean,
+        refitted,
+        # Half a Gram matrix, its factor, the factor's inverse (its columns' lengths are the
+        # diagonal that is needed), and solved values.
+        n**2 * rows.width + 2 / 3 * n**3 + 2 * n**2 * rows.classes,
+        bytes=rows.number_bytes * (n * rows.width + n**2 / 2 + 2 * n * rows.classes),
+        dtype=rows.precision,
+        naive_parts=n / LEFT_OUT,
+        note=f"The naive leave-one-out fits anew without each row; {LEFT_OUT} rows were timed and "
+        "multiplied.",
+    )
+
+
+def update_tasks(rows: Rows) -> Iterator[Task]:
+    """One row comes, one row goes."""
+    n = rows.n
+    posterior = rows.posterior()
+    key, value = rows.queries(1), rows.values[:1]
+    more = posterior.add(key, value)  # makes the inverse that updates need
+    last = torch.tensor([n], device=rows.device)
+
+    def anew(keys: Tensor, values: Tensor) -> Tensor:
+        return ExactPrecision(None, keys, values, beta=BETA, noise=NOISE).solved_values
+
+    ways = {
+        "one row added": (
+            lambda: posterior.add(key, value).solved_values,
+            lambda: anew(torch.cat([rows.keys, key]), torch.cat([rows.values, value])),
+        ),
+        "one row removed": (
+            lambda: more.remove(last).solved_values,
+            lambda: anew(rows.keys, rows.values),
+        ),
+    }
+    for name, (ours, naive) in ways.items():
+        yield Task(
+            name,
+            rows.size,
+            ours,
+            naive,
+            # A product of the inverse with a row, and a correction of rank one.
+            4 * n**2 + 2 * n * rows.width + 4 * n * rows.classes,
+            # The inverse and the solved values, read and written.
+            bytes=rows.number_bytes * 2 * (n**2 + n * rows.classes),
+            dtype=rows.precision,
+            note="The naive update fits again: kernel, factor and solved values.",
+        )

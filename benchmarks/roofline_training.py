@@ -1,0 +1,185 @@
+"""Roofline tasks of training: steps of GPCache-F, and an epoch of a similarity projection.
+
+Formulas stand beside the tasks: n keys of width d in c classes, m queries in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from roofline_machine import Spent, Task, operations_of
+from roofline_posterior import Rows
+from similarity_gpu import clustered
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+from training_step import naive_logits, our_logits, train_exactly
+
+from gpcache.gp import GroupedPrecision
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.training import Training
+from gpcache.similarity import ProjectionOptions, contrastive_loss
+from gpcache.similarity.inputs import paired_rows
+from gpcache.similarity.projection import identity_weights
+from gpcache.similarity.train import Progress, _fast_products, _Learner
+
+
+class Step:
+    """One step of GPCache-F on a batch of views of the shots: the gradient by the keys."""
+
+    def __init__(self, rows: Rows, batch: int, groups: Sequence[int]) -> None:
+        self.rows, self.batch, self.groups = rows, batch, groups
+        self.views = unit_rows(rows.keys + 0.05 * rows.keys.flip(0))  # as an augmentation would
+        chosen = torch.randperm(rows.n, generator=torch.Generator().manual_seed(0))[:batch]
+        self._chosen = chosen.to(rows.device)
+        self._plans = {
+            g: GroupedPrecision.plan(rows.labels, rows.classes, n_groups=g, dtype=rows.dtype)
+            for g in groups
+        }
+
+    def ours(self, n_groups: int) -> Tensor:
+        """Through the library; one group is the exact posterior."""
+        plan = None if n_groups == 1 else self._plans[n_groups]
+        return self._gradient(partial(our_logits, plan), self.rows.dtype)
+
+    def naive(self, n_groups: int, dtype: torch.dtype | None = None) -> Tensor:
+        """An explicit inverse in a loop over groups, and autograd through it."""
+        groups = self._members(n_groups)
+
+        def logits(keys: Tensor, queries: Tensor, values: Tensor, text: Tensor) -> Tensor:
+            return naive_logits(keys, queries, values, text, groups)
+
+        return self._gradient(logits, dtype or self.rows.dtype)
+
+    def _gradient(self, logits_of: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
+        rows = self.rows
+        keys = rows.keys.to(dtype, copy=True).requires_grad_()
+        queries = self.views[self._chosen].to(dtype)
+        text = 100 * queries @ rows.text.to(dtype).mT
+        logits = logits_of(keys, queries, rows.values.to(dtype), text)
+        loss = cross_entropy(logits, rows.labels[self._chosen])
+        return torch.autograd.grad(loss, keys)[0]
+
+    def _members(self, n_groups: int) -> list[tuple[Tensor, Tensor]]:
+        """The rows and the classes of each group."""
+        labels, group = self.rows.labels, self._plans[n_groups].class_group
+        inside = [group == number for number in range(n_groups)]
+        return [(one[labels].nonzero().flatten(), one.nonzero().flatten()) for one in inside]
+
+    def operations(self, groups: int) -> float:
+        """Forward and backward of all groups together."""
+        n, m, c, d = self.rows.n, self.batch, self.rows.classes, self.rows.width
+        # In each group: half a Gram matrix and the product of its gradient with the keys, the
+        # factor, two solves for the queries and the gradient of the covariance.
+        within = 3 * n**2 * d / groups + n**3 / groups**2 / 3 + 6 * n**2 * m / groups
+        # Kernel rows and their gradient by the keys; the mean and what returns through it.
+        return within + 4 * n * m * d + 4 * n * m * c / groups
+
+    def bytes(self, groups: int) -> float:
+        """Keys and their gradient, and half a covariance and its gradient in each group."""
+        n, d = self.rows.n, self.rows.width
+        return self.rows.number_bytes * (2 * n * d + n**2 / groups)
+
+    def spent(self) -> Spent:
+        """Milliseconds by operation of an exact step."""
+        return operations_of(lambda: self.ours(1), self.rows.device)
+
+    def errors(self) -> list[tuple[int, float, float]]:
+        """For each number of groups, how far our and the naive gradient are from float64."""
+        found = []
+        for n_groups in self.groups:
+            truth = self.naive(n_groups, torch.float64)
+            ours, naive = (
+                float((gradient.double() - truth).norm() / truth.norm())
+                for gradient in (self.ours(n_groups), self.naive(n_groups))
+            )
+            found.append((n_groups, ours, naive))
+        return found
+
+    @property
+    def floor_dtype(self) -> str:
+        """The precision of the fastest products that a step may use."""
+        return "tf32" if self.rows.device.type == "cuda" else self.rows.precision
+
+
+def step_tasks(step: Step, *, limit: float | None) -> Iterator[Task]:
+    """Exact and grouped steps."""
+    rows = step.rows
+    for n_groups in step.groups:
+        name = "exact" if n_groups == 1 else f"{n_groups} groups"
+        yield Task(
+            f"GPCache-F step, {name}",
+            f"{rows.size}; batch {step.batch}",
+            partial(step.ours, n_groups),
+            partial(step.naive, n_groups),
+            step.operations(n_groups),
+            bytes=step.bytes(n_groups),
+            dtype=step.floor_dtype,
+            limit=limit if n_groups == 1 else None,
+            note="The naive step differentiates explicit inverses by autograd, one group after "
+            "the other. The floor of a step on a GPU is that of TF32 products.",
+        )
+
+
+def epochs_tasks(step: Step, epochs: int, *, limit: float | None) -> Iterator[Task]:
+    """A whole exact training through the library's loop."""
+    rows = step.rows
+    steps = epochs * -(-rows.n // Training().batch_size)
+    yield Task(
+        f"GPCache-F training, exact, {epochs} epochs",
+        f"{rows.size}; {steps:,} steps",
+        lambda: train_exactly(rows.keys, step.views, rows.labels, rows.values, rows.text, epochs),
+        lambda: step.naive(1),
+        steps * step.operations(1),
+        bytes=steps * step.bytes(1),
+        dtype=step.floor_dtype,
+        naive_parts=steps,
+        limit=limit,
+        note=f"The naive training is its step times {steps:,}.",
+    )
+
+
+def similarity_tasks(images: int, width: int, device: torch.device) -> Iterator[Task]:
+    """An epoch of a projection, once the images to contrast are known."""
+    options = ProjectionOptions(epochs=1)
+    original, views = paired_rows(*clustered(images, width, device), device)
+    start = Progress(identity_weights(width, bottleneck=1, residual=True, seed=0))
+    learner = _Learner(original, views, options, start)
+    learner.mine()
+    assert learner.sets is not None
+    steps, anchors, size = len(learner), options.batch_size, options.neighbours
+    batch = learner.sets[torch.arange(anchors, device=device) * (images // anchors)]
+    distinct = len(torch.unique(batch))
+    cosines = min(anchors * size**2, distinct**2)  # sets overlap
+
+    def epoch() -> float:
+        with _fast_products(device):
+            return learner.epoch(0, lambda: None)
+
+    yield Task(
+        "similarity training, an epoch",
+        f"{images:,} images, d = {width:,}; {steps} steps of {anchors} anchors with {size} images",
+        epoch,
+        lambda: naive_projection_step(original, views[:, 0], batch, options.temperature),
+        # Projections of the distinct images of a step, cosines, and the gradients of both.
+        steps * (8 * distinct * width**2 + 6 * cosines * width),
+        bytes=steps * original.element_size() * 2 * (distinct * width + cosines),
+        dtype="tf32" if device.type == "cuda" else "float32",
+        naive_parts=steps,
+        note="The naive epoch projects every image anew for each anchor, in float32; one step was "
+        "timed and multiplied.",
+    )
+
+
+def naive_projection_step(
+    original: Tensor, views: Tensor, sets: Tensor, temperature: float
+) -> Tensor:
+    """The loss of the sets (b, r) and its gradient, every image projected for each of its sets."""
+    matrix = torch.zeros(original.shape[1], original.shape[1], device=original.device)
+    matrix.requires_grad_()
+    first, second = (
+        normalize(rows[sets] @ matrix.mT + rows[sets], dim=-1) for rows in (views, original)
+    )
+    loss = contrastive_loss(first @ second.mT, temperature=temperature)
+    return torch.autograd.grad(loss, matrix)[0]
