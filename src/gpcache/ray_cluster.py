@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from gpcache.errors import DataError, GPCacheError
+from gpcache.errors import GPCacheError
 from gpcache.extras import require
 
 ADDRESS = "RAY_ADDRESS"
@@ -24,31 +26,38 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
     What this call started or joined is left again at the end; a connection that was there before
     is used and stays.
     """
+    address = os.environ.get(ADDRESS, "")
+    _settle(address)
     ray = require("ray", "ray", purpose="Running on Ray")
     if ray.is_initialized():
         yield ray
         return
-    address = os.environ.get(ADDRESS, "")
-    if address:
-        _join(ray, address)
-    else:
-        _start(ray, cpus)
+    own = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    try:
+        _knock(address)
+        ray.init(
+            **({"address": address} if address else own),
+            logging_level=logging.CRITICAL,
+            log_to_driver=False,
+        )
+    except Exception as error:  # of many kinds, from a wrong address to a full disk
+        raise GPCacheError(_sentence(error, address)) from None
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _join(ray: ModuleType, address: str) -> None:
-    try:
-        _knock(address)
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"No Ray cluster could be joined at {ADDRESS}={address!r} ({reason}): mend the "
-            f"address, or unset {ADDRESS} to compute on this machine."
-        ) from None
+def _settle(address: str) -> None:
+    """What Ray and the processes that it starts read from the environment."""
+    # Nothing that runs here reports to anybody, or prints what it recovers from.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    if not address and "ray" not in sys.modules:
+        # A local cluster listens on every network, and whoever reaches it can run programs in it:
+        # it asks for a token that only its own processes have. Ray reads this when it is imported.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _knock(address: str) -> None:
@@ -58,17 +67,11 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
 
 
-def _start(ray: ModuleType, cpus: int | None) -> None:
-    # Read by the processes of the cluster: nothing that runs here reports to anybody.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise GPCacheError(f"Ray could not be started on this machine: {reason}") from None
+def _sentence(error: Exception, address: str) -> str:
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if not address:
+        return f"Ray could not be started on this machine: {reason}."
+    return (
+        f"No Ray cluster could be joined at {ADDRESS}={address!r} ({reason}): mend the address, or "
+        f"unset {ADDRESS} to compute on this machine."
+    )

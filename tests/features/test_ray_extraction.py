@@ -249,7 +249,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(folder, tmp_path):
         check=False,
     )
     assert result.returncode == 2
-    assert "Ray does not answer at RAY_ADDRESS=127.0.0.1:1: " in result.stderr
+    assert "No Ray cluster could be joined at RAY_ADDRESS='127.0.0.1:1'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

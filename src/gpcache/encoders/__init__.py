@@ -9,7 +9,7 @@ import torch
 from gpcache.encoders.base import Encoder, TokenText
 from gpcache.errors import EncoderError
 
-__all__ = ["Encoder", "TokenText", "load_encoder"]
+__all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
 
 
 def load_encoder(name: str, *, device: str | torch.device = "auto") -> Encoder:
@@ -40,3 +40,15 @@ def load_encoder(name: str, *, device: str | torch.device = "auto") -> Encoder:
         f"There is no encoder {name!r}: use {known}, 'open_clip:MODEL/WEIGHTS', 'hf:MODEL' or a "
         "folder with a model."
     )
+
+
+def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
+    """The encoder that another machine of a cluster goes by; one that differs is an error."""
+    found = load_encoder(name, device=device)
+    if found.fingerprint != fingerprint:
+        raise EncoderError(
+            f"The encoder {name!r} is another one on the Ray cluster (fingerprint "
+            f"{found.fingerprint[:12]}, here {fingerprint[:12]}): install the same packages and "
+            "weights there."
+        )
+    return found

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.errors import DataError, EncoderError, GPCacheError, ImageRefusedError
+from gpcache.errors import DataError, GPCacheError, ImageRefusedError
 from gpcache.extras import require
 from gpcache.features.stream import Encoded, images_at_once, vectors
 from gpcache.files import sha256
@@ -30,6 +28,7 @@ from gpcache.images.decode import read_file
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared
+from gpcache.ray_cluster import connected
 
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 # What one dataset of Ray holds at most: the actors load their encoder anew for the next.
 WINDOW_ROWS = 2**18
 WINDOW_BYTES = 2**29
-CONNECT_SECONDS = 10.0
 HASH = "S32"
 
 Row = dict[str, Any]
@@ -61,11 +59,11 @@ def encoded_on_ray(
     """
     if workers is not None and workers < 1:
         raise DataError(f"workers must be 1 or more, got {workers!r}.")
-    ray = require("ray", "ray", purpose="engine='ray'")
-    require("ray.data", "ray", purpose="engine='ray'")
     size = images_at_once(encoder, views, batch_size)
     seen = set(known or ())
-    with _cluster(ray):
+    with connected() as ray:
+        require("ray.data", "ray", purpose="engine='ray'")
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         shared = ray.put(_sorted_hashes(seen))
         for window in _windows(source.records):
             for row in _rows(ray, window, encoder, views, shared, size, workers):
@@ -79,42 +77,6 @@ def encoded_on_ray(
                     kept = (-1, encoder.dim) if views and not views.average else (encoder.dim,)
                     features = np.frombuffer(vector, dtype=np.float32).reshape(kept)
                     yield Encoded(record, key, features, tuple(row["notes"]))
-
-
-@contextmanager
-def _cluster(ray: Any) -> Iterator[None]:
-    """The cluster that this process has joined, the one at RAY_ADDRESS, or a local one."""
-    if ray.is_initialized():
-        yield
-        return
-    # Ray's only switches for these: it would report home, and print what it recovers from.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
-    address = os.environ.get("RAY_ADDRESS")
-    if not address:
-        options |= {"address": "local", "include_dashboard": False}
-    try:
-        _ask(address or "")
-        ray.init(**options)
-    except Exception as error:  # of many kinds, from a wrong address to a full disk
-        where = f"answer at RAY_ADDRESS={address}" if address else "start on this machine"
-        raise GPCacheError(f"Ray does not {where}: {_reason(error)}.") from None
-    logger = logging.getLogger("ray.data")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        ray.shutdown()
-
-
-def _ask(address: str) -> None:
-    """Connect to a host and port, if that is what the address is: Ray itself waits for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def _windows(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -261,16 +223,9 @@ class _Encode:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        from gpcache.encoders import load_encoder
+        from gpcache.encoders import load_same_encoder
 
-        found = load_encoder(self._name, device=self._device)
-        if found.fingerprint != self._fingerprint:
-            raise EncoderError(
-                f"The encoder {self._name!r} is another one on the Ray cluster (fingerprint "
-                f"{found.fingerprint[:12]}, here {self._fingerprint[:12]}): install the same "
-                "packages and weights there."
-            )
-        return found
+        return load_same_encoder(self._name, device=self._device, fingerprint=self._fingerprint)
 
     def __call__(self, table: Any) -> Any:
         """Take a block that `_Decode` gave."""

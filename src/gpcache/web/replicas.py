@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpcache.encoders import Encoder, load_encoder
-from gpcache.errors import EncoderError, GPCacheError, ImageRefusedError
+from gpcache.encoders import Encoder, load_same_encoder
+from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.extras import require
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.web.batching import (
@@ -73,12 +73,7 @@ class Replica:
 
     def __init__(self, name: str, fingerprint: str, device: str, views: int, workers: int) -> None:
         serve = require("ray.serve", "ray", purpose="A replica")
-        self._encoder = load_encoder(name, device=device)
-        if self._encoder.fingerprint != fingerprint:
-            raise EncoderError(
-                f"The encoder {name!r} has the fingerprint {self._encoder.fingerprint[:12]} on a "
-                f"machine of the Ray cluster, here {fingerprint[:12]}: install the same there."
-            )
+        self._encoder = load_same_encoder(name, device=device, fingerprint=fingerprint)
         self._decoders = Decoders(self._encoder.preprocess, views=views, workers=workers)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._batched = serve.batch(
