@@ -145,7 +145,6 @@ class Bench:
         sizes = self._sizes
         step = Step(self._rows(sizes.step), sizes.batch, GROUPS)
         self._measure(step_tasks(step, limit=sizes.limits.get("step")))
-        self.result["errors"] = step.errors()
         self.result["spent"][f"an exact step of GPCache-F, {step.rows.size}"] = step.spent()
         if sizes.epochs:
             limit = sizes.limits.get("epochs")

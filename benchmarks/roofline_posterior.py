@@ -61,7 +61,8 @@ class Rows:
         """The dtype by name."""
         return str(self.dtype).removeprefix("torch.")
 
-    def _drawn(self, rows: int, seed: int) -> Tensor:
+    def drawn(self, rows: int, seed: int) -> Tensor:
+        """Standard normal rows."""
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(rows, self.width, generator=generator)
         return drawn.to(self.device, self.dtype)
@@ -74,12 +75,12 @@ class Rows:
     @cached_property
     def text(self) -> Tensor:
         """The class centres (c, d), as a text encoder would know them."""
-        return unit_rows(self._drawn(self.classes, 0))
+        return unit_rows(self.drawn(self.classes, 0))
 
     @cached_property
     def keys(self) -> Tensor:
         """The shots (n, d)."""
-        return unit_rows(self.text[self.labels] * self.width**0.5 + SPREAD * self._drawn(self.n, 1))
+        return unit_rows(self.text[self.labels] * self.width**0.5 + SPREAD * self.drawn(self.n, 1))
 
     @cached_property
     def values(self) -> Tensor:
@@ -89,7 +90,7 @@ class Rows:
     def queries(self, count: int) -> Tensor:
         """Other rows (m, d) of the same classes."""
         labels = torch.arange(count, device=self.device) % self.classes
-        return unit_rows(self.text[labels] * self.width**0.5 + SPREAD * self._drawn(count, 2))
+        return unit_rows(self.text[labels] * self.width**0.5 + SPREAD * self.drawn(count, 2))
 
     def posterior(self) -> ExactPrecision:
         """The exact posterior of all rows, nothing computed yet."""

@@ -287,7 +287,7 @@ def test_both_engines_make_the_same_of_a_photo(engine, encoder, photo):
 
 @pytest.mark.usefixtures("ray", "encoder")
 def test_a_replica_with_another_encoder_does_not_start():
-    with pytest.raises(EncoderError, match="install the same there"):
+    with pytest.raises(EncoderError, match="install the same packages"):
         Replica("lite", "0" * 64, "cpu", 0, 1)
 
 
