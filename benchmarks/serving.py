@@ -60,10 +60,13 @@ def photo(seed: int) -> bytes:
 class Server:
     """`gpcache serve` as a process of its own, with three classes of five photos."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         command = [sys.executable, "-m", "gpcache", "serve", "--port", "0", "--workspace"]
         self._process = subprocess.Popen(
-            [*command, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, str(folder), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._process.stdout is not None
         address, _, self.token = self._process.stdout.readline().strip().partition("/?token=")

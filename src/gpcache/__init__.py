@@ -34,6 +34,7 @@ __all__ = [
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
+    "GroupedCache",
     "ImageClassifier",
     "ImageRefusedError",
     "LPPlusPlusClassifier",
@@ -69,6 +70,7 @@ _LAZY = {
     "GDAClassifier": "gpcache.methods",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
+    "GroupedCache": "gpcache.scale",
     "ImageClassifier": "gpcache.classifier",
     "LPPlusPlusClassifier": "gpcache.methods",
     "LinearProbeClassifier": "gpcache.methods",
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
         ZeroShotClassifier,
     )
     from gpcache.prompts import Prompts, text_weights
+    from gpcache.scale import GroupedCache
 else:
     # Hidden from type checkers, which would otherwise accept any misspelt name.
     def __getattr__(name: str) -> object:

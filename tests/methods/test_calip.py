@@ -261,3 +261,14 @@ class WithoutPlaces(Encoder):
 def test_an_encoder_without_places_is_refused(tools):
     with tools.one_sentence(EncoderError, "'colour' gives no spatial features"):
         image_and_places(WithoutPlaces("cpu"), [np.ones((9, 9, 3), dtype=np.uint8)])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gpu_and_cpu_agree(problem):
+    cpu, gpu = (
+        CALIPClassifier(text_prior=problem.prior, device=device, dtype="float64")
+        .fit(problem.X, problem.y)
+        .predict_proba(problem.queries)
+        for device in ("cpu", "cuda")
+    )
+    np.testing.assert_allclose(gpu, cpu, atol=1e-4)

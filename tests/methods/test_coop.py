@@ -330,3 +330,16 @@ def test_an_encoder_without_tokens_is_refused(problem, encoder, tools):
     closed.__dict__ = encoder.__dict__
     with tools.one_sentence(EncoderError, "no access to the tokens of a text"):
         model_of(problem, closed).fit(problem.X, problem.y)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gpu_and_cpu_agree(problem, folder):
+    from gpcache.encoders.hugging_face import HuggingFaceEncoder
+
+    found = []
+    for device in ("cpu", "cuda"):
+        through = HuggingFaceEncoder(folder, device=device)
+        through._model.double()
+        model = model_of(problem, through, device=device).fit(problem.X, problem.y)
+        found.append(model.predict_proba(problem.X))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-4)

@@ -178,3 +178,12 @@ def test_mistakes_are_one_sentence(problem):
         fitted(problem, prompt_vectors=problem.vectors | {"ash": np.eye(12)[:2] * [[1], [0]]})
     with pytest.raises(DataError, match="strength of TIMOClassifier must be"):
         fitted(problem, strength=-1.0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gpu_and_cpu_agree(problem):
+    cpu, gpu = (
+        fitted(problem, alpha="auto", device=device, dtype="float64").predict_proba(problem.Q)
+        for device in ("cpu", "cuda")
+    )
+    np.testing.assert_allclose(gpu, cpu, atol=1e-4)
