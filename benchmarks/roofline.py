@@ -30,6 +30,7 @@ from roofline_posterior import (
     leave_one_out_tasks,
     prediction_tasks,
     update_tasks,
+    variance_tasks,
 )
 from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
 from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
@@ -46,6 +47,7 @@ class Sizes:
     search: int
     prediction: tuple[int, ...]
     queries: tuple[int, ...]
+    variance: int
     head: int
     step: int
     batch: int
@@ -64,6 +66,7 @@ SIZES = {
         search=800,
         prediction=(160, 1600, 16000),
         queries=(1, 256),
+        variance=6400,
         head=1600,
         step=1024,
         batch=128,
@@ -80,6 +83,7 @@ SIZES = {
         search=16000,
         prediction=(160, 1600, 16000),
         queries=(1, 256, 50_000),
+        variance=16000,
         head=1600,
         step=16000,
         batch=256,
@@ -95,6 +99,7 @@ SIZES = {
         search=160,
         prediction=(160,),
         queries=(1, 16),
+        variance=4096,
         head=160,
         step=1024,
         batch=32,
@@ -138,6 +143,7 @@ class Bench:
         for n in sizes.prediction:
             limit = sizes.limits.get("queries") if n == max(sizes.prediction) else None
             self._measure(prediction_tasks(self._rows(n), sizes.queries, limit=limit))
+        self._measure(variance_tasks(self._rows(sizes.variance), 256))
         self._measure(head_tasks(self._rows(sizes.head), limit=sizes.limits.get("head")))
 
     def training(self) -> None:

@@ -139,6 +139,32 @@ def naive_posterior(rows: Rows, queries: Tensor, inverse: Tensor) -> Tensor:
     return torch.cat(found)
 
 
+def variance_tasks(rows: Rows, count: int) -> Iterator[Task]:
+    """The variance alone, by leading directions, at β = noise = 1 where the default walk starts."""
+    n, d = rows.n, rows.width
+    posterior = ExactPrecision(None, rows.keys, rows.values, beta=1.0, noise=1.0)
+    queries = rows.queries(count)
+    exact = posterior.variance(queries)
+    posterior.variance(queries[:1], quick=True)  # the directions are found on first use
+    quick = posterior._quick
+    assert quick is not None
+    rank = quick.basis.shape[1]
+    error = float(((posterior.variance(queries, quick=True) - exact) / exact).abs().max())
+    yield Task(
+        "variance within 1 %",
+        f"{rows.size}; {count:,} queries, {rank:,} directions",
+        lambda: posterior.variance(queries, quick=True),
+        lambda: posterior.variance(queries),
+        # Kernel rows, and their coordinates.
+        count * (2 * n * d + 2 * n * rank),
+        bytes=rows.number_bytes * (n * d + n * rank + count * d),
+        dtype=rows.precision,
+        note="The naive variance is the library's exact one, a triangular solve a query. The "
+        f"quick one is off by {error:.1e} of it at most; to find its directions, once, is not "
+        "counted.",
+    )
+
+
 def head_tasks(rows: Rows, *, limit: float | None) -> Iterator[Task]:
     """What happens to one image after the encoder: `predict_proba` of a default fit."""
     n, c, d = rows.n, rows.classes, rows.width

@@ -1,7 +1,7 @@
 """Beyond one process: extraction, serving and a million keys on Ray, on one page.
 
-`python benchmarks/scale.py [PHOTOS]` takes about seven minutes. PHOTOS is a folder of photos; without
-it drawings are made. The million keys have a command of their own, `benchmarks/million_keys.py`.
+`python benchmarks/scale.py [PHOTOS]` takes about seven minutes. PHOTOS is a folder of photos;
+without it drawings are made. The million keys have a command of their own, in `million_keys.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from serving import photo
 DRAWINGS = 1_000
 
 ABOUT = """
-What one machine can do, beside the naive ways and the limit of the machine: [on a CPU](roofline.md),
-[on a GPU](roofline-gpu.md) (`make bench`, `make bench-gpu`), [how time and memory
-grow](growth.md) (`python benchmarks/growth.py`). Here follows what Ray adds, measured where client,
-server and workers share one machine: it shows what Ray costs and that nothing is lost, not what more
-machines would bring.
+What one machine can do, beside the naive ways and its limit: [on a CPU](roofline.md), [on a
+GPU](roofline-gpu.md) (`make bench`, `make bench-gpu`), [how time and memory grow](growth.md)
+(`python benchmarks/growth.py`). Here follows what Ray adds, measured where client, server and
+workers share one machine: it shows what Ray costs and that nothing is lost, not what more machines
+would bring.
 """
 MILLION = """
 ## A million keys
