@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpcache.errors import (
     DataError,
+    DiskFullError,
     EncoderError,
     GPCacheError,
     ImageRefusedError,
@@ -28,6 +29,7 @@ __all__ = [
     "CLIPAdapterClassifier",
     "CoOpClassifier",
     "DataError",
+    "DiskFullError",
     "EncoderError",
     "FeatureStore",
     "GDAClassifier",

@@ -14,6 +14,8 @@ def test_every_public_method_has_a_name():
         for value in (getattr(gpcache, name) for name in gpcache.__all__)
         if isinstance(value, type) and issubclass(value, FeatureClassifier)
     }
+    # GPCache in groups, for more keys than the others can hold: no method of its own.
+    public -= {gpcache.GroupedCache}
     assert {method.constructor for method in registry().values()} == public
 
 
