@@ -16,6 +16,7 @@ from gpcache.benchmark.rendering import write_figures
 from gpcache.benchmark.results import read_rows
 from gpcache.benchmark.runner import run
 from gpcache.benchmark.spec import read_spec
+from gpcache.benchmark.tables import tables_of
 from gpcache.report.drawing import to_file
 from gpcache.similarity import SimilarityProjection
 
@@ -82,6 +83,24 @@ def test_curves_effects_and_ranks_are_drawn_from_the_rows(results):
     ]  # fmt: skip
     assert line.get_ydata() == pytest.approx(expected)
     assert effect.axes[0].get_xlabel() == "σ², noise variance"
+
+
+def test_the_mean_is_of_data_sets_that_have_all_numbers_of_shots(results):
+    spec, rows, _ = results
+    less = [row for row in rows if (row["dataset"], row["shots"]) != ("third", 2)]
+    figure = curves_figure(boards_of(spec, less), spec.methods)
+    assert figure.axes[0].get_title() == "mean of 2"
+    drawn = {line.get_label(): line for line in figure.axes[0].containers}["Tip"].lines[0]
+    expected = [
+        100 * np.mean([row["accuracy"] for row in rows if row["dataset"] != "third"
+                       and row["label"] == "Tip" and row["shots"] == shots])
+        for shots in (2, 4)
+    ]  # fmt: skip
+    assert drawn.get_ydata() == pytest.approx(expected)
+    by_shots = next(t for t in tables_of(spec, less) if "mean by shots" in t.title)
+    assert by_shots.notes[0] == "Mean accuracy in % over toy, other."
+    tip = next(row for row in by_shots.rows if row[0] == "Tip")
+    assert [float(cell.split(" ")[0]) for cell in tip[1:]] == pytest.approx(expected, abs=0.005)
 
 
 def test_files_are_pictures_and_the_same_each_time(results, tmp_path):

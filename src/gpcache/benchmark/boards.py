@@ -64,10 +64,11 @@ class Board:
         rows = self.cells.get((line, column), {}).values()
         return [scale * row[name] for row in rows if row.get(name) is not None]
 
-    def means(self, line: str) -> list[float]:
-        """The mean accuracy over all columns, seed by seed where each has the same ones."""
-        found = [self.cells.get((line, column), {}) for column in self.columns]
-        if not all(found):
+    def means(self, line: str, columns: Sequence[str] | None = None) -> list[float]:
+        """The mean accuracy over all columns, or some, seed by seed where each has the same."""
+        chosen = self.columns if columns is None else columns
+        found = [self.cells.get((line, column), {}) for column in chosen]
+        if not found or not all(found):
             return []
         seeds = list(found[0])
         if all(list(rows) == seeds for rows in found):
@@ -106,6 +107,11 @@ class Board:
             return {}, 0
         ranks = mean_ranks(np.array(scores).T).tolist()
         return dict(zip(self.lines, ranks, strict=True)), len(scores)
+
+
+def shared_columns(boards: Sequence[Board]) -> list[str]:
+    """The data sets that every board has: means over others would not compare."""
+    return [column for column in boards[0].columns if all(column in b.columns for b in boards)]
 
 
 def boards_of(spec: Spec, rows: Iterable[Row]) -> list[Board]:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpcache.benchmark.boards import SEED, Board, boards_of, rows_of, slug, title_of, trains
+from gpcache.benchmark.boards import (
+    SEED,
+    Board,
+    boards_of,
+    rows_of,
+    shared_columns,
+    slug,
+    title_of,
+    trains,
+)
 from gpcache.benchmark.results import Row
 from gpcache.benchmark.significance import alike, critical_difference, mean_and_deviation
 from gpcache.benchmark.spec import MethodSpec, Spec
@@ -50,9 +59,13 @@ def figures_of(spec: Spec, rows: Iterable[Row]) -> Iterator[tuple[str, Figure]]:
 
 
 def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figure:
-    """Accuracy over shots, one panel a data set, and the mean first; bars are draws' deviation."""
+    """Accuracy over shots, one panel a data set; bars are draws' deviation.
+
+    First the mean of the data sets that have all numbers of shots.
+    """
     columns = list(dict.fromkeys(column for board in boards for column in board.columns))
-    panels = ["mean", *columns] if len(columns) > 1 else columns
+    shared = shared_columns(boards)
+    panels = ["mean", *columns] if len(shared) > 1 else columns
     across = min(_MOST_ACROSS, len(panels))
     down = -(-len(panels) // across)
     scale = 1.7 if len(panels) == 1 else 1
@@ -62,13 +75,13 @@ def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figur
     axes = list(figure.subplots(down, across, squeeze=False).ravel())
     for column, (place, panel) in enumerate(zip(axes, panels, strict=False)):
         dress(place, x="shots", y="" if column % across else "accuracy, %")
-        title = f"mean of {len(columns)}" if panel == "mean" else drawable(title_of(panel))
+        title = f"mean of {len(shared)}" if panel == "mean" else drawable(title_of(panel))
         place.set_title(title, color=INK, fontsize=FONT_SIZE)
         for number, line in enumerate(lines):
             points = [
                 (board.shots, *mean_and_deviation(values))
                 for board in boards
-                if (values := _values(board, line.label, panel))
+                if (values := _values(board, line.label, panel, shared))
             ]
             if points:
                 _curve(place, points, number, drawable(line.label, 32))
@@ -152,8 +165,8 @@ def _curve(axes: Axes, points: Sequence[tuple[int, float, float]], number: int, 
     )  # fmt: skip
 
 
-def _values(board: Board, line: str, panel: str) -> list[float]:
-    return board.means(line) if panel == "mean" else board.values(line, panel)
+def _values(board: Board, line: str, panel: str, shared: Sequence[str]) -> list[float]:
+    return board.means(line, shared) if panel == "mean" else board.values(line, panel)
 
 
 def _shots_axis(axes: Axes, shots: Sequence[int]) -> None:

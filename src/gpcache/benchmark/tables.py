@@ -11,6 +11,7 @@ from gpcache.benchmark.boards import (
     Board,
     boards_of,
     rows_of,
+    shared_columns,
     shown,
     slug,
     title_of,
@@ -248,15 +249,16 @@ def _summaries(spec: Spec, boards: Sequence[Board], paper: Published | None) -> 
 def _summary(
     spec: Spec, boards: dict[str, Board], paper: Published | None, name: str, heading: str
 ) -> Table:
-    complete = all(set(spec.datasets) <= set(board.columns) for board in boards.values())
+    shared = shared_columns(list(boards.values()))
+    complete = set(spec.datasets) <= set(shared)
     beside = _Beside(paper if complete else None, complete=False)
     body: list[list[str]] = []
     for line in spec.methods:
-        means = [board.means(line.label) for board in boards.values()]
+        means = [board.means(line.label, shared) for board in boards.values()]
         if any(means):
             body.append([line.label, *map(shown, means)])
             body += beside.rows(line, list(boards), means)
-    sets = ", ".join(title_of(column) for column in next(iter(boards.values())).columns)
+    sets = ", ".join(map(title_of, shared)) or "no data set: none is on every table"
     notes = [f"Mean accuracy in % over {sets}.", *beside.notes()]
     return Table(name, heading, ["method", *boards], body, notes)
 
