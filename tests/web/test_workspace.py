@@ -209,8 +209,12 @@ def test_the_curve_is_a_history(empty, photo, filled):
     state = empty.request("DELETE", "/v1/classes", json={"name": "green"}).json()
     curve = empty.get("/v1/curve").json()
     assert curve[: len(before)] == before
-    # Of one class nothing can be said; the same figure again is no news.
-    assert [point["n"] for point in curve[len(before) :]] == [8, 12, 8]
+    # Of one class nothing can be said; the same figure again is no news, and what the last test in
+    # this workspace left may be the first of these.
+    assert [point["n"] for point in curve[-3:]] == [8, 12, 8]
+    known = len(curve) - len(before) == 2
+    assert known or len(curve) - len(before) == 3
+    assert not known or before[-1] == curve[-3]
     assert curve[-1]["accuracy"] == state["loo"]["accuracy"]
     empty.patch("/v1/examples", json={"ids": [state["photos"][0]["id"]], "keep": True})
     assert empty.get("/v1/curve").json() == curve
