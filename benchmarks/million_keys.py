@@ -342,8 +342,8 @@ def _plan(most: dict[str, Any]) -> Iterator[list[Any]]:
     per_query = most["predict"].processor / 1000
     yield ["what", "arithmetic", "comes to", "figures"]
     yield [
-        "features on disk", f"1e8 × {WIDTH} × 2 bytes (float16)",
-        f"{1e8 * WIDTH * 2 / 1e9:.0f} GB", "arithmetic",
+        "features on disk", f"1e8 × ({WIDTH} × 4 + 32) bytes (float32 and a hash)",
+        f"{1e8 * (WIDTH * 4 + 32) / 1e9:.0f} GB", "arithmetic",
     ]  # fmt: skip
     yield [
         "embed, this machine", f"1e8 / {EXTRACTED} images a second, 2 cores, `lite`",

@@ -79,7 +79,11 @@ def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and theirs."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        try:
+            children = task.read_text().split()
+        except OSError:  # it has just ended
+            continue
+        for child in map(int, children):
             found += [child, *descendants(child)]
     return found
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pages import table
+from ray_extraction import descendants, title
 from serving import CONCURRENCY, Answer, Clients, Server, closed_loop, milliseconds
 
 REPLICAS = 2
@@ -47,17 +48,7 @@ class Killed(NamedTuple):
 
 def replicas(process: int) -> list[int]:
     """The ids of the processes below one that are replicas."""
-    found, waiting = [], [str(process)]
-    while waiting:
-        own = Path("/proc") / waiting.pop()
-        try:
-            if own.joinpath("cmdline").read_bytes().startswith(b"ray::ServeReplica"):
-                found.append(int(own.name))
-            for thread in own.joinpath("task").iterdir():
-                waiting += thread.joinpath("children").read_text().split()
-        except OSError:
-            continue  # it has just ended
-    return found
+    return [pid for pid in descendants(process) if title(pid).startswith("ray::ServeReplica")]
 
 
 async def killed(server: Server) -> Killed:

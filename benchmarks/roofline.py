@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from roofline_images import encoding_tasks, neighbour_tasks
@@ -201,6 +202,17 @@ class Bench:
             place.write_text(json.dumps(self.result, indent=1))
 
 
+def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result of several runs: a later one counts where tasks are the same."""
+    first, *later = results
+    for result in later:
+        again = {(line["name"], line["size"]): line for line in result["lines"]}
+        first["lines"] = [again.get((one["name"], one["size"]), one) for one in first["lines"]]
+        first["spent"] |= result["spent"]
+    first["runs"] = len(results)
+    return first
+
+
 def main() -> None:
     """Measure and write the page, or make the page of a file; see the top of the file."""
     groups = ["fit", "prediction", "training", "leave_one_out", "similarity", "neighbours"]
@@ -209,10 +221,13 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--from", dest="file", type=Path, help="a roofline.json")
+    parser.add_argument(
+        "--from", dest="files", nargs="+", type=Path, metavar="FILE",
+        help="results of earlier runs; lines of a later file replace those of the same task",
+    )  # fmt: skip
     asked = parser.parse_args()
-    if asked.file:
-        write_results(json.loads(asked.file.read_text()))
+    if asked.files:
+        write_results(joined([json.loads(file.read_text()) for file in asked.files]))
         return
     device = resolve_device(asked.device)
     bench = Bench(SIZES["small" if asked.small else device.type], device)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gpcache.encoders import load_encoder
+from gpcache.encoders import load_encoder, loadable_name
 from gpcache.encoders.hugging_face import HuggingFaceEncoder
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.encoders.open_clip import OpenCLIPEncoder
@@ -275,7 +275,7 @@ def test_ray_is_imported_only_when_asked_for_and_torch_only_to_encode():
 def test_an_encoder_is_known_by_the_name_it_is_loaded_by(family, name, loadable):
     encoder = family.__new__(family)  # its weights have no part in its name
     encoder.name = name
-    assert ray_stream._loadable_name(encoder) == loadable
+    assert loadable_name(encoder) == loadable
 
 
 def test_a_folder_is_known_from_any_working_directory(tmp_path, monkeypatch):
@@ -283,7 +283,7 @@ def test_a_folder_is_known_from_any_working_directory(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     encoder.name = "model"
     monkeypatch.chdir(tmp_path)
-    assert ray_stream._loadable_name(encoder) == f"open_clip:{tmp_path / 'model'}"
+    assert loadable_name(encoder) == f"open_clip:{tmp_path / 'model'}"
 
 
 hashes = st.sets(

@@ -9,7 +9,7 @@ import torch
 from gpcache.encoders.base import Encoder, TokenText
 from gpcache.errors import EncoderError
 
-__all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
+__all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder", "loadable_name"]
 
 
 def load_encoder(name: str, *, device: str | torch.device = "auto") -> Encoder:
@@ -52,3 +52,17 @@ def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
             "weights there."
         )
     return found
+
+
+def loadable_name(encoder: Encoder) -> str:
+    """What `load_encoder` calls the encoder, in any working directory."""
+    from gpcache.encoders.hugging_face import HuggingFaceEncoder
+    from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
+
+    name, place = encoder.name, Path(encoder.name)
+    if isinstance(encoder, HuggingFaceEncoder):
+        return f"hf:{place.absolute() if place.exists() else name}"
+    if isinstance(encoder, OpenCLIPEncoder) and name not in PAPER_MODELS:
+        known = place.absolute() if place.exists() else name.replace(":", "/", 1)
+        return f"open_clip:{known}"
+    return name

@@ -124,6 +124,8 @@ def _dataset(
     workers: int | None,
 ) -> Any:
     """The images of a window in blocks of `size`, each decoded and then encoded as a batch."""
+    from gpcache.encoders import loadable_name
+
     resources = ray.cluster_resources()
     cpus, gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
     on_gpu = encoder.device.type == "cuda"
@@ -150,7 +152,7 @@ def _dataset(
         batch_size=size,
         batch_format="pyarrow",
         fn_constructor_args=(
-            _loadable_name(encoder),
+            loadable_name(encoder),
             encoder.device.type,
             encoder.fingerprint,
             views,
@@ -266,20 +268,6 @@ def _contains(hashes: NDArray[np.bytes_], image_hash: str) -> bool:
     code = np.array([bytes.fromhex(image_hash)], dtype=HASH)
     first, behind = (np.searchsorted(hashes, code, side)[0] for side in ("left", "right"))
     return bool(first < behind)
-
-
-def _loadable_name(encoder: Encoder) -> str:
-    """What `load_encoder` calls the encoder, in any working directory."""
-    from gpcache.encoders.hugging_face import HuggingFaceEncoder
-    from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
-
-    name, place = encoder.name, Path(encoder.name)
-    if isinstance(encoder, HuggingFaceEncoder):
-        return f"hf:{place.absolute() if place.exists() else name}"
-    if isinstance(encoder, OpenCLIPEncoder) and name not in PAPER_MODELS:
-        known = place.absolute() if place.exists() else name.replace(":", "/", 1)
-        return f"open_clip:{known}"
-    return name
 
 
 def _reason(error: BaseException) -> str:

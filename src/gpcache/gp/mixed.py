@@ -33,10 +33,10 @@ def is_large(rows: Tensor) -> bool:
 
 
 @contextmanager
-def tensor_cores(wanted: bool = True) -> Iterator[None]:
+def tensor_cores() -> Iterator[None]:
     """Products of float32 matrices in TF32, on devices that know it."""
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = wanted or before
+    torch.backends.cuda.matmul.allow_tf32 = True
     try:
         yield
     finally:
