@@ -104,6 +104,19 @@ class HeldOut(NamedTuple):
         weights = {"alpha": choice.alpha, "eta": choice.eta, "gain": choice.gain}
         return fuse(self.zero_shot, self.mean, self.variance, **weights)
 
+    @classmethod
+    def together(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """One of the rows of several, one after the other."""
+
+        def joined(of: Sequence[Tensor | None]) -> Tensor | None:
+            found = [one for one in of if one is not None]
+            return torch.cat(found) if found else None
+
+        means, variances, texts, labels, likelihoods = zip(*parts, strict=True)
+        return cls(
+            torch.cat(means), joined(variances), joined(texts), torch.cat(labels), sum(likelihoods)
+        )
+
     def rows(self, kept: Tensor) -> HeldOut:
         """The same of some rows alone."""
         variance = None if self.variance is None else self.variance[kept]

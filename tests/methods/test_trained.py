@@ -14,6 +14,8 @@ from gpcache import (
     TipAdapterFClassifier,
 )
 from gpcache.methods import restore, state_of
+from gpcache.methods.tip_adapter import START_ALPHA, START_BETA
+from gpcache.probability import fit_temperature
 
 ALPHA, BETA, NOISE, GAIN = 3.0, 2.5, 0.2, 0.8
 TIP = {"alpha": ALPHA, "beta": BETA, "gain": GAIN}
@@ -193,6 +195,53 @@ def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
         assert getattr(moved, name) == getattr(free, name), name
     assert free.loo_.protocol == "leave-one-out"
     assert "folds" in moved.loo_.protocol
+
+
+def test_tip_adapter_f_trains_at_its_own_first_numbers_and_weighs_the_cache_afterwards(tools):
+    """The kernel that suits untrained shots would leave its keys nothing to learn."""
+    problem = tools.make_problem(shots=(4, 5, 4, 6, 3))
+    options = {"text_prior": problem.prior, "epochs": 3, "stopping": "last", **tools.float64}
+    model = TipAdapterFClassifier(**options).fit(problem.X, problem.y)
+    given = {"alpha": START_ALPHA, "beta": START_BETA}
+    start = TipAdapterFClassifier(**(options | given)).fit(problem.X, problem.y)
+    assert model.beta_ == START_BETA
+    np.testing.assert_array_equal(model.training_loss_, start.training_loss_)
+    assert model.alpha_ != START_ALPHA
+    counted, labels = model.loo_.counted, model.loo_.labels[model.loo_.counted]
+    text = tools.zero_shot(problem.prior, problem.X[counted])
+    votes = model.loo_.logits[counted] - text
+    below, here, above = (
+        tools.smoothed_nll(text + factor * votes, labels) for factor in (0.9, 1, 1.1)
+    )
+    assert here < below
+    assert here < above
+
+
+@pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
+@pytest.mark.parametrize("criterion", ["nll", "accuracy"])
+def test_each_stop_is_judged_at_its_own_best_numbers(kind, criterion, problem, tools):
+    """A validation set chooses the numbers of every stop before it compares them."""
+    draw = np.random.default_rng(3).normal(size=(3, *problem.X.shape))
+    rows, truth = (problem.X + 0.8 * draw).reshape(-1, 12), np.tile(problem.y, 3)
+    options = {"text_prior": problem.prior, "epochs": 4, "learning_rate": 0.05}
+    options |= {"criterion": criterion, "kernel_space": "raw"} | tools.float64
+    model = kind(**options).fit(problem.X, problem.y, validation=(rows, truth))
+    labels = np.searchsorted(model.classes_, truth)
+
+    def loss(one):
+        logits = one.logits(rows)
+        temperature = fit_temperature(torch.tensor(logits), torch.tensor(labels))
+        return tools.smoothed_nll(logits / float(temperature), labels)
+
+    losses = {}
+    for stop in range(5):
+        # The same schedule, cut short: all numbers searched at that stop alone.
+        one = kind(**options, stopping="last")
+        one._stops = lambda stop=stop: (stop,)
+        losses[stop] = loss(one.fit(problem.X, problem.y, validation=(rows, truth)))
+    assert model.epochs_ == min(losses, key=losses.get)
+    assert loss(model) == pytest.approx(losses[model.epochs_], rel=1e-9)
+    assert len(model.training_loss_) == model.epochs_
 
 
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
@@ -388,7 +437,7 @@ def test_a_validation_set_says_when_to_stop(problem, tools):
     labels, asked = np.searchsorted(model.classes_, problem.y), torch.tensor(tools.unit(near))
     losses = {}
     for stop in (0, 2, 4, 6, 8):
-        logits = model._trained(model._shots, until=stop).logits(asked).numpy()
+        logits = model._trained(model._shots, until=stop)[0].logits(asked).numpy()
         losses[stop] = min(tools.nll(logits / t, labels) for t in np.geomspace(0.1, 1e3, 400))
     assert max(losses.values()) - min(losses.values()) > 1e-3
     assert losses[model.epochs_] == pytest.approx(min(losses.values()), abs=1e-4)

@@ -31,7 +31,7 @@ from gpcache.methods.selection import SelectionMixin
 from gpcache.methods.shots import Evidence, Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.updates import UpdatesMixin
-from gpcache.search import Auto, Criterion, Defaults, Settings
+from gpcache.search import Auto, Choice, Criterion, Defaults, Settings
 
 Selection = Literal["auto", "loo", "folds", "validation"]
 
@@ -179,9 +179,9 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         precision = self._condition(shots, feature_map(shots.features))
         return CacheModel(feature_map, precision, self._text, self._choice)
 
-    def _condition(self, shots: Shots, keys: Tensor) -> Precision:
+    def _condition(self, shots: Shots, keys: Tensor, choice: Choice | None = None) -> Precision:
         """The posterior of these shots, with keys in the kernel's space, at the chosen numbers."""
-        choice = self._choice
+        choice = self._choice if choice is None else choice
         return self._recipe.precision(
             self._recipe.plan(shots), keys, shots.values, beta=choice.beta, noise=choice.noise
         )

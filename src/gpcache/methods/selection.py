@@ -54,17 +54,13 @@ class SelectionMixin:
         """The model of these shots at the chosen numbers."""
         raise AssertionError("the estimator builds its model")
 
-    def _select(
-        self, settings: Settings, validation: Shots | None, trained: CacheModel | None = None
-    ) -> Evidence | None:
+    def _select(self, settings: Settings, validation: Shots | None) -> Evidence | None:
         """Choose what is "auto" on unseen rows, and return what they said of the choice.
 
-        Where there are none, what is shipped is taken. Of a `trained` model the numbers are chosen
-        with its map, keys and text.
+        Where there are none, what is shipped is taken.
         """
         with_text = self._text is not None
-        if settings.gain == "auto" and not self._text_can_be_judged():
-            settings = replace(settings, gain=1.0)
+        settings = self._judged_by_shots(settings)
         asked = shipped(settings, with_text=with_text)
         all_given = settings.all_given(
             uses_noise=self._recipe.precision.uses_noise, with_text=with_text
@@ -74,12 +70,7 @@ class SelectionMixin:
             return None
         with_variance = settings.eta != 0.0
         if validation is not None:
-            part = Part(self._recipe, self._shots, validation.features, trained=trained)
-            rows = torch.arange(len(validation), device=validation.labels.device)
-            evidence = Evidence(
-                [part], validation, rows, with_variance=with_variance, protocol="validation set"
-            )
-            self._accept(self._search(evidence, settings, shots=np.inf))
+            self._accept(self._search_on(validation, settings))
             return None
         shots = self._shots.per_class
         evidence = self._evidence(with_variance, coarse=True)
@@ -98,9 +89,28 @@ class SelectionMixin:
         evidence.trail = trail
         return evidence
 
-    def _text_can_be_judged(self) -> bool:
-        """Whether the shots may say what the text is worth: they know nothing of other classes."""
-        return self._text is not None and len(torch.unique(self._shots.labels)) == len(self._text)
+    def _search_on(
+        self, validation: Shots, settings: Settings, trained: CacheModel | None = None
+    ) -> list[Choice]:
+        """Settings that were looked at on a validation set, the best first.
+
+        Of a `trained` model they are chosen with its map, keys and text.
+        """
+        part = Part(self._recipe, self._shots, validation.features, trained=trained)
+        if trained is not None:
+            validation = replace(validation, zero_shot=trained.zero_shot(validation.features))
+        rows = torch.arange(len(validation), device=validation.labels.device)
+        evidence = Evidence(
+            [part], validation, rows, with_variance=settings.eta != 0.0, protocol="validation set"
+        )
+        return self._search(evidence, self._judged_by_shots(settings), shots=np.inf)
+
+    def _judged_by_shots(self, settings: Settings) -> Settings:
+        """What held-out rows may choose: not the trust in text, where classes have text alone."""
+        known = 0 if self._text is None else len(self._text)
+        if settings.gain == "auto" and len(torch.unique(self._shots.labels)) != known:
+            return replace(settings, gain=1.0)
+        return settings
 
     def _is_silent(self) -> bool:
         """Whether held-out shots tell nothing: most classes have one, or there is but one class."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from gpcache.probability import (
     fit_temperature,
     smoothed_losses,
 )
-from gpcache.search import Settings
+from gpcache.search import Choice, HeldOut, Settings, weigh
 
 # Training may stop at these shares of its epochs: few, so that chance does not choose.
 STOPS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -37,6 +37,15 @@ FOLDS = 4
 Watch = Callable[[int, CacheModel], None]
 
 
+class _InFolds(NamedTuple):
+    """What held-out rows (k,) were told at each stop, how unlike all others they were, and how."""
+
+    held_out: list[HeldOut]
+    novelty: list[NDArray[np.float64]]
+    rows: Tensor
+    protocol: str
+
+
 class TrainedCacheMixin(CacheClassifier):
     """Start from the training-free model and train it; its numbers are that model's.
 
@@ -44,10 +53,13 @@ class TrainedCacheMixin(CacheClassifier):
     after which epoch to stop, not to train at all included; the temperature and `loo_` come from
     the same folds (for what is reported of a fold, the others say when to stop; the numbers are the
     training-free model's, which has seen all shots). With a validation set the numbers are searched
-    again once training is over. `calibrate=False` saves the folds: the last epoch counts, the
+    again at each of the stops. `calibrate=False` saves the folds: the last epoch counts, the
     temperature is that of the training-free model, and `loo_` is computed when it is asked for.
     """
 
+    #: Whether the weights of text and cache are found anew on held-out folds: they are where
+    #: training does not start at numbers that such rows have chosen.
+    _weighs_anew = False
     #: Whether the precision's own dependence on the keys is differentiated (the paper's *nograd*
     #: says no).
     precision_gradient = True
@@ -101,16 +113,28 @@ class TrainedCacheMixin(CacheClassifier):
 
     # Training.
 
+    def _start(self) -> Choice:
+        """The numbers to train at."""
+        return self._choice
+
     def _build(self, shots: Shots) -> CacheModel:
-        return self._trained(shots, until=self.epochs_)
+        model, self.training_loss_ = self._trained(shots, until=self.epochs_)
+        return self._settled(model, shots)
+
+    def _settled(self, model: CacheModel, shots: Shots) -> CacheModel:
+        """A model of these shots at the chosen numbers: it need not have been trained at them."""
+        if model.choice == self._choice:
+            return model
+        precision = self._condition(shots, model.precision.keys)
+        return replace(model, precision=precision, choice=self._choice)
 
     def _trained(
         self, shots: Shots, *, until: int, watch: Watch | None = None, stops: tuple[int, ...] = ()
-    ) -> CacheModel:
-        """The model after so many epochs; `watch` sees it at each of the stops on the way."""
+    ) -> tuple[CacheModel, list[float]]:
+        """The model after so many epochs, and the loss of each; `watch` sees it at the stops."""
         feature_map = self._recipe.space.fit(shots.features, shots.labels)
         move = self._move(shots, feature_map)
-        plan, choice = self._recipe.plan(shots), self._choice
+        plan, choice = self._recipe.plan(shots), self._start()
         queries, labels, own = _queries(shots)
 
         def model() -> CacheModel:
@@ -157,96 +181,127 @@ class TrainedCacheMixin(CacheClassifier):
             after_epoch=look,
             description=type(self).__name__,
         )
-        if shots is self._shots:
-            self.training_loss_ = history
         for parameter in move.parameters:
             parameter.requires_grad_(False)
-        return model()
+        return model(), history
 
     def _finish(self, validation: Shots | None, evidence: Evidence | None) -> None:
         self.epochs_ = self.epochs
-        chooses = self.stopping == "held_out" and self.epochs > 0
         if validation is not None:
-            if chooses:
-                self.epochs_ = self._stop_on(validation)
-            trained = self._build(self._shots)
-            # The text may have moved, too.
-            self._select(
-                self._settings(),
-                replace(validation, zero_shot=trained.zero_shot(validation.features)),
-                trained,
-            )
-            precision = self._condition(self._shots, trained.precision.keys)
-            self._model = replace(trained, precision=precision, choice=self._choice)
+            self._stop_on(validation)
             self._calibrate(validation, evidence)
             return
-        if self.calibrate and not self._is_silent():
-            logits, rows, protocol, nested = self._in_folds(
-                self._stops() if chooses else (self.epochs,)
-            )
-            self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
-            self._report = self._make_report(logits, rows, protocol, nested)
+        silent = self._is_silent()
+        if self.calibrate and not silent:
+            self._stop_in_folds()
             self._model = self._build(self._shots)
             return
         self._model = self._build(self._shots)
-        if self._is_silent():
+        self._report = self._novelty = None
+        if silent:
             self._accept_calibration(Calibration(slope=self._shipped_slope()))
-            self._report = self._novelty = None
             return
         evidence = evidence or self._evidence(self._choice.eta != 0, coarse=False)
         logits, rows, _ = self._untrained_logits(evidence)
         self._accept_calibration(fit_calibration(logits, self._shots.labels[rows]))
-        self._report = self._novelty = None
 
     # Where to stop.
 
     def _stops(self) -> tuple[int, ...]:
+        if self.stopping == "last":
+            return (self.epochs,)
         return tuple(sorted({round(share * self.epochs) for share in STOPS}))
 
-    def _in_folds(self, stops: tuple[int, ...]) -> tuple[Tensor, Tensor, str, Tensor]:
-        """Held-out logits (k, c) at the best stop, which becomes `epochs_`, rows and protocol.
+    def _stop_on(self, validation: Shots) -> None:
+        """Take the stop that is best on a validation set, its numbers chosen there, too."""
+        settings, shots, labels = self._settings(), self._shots, validation.labels
+        best = torch.inf
 
-        Last come probabilities (k, c) for which the other folds said when to stop.
-        """
+        def watch(epoch: int, model: CacheModel) -> None:
+            nonlocal best
+            seen = self._search_on(validation, settings, model)
+            choice = replace(seen[0], losses=None)
+            # The keys are about to move on.
+            keys = model.precision.keys.clone()
+            precision = self._condition(shots.at_gain(choice.gain), keys, choice)
+            found = replace(model, precision=precision, choice=choice)
+            loss = float(_losses([found.logits(validation.features)], labels).mean())
+            if loss < best:
+                best, self.epochs_, self._model = loss, epoch, found
+                self._accept(seen)
+
+        stops = self._stops()
+        _, history = self._trained(shots, until=stops[-1], watch=watch, stops=stops)
+        self.training_loss_ = history[: self.epochs_]
+
+    def _stop_in_folds(self) -> None:
+        """Take the stop that is best on held-out folds; they say the rest of held-out rows, too."""
+        stops, choice = self._stops(), self._choice
+        place = (choice.beta, choice.noise, choice.gain)
+        seen = self._in_folds(stops)
+        labels, fold = self._shots.labels[seen.rows], self._judged(seen.rows)
+        settings = self._judged_by_shots(self._settings())
+
+        def weighed(held_out: HeldOut) -> Choice:
+            return weigh(held_out, settings, place) if self._weighs_anew else self._choice
+
+        choices = [weighed(one) for one in seen.held_out]
+        logits = [one.logits(choice) for one, choice in zip(seen.held_out, choices, strict=True)]
+        losses = _losses(logits, labels)
+        best = int(losses.mean(1).argmin())
+        self.epochs_ = stops[best]
+        if self._weighs_anew:
+            self._accept([choices[best]])
+        self._novelty = seen.novelty[best]
+        self._accept_calibration(fit_calibration(logits[best], labels))
+
+        def logits_at(stop: int, others: Tensor) -> Tensor:
+            held_out = seen.held_out[stop]
+            return held_out.logits(weighed(held_out.rows(others)))
+
+        chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
+        nested = cross_fitted(logits_at, chosen, fold, labels)
+        self._report = self._make_report(logits[best], seen.rows, seen.protocol, nested)
+
+    def _in_folds(self, stops: tuple[int, ...]) -> _InFolds:
+        """What models that were trained without them say of held-out rows, at each stop."""
         shots, folds = self._shots, self._fold_rows(min(self.n_folds, FOLDS))
-        seen: dict[int, list[Tensor]] = {stop: [] for stop in stops}
+        parts: dict[int, list[HeldOut]] = {stop: [] for stop in stops}
         unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
-            asked = shots.features[held]
 
-            def watch(epoch: int, model: CacheModel, asked: Tensor = asked) -> None:
-                seen[epoch].append(model.logits(asked))
-                unlike[epoch].append(model.posterior(asked).variance.amin(1))
+            def watch(
+                epoch: int, model: CacheModel, mine: Shots = shots[rows], asked: Shots = shots[held]
+            ) -> None:
+                model = self._settled(model, mine)
+                mean, variance = model.posterior(asked.features)
+                spread = model.precision.variance_of_classes(variance)
+                zero_shot = model.zero_shot(asked.features)
+                parts[epoch].append(HeldOut(mean, spread, zero_shot, asked.labels))
+                unlike[epoch].append(variance.amin(1))
 
             self._trained(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
-        logits = {stop: torch.cat(parts) for stop, parts in seen.items()}
-        labels, fold = shots.labels[rows], self._judged(rows)
-        losses = _losses(logits, labels)
-        self.epochs_ = stops[int(losses.mean(1).argmin())]
-        self._novelty = np.full(len(shots), np.nan)
+        return _InFolds(
+            [HeldOut.together(found) for found in parts.values()],
+            [self._novelty_of(torch.cat(found), rows) for found in unlike.values()],
+            rows,
+            folds_protocol(len(folds)),
+        )
+
+    def _novelty_of(self, variance: Tensor, rows: Tensor) -> NDArray[np.float64]:
+        """Of all shots (n,), known for these rows (k,)."""
+        novelty = np.full(len(self._shots), np.nan)
         if self._recipe.precision.uses_noise:
-            found = torch.cat(unlike[self.epochs_])
-            self._novelty[rows.cpu().numpy()] = found.double().cpu().numpy()
-        chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
-        nested = cross_fitted(lambda stop, _: logits[stops[stop]], chosen, fold, labels)
-        return logits[self.epochs_], rows, folds_protocol(len(folds)), nested
-
-    def _stop_on(self, validation: Shots) -> int:
-        """The stop that is best on a validation set."""
-        logits: dict[int, Tensor] = {}
-
-        def watch(epoch: int, model: CacheModel) -> None:
-            logits[epoch] = model.logits(validation.features)
-
-        stops = self._stops()
-        self._trained(self._shots, until=self.epochs, watch=watch, stops=stops)
-        return stops[int(_losses(logits, validation.labels).mean(1).argmin())]
+            novelty[rows.cpu().numpy()] = variance.double().cpu().numpy()
+        return novelty
 
     def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
         if not bool(self._shots.with_company().any()):
             return super()._held_out_logits(evidence)
-        return self._in_folds((self.epochs_,))[:3]
+        seen = self._in_folds((self.epochs_,))
+        self._novelty = seen.novelty[0]
+        return seen.held_out[0].logits(self._choice), seen.rows, seen.protocol
 
     @property
     def held_out_novelty_(self) -> NDArray[np.float64]:
@@ -256,8 +311,7 @@ class TrainedCacheMixin(CacheClassifier):
             if self._is_silent():
                 self._novelty = np.full(len(self._shots), np.nan)
             else:
-                self._in_folds((self.epochs_,))
-        assert self._novelty is not None
+                self._novelty = self._in_folds((self.epochs_,)).novelty[0]
         return self._novelty
 
     # Options.
@@ -302,8 +356,8 @@ def _far(parameter: Tensor, start: Tensor) -> Tensor:
     return (parameter - start).square().sum()
 
 
-def _losses(logits: dict[int, Tensor], labels: Tensor) -> Tensor:
+def _losses(logits: Sequence[Tensor], labels: Tensor) -> Tensor:
     """What each row says of each stop (v, k): its smoothed NLL at the stop's own temperature."""
     return torch.stack(
-        [smoothed_losses(one / fit_temperature(one, labels), labels) for one in logits.values()]
+        [smoothed_losses(one / fit_temperature(one, labels), labels) for one in logits]
     )
