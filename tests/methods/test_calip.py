@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from gpcache import DataError, EncoderError, TextPrior, ZeroShotClassifier
 from gpcache.encoders import load_encoder
 from gpcache.encoders.base import Encoder
+from gpcache.images.preprocess import Preprocess
 from gpcache.methods import calip
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.probability import fit_temperature
@@ -246,7 +247,7 @@ class WithoutPlaces(Encoder):
     """The mean colour of an image."""
 
     name, dim = "colour", 3
-    preprocess = load_encoder("lite", device="cpu").preprocess
+    preprocess = Preprocess()
 
     def _embed_images(self, batch):
         return batch.mean((2, 3))

@@ -124,13 +124,15 @@ class LowRankPrecision(Precision):
 
     def _with_fixed_precision(self, queries: Tensor) -> Posterior:
         """The paper's *nograd*: kernel rows b S⁻¹ Uᵀ move with the keys, P does not."""
-        consistent, _ = posterior_terms(
-            self._core(), self._features(queries), self._features(self.keys).mT
-        )
+        u, core = self._features(self.keys), self._core()
+        consistent, _ = posterior_terms(core, self._features(queries), u.mT)
         cross = self._exact_cross(queries) if self._cross_is_exact else consistent
-        explained = (consistent @ self._u) @ solve(self._m_factor, self._u.mT)
+        u, core = u.detach(), core.detach()
+        factor = cholesky(self.noise * core + u.mT @ u)
+        explained = solve(factor, (consistent @ u).mT).mT @ u.mT
         form = (consistent * (consistent - explained)).sum(-1) / self.noise
-        mean = cross @ ((self._values64 - self._u @ self._solved_core) / self.noise)
+        solved = solve(factor, u.mT @ self._values64)
+        mean = (cross @ self._values64 - (cross @ u) @ solved) / self.noise
         variance = proper(1 - form)[:, None]
         return Posterior(mean.to(self.values), variance.to(self.values))
 
