@@ -131,17 +131,11 @@ class Prompts:
 
 
 def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
-    """One unit vector per class (c, dim): the average of its sentences' unit vectors.
-
-    Each distinct sentence is encoded once.
-    """
-    sentences = [sentence for group in prompts.sentences for sentence in group]
-    row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-    vectors = encoder.encode_texts(list(row_of))
-    rows = np.array([row_of[sentence] for sentence in sentences])
+    """One unit vector per class (c, dim): the average of its sentences' unit vectors."""
+    vectors = _all_vectors(encoder, prompts)
     counts = np.array([len(group) for group in prompts.sentences])
     starts = np.cumsum(counts) - counts
-    sums = np.add.reduceat(vectors[rows], starts, axis=0, dtype=np.float64)
+    sums = np.add.reduceat(vectors, starts, axis=0, dtype=np.float64)
     average = sums / counts[:, None]
     lengths = np.linalg.norm(average, axis=1, keepdims=True)
     if (lengths < NO_DIRECTION).any():
@@ -152,6 +146,22 @@ def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
         )
     weights: NDArray[np.float32] = (average / lengths).astype(np.float32)
     return weights
+
+
+def sentence_vectors(encoder: Encoder, prompts: Prompts) -> dict[str, NDArray[np.float32]]:
+    """The unit vectors (p, dim) of every class's sentences, by the class's name."""
+    counts = [len(group) for group in prompts.sentences]
+    parts = np.split(_all_vectors(encoder, prompts), np.cumsum(counts)[:-1])
+    return dict(zip(prompts.class_names, parts, strict=True))
+
+
+def _all_vectors(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
+    """The unit vectors of all sentences, class after class; each distinct one is encoded once."""
+    sentences = [sentence for group in prompts.sentences for sentence in group]
+    row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
+    rows = np.array([row_of[sentence] for sentence in sentences])
+    vectors: NDArray[np.float32] = encoder.encode_texts(list(row_of))[rows]
+    return vectors
 
 
 def _class_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ class Cell:
         return key_of(
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
+            | {"views": self.takes_views}
             | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
@@ -141,6 +142,12 @@ class Cell:
     def method(self) -> Method:
         """The method in the registry."""
         return find_method(self.line.name)
+
+    @property
+    def takes_views(self) -> bool:
+        """Whether the method learns from every view of a shot, and there are some."""
+        fit = inspect.signature(self.method.constructor.fit)
+        return self.sample.drawn.views is not None and "views" in fit.parameters
 
     @cached_property
     def projection(self) -> tuple[NDArray[Any], str] | None:
@@ -181,15 +188,20 @@ class Cell:
     def rows(self, tests: Sequence[Task]) -> list[Row]:
         """Fit once, and score on each test set."""
         self._check_needs()
-        shots, choosing = self.sample.drawn.shots, self.sample.choosing
+        shots, choosing, views = self.sample.drawn.shots, self.sample.choosing, None
         model = self._model()
         given: dict[str, Any] = {}
+        learns = not ("spatial features" in self.method.needs and choosing is not None)
+        if learns:
+            given |= {"X": self._seen(shots), "y": shots.labels}
         if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
-            given["validation"] = tuple(choosing)
+            given["validation"] = (self._seen(choosing), choosing.labels)
+        if self.takes_views:
+            views = given["views"] = self.sample.drawn.views
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
-            model.fit(shots.features, shots.labels, **given)
+            model.fit(**given)
             seconds = time.perf_counter() - start
         common: Row = {
             "status": DONE,
@@ -199,28 +211,29 @@ class Cell:
             "projection": self.projection and self.projection[1],
             "hyper_parameters": _numbers(model),
             "n_shots": len(shots.labels),
+            "n_views": 0 if views is None else views.shape[1],
             "n_choosing": 0 if choosing is None else len(choosing.labels),
             "seconds": seconds,
             "device": str(getattr(model, "_device", self.device)),
             "notes": self.sample.notes,
             "warnings": sorted({str(warning.message) for warning in caught}),
             "versions": VERSIONS,
-            "validation_accuracy": _accuracy(model, choosing),
+            "validation_accuracy": self._accuracy(model, choosing),
             "held_out_accuracy": self._held_out(model),
         }
         return [
-            {"key": self.key(test), **self.place(test), **common, **_scores(model, test.test)}
+            {"key": self.key(test), **self.place(test), **common, **self._scores(model, test)}
             for test in tests
         ]
 
     def _check_needs(self) -> None:
         """Say what the method lacks on this data, in words that stand under a table."""
         task, needs = self.sample.task, self.method.needs
-        if "spatial features" in needs:
+        if "spatial features" in needs and task.places is None:
             raise NotPossibleError("needs spatial features")
         if "encoder" in needs and task.encoder is None:
             raise NotPossibleError("needs a text encoder")
-        if "prompts" in needs:
+        if "prompts" in needs and task.prompt_vectors is None:
             raise NotPossibleError("needs a vector of every prompt")
         if "text" in needs and task.prior is None:
             raise NotPossibleError("needs text of every class")
@@ -231,6 +244,8 @@ class Cell:
         given = self.options | {"text_prior": self.sample.task.prior, "device": self.device}
         if "encoder" in self.method.needs:
             given["encoder"] = self.sample.task.encoder
+        if "prompts" in self.method.needs and self.sample.task.prompt_vectors is not None:
+            given["prompt_vectors"] = self.sample.task.prompt_vectors()
         if self.projection is not None:
             if "projection" not in known:
                 raise NotPossibleError(f"{self.line.name} takes no projection")
@@ -239,6 +254,40 @@ class Cell:
         preset = getattr(constructor, "paper", None) if self.line.preset == "paper" else None
         model: FeatureClassifier = (preset or constructor)(**given)
         return model
+
+    def _seen(self, rows: Labelled, task: Task | None = None) -> NDArray[Any]:
+        """What the method sees of rows of a task, by default its own."""
+        places = (task or self.sample.task).places
+        if "spatial features" in self.method.needs and places is not None:
+            return places(rows)
+        return rows.features
+
+    def _accuracy(self, model: FeatureClassifier, rows: Labelled | None) -> float | None:
+        if rows is None:
+            return None
+        return float(np.mean(model.predict(self._seen(rows)) == rows.labels))
+
+    def _scores(self, model: FeatureClassifier, task: Task) -> Row:
+        rows = task.test
+        seen = self._seen(rows, task)
+        start = time.perf_counter()
+        probabilities = model.predict_proba(seen)
+        seconds = time.perf_counter() - start
+        unknown = ~np.isin(rows.labels, model.classes_)
+        if unknown.any():
+            raise DataError(
+                f"The test rows have the class {str(rows.labels[unknown][0])!r}, of which the "
+                "model knows neither shots nor text."
+            )
+        labels = np.searchsorted(model.classes_, rows.labels)
+        return {
+            "n_test": len(labels),
+            "accuracy": metrics.accuracy(probabilities, labels),
+            "nll": metrics.nll(probabilities, labels),
+            "ece": metrics.ece(probabilities, labels),
+            "predict_seconds": seconds,
+            "correct": packed(probabilities.argmax(1) == labels),
+        }
 
     def _held_out(self, model: FeatureClassifier) -> float | None:
         """What the shots say of themselves, where that costs no further training."""
@@ -271,31 +320,4 @@ def _numbers(model: FeatureClassifier) -> dict[str, float]:
         for name, value in sorted(vars(model).items())
         if name.endswith("_") and not name.startswith("_") and isinstance(value, int | float)
         if name != "n_features_in_" and np.isfinite(value)
-    }
-
-
-def _accuracy(model: FeatureClassifier, rows: Labelled | None) -> float | None:
-    if rows is None:
-        return None
-    return float(np.mean(model.predict(rows.features) == rows.labels))
-
-
-def _scores(model: FeatureClassifier, test: Labelled) -> Row:
-    start = time.perf_counter()
-    probabilities = model.predict_proba(test.features)
-    seconds = time.perf_counter() - start
-    unknown = ~np.isin(test.labels, model.classes_)
-    if unknown.any():
-        raise DataError(
-            f"The test rows have the class {str(test.labels[unknown][0])!r}, of which the model "
-            "knows neither shots nor text."
-        )
-    labels = np.searchsorted(model.classes_, test.labels)
-    return {
-        "n_test": len(labels),
-        "accuracy": metrics.accuracy(probabilities, labels),
-        "nll": metrics.nll(probabilities, labels),
-        "ece": metrics.ece(probabilities, labels),
-        "predict_seconds": seconds,
-        "correct": packed(probabilities.argmax(1) == labels),
     }

@@ -23,10 +23,16 @@ LEGACY_DATASETS = ("imagenet",)
 
 
 class Labelled(NamedTuple):
-    """Features (n, d) and class names (n,)."""
+    """Features (n, d), class names (n,) and, where there are any, the files of the images (n,)."""
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
+    images: NDArray[Any] | None = None
+
+    def at(self, rows: Any) -> Labelled:
+        """Some of the rows."""
+        images = None if self.images is None else self.images[rows]
+        return Labelled(self.features[rows], self.labels[rows], images)
 
 
 def digest(*parts: Labelled | None) -> str:
@@ -77,4 +83,4 @@ def rows_to_choose_on(
     count = min(shots, SPARE_SHOTS)
     labels = validation.labels.tolist()
     drawn = draw_shots(labels, range(len(labels)), count, seed).indices
-    return Labelled(validation.features[drawn], validation.labels[drawn])
+    return validation.at(drawn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from gpcache.benchmark.datasets import (
     open_features,
 )
 from gpcache.benchmark.datasets.features import FeatureRows
+from gpcache.benchmark.places import stored_places
 from gpcache.benchmark.protocols import Labelled, digest
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ProtocolError
@@ -33,12 +34,27 @@ from gpcache.features.texts import stored_text_weights
 from gpcache.images.augment import Views
 from gpcache.images.records import Record, Source
 from gpcache.methods import TextPrior
+from gpcache.prompts import sentence_vectors
 from gpcache.splits import draw_shots
 
-# A key is the mean of ten views, as Tip-Adapter makes them; whatever is asked about is one.
-KEY_VIEWS = Views(count=10, scale=(0.5, 1.0), seed=0, average=True)
+# A key is the mean of ten views, as Tip-Adapter makes them; whatever is asked about is one. The
+# views are kept apart: methods that train, and GDA, learn from each of them.
+KEY_VIEWS = Views(count=10, scale=(0.5, 1.0), seed=0, average=False)
 Rows = NDArray[np.int64]
 Wanted = Sequence[tuple[int, int]]  # numbers of shots and seeds
+
+
+class Keys(NamedTuple):
+    """Features (n, d) of shots and, of images, the views (n, v, d) that they are the means of."""
+
+    features: NDArray[np.float32]
+    views: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(cls, views: NDArray[np.float32]) -> Keys:
+        """The means of unit views, scaled to length one."""
+        means = views.mean(1)
+        return cls(means / np.linalg.norm(means, axis=1, keepdims=True), views)
 
 
 class Drawn(NamedTuple):
@@ -47,19 +63,29 @@ class Drawn(NamedTuple):
     shots: Labelled
     spare: Labelled | None
     source: str
+    views: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Images to draw from: labels and names (n,), and the features of chosen rows.
 
-    `keys` gives them as shots, `centres` as what is asked about.
+    `keys` gives them as shots, `centres` as what is asked about; `root` is where names of images
+    start.
     """
 
     labels: NDArray[Any]
     names: Sequence[str]
-    keys: Callable[[Rows], NDArray[np.float32]]
+    keys: Callable[[Rows], Keys]
     centres: Callable[[Rows], NDArray[np.float32]]
+    root: Path | None = None
+
+    def labelled(self, rows: Rows, features: NDArray[np.float32]) -> Labelled:
+        """Rows with their labels and files."""
+        images = None
+        if self.root is not None:
+            images = np.array([str(self.root / self.names[row]) for row in rows.tolist()])
+        return Labelled(features, self.labels[rows], images)
 
     def draw(self, shots: int, seed: int) -> tuple[Rows, Rows]:
         """The rows of the shots, and others to choose on where there is no validation set."""
@@ -73,7 +99,8 @@ class Task:
     """A data set through one encoder: text, test rows, validation rows, and where shots come from.
 
     `given` are ready-made draws by their number of shots; others are drawn from the `pool`.
-    `reference` is what the spec calls the data set.
+    `reference` is what the spec calls the data set. Of images, `places` gives what CALIP sees of
+    labelled rows, and `prompt_vectors` the vectors of every sentence about a class.
     """
 
     name: str
@@ -87,6 +114,8 @@ class Task:
     given: dict[int, Labelled]
     pool: Pool | None
     encoder: Encoder | None = None
+    places: Callable[[Labelled], NDArray[Any]] | None = None
+    prompt_vectors: Callable[[], dict[str, NDArray[np.float32]]] | None = None
     notes: tuple[str, ...] = ()
     reference: str = ""
 
@@ -112,8 +141,9 @@ class Task:
         rows, spare = pool.draw(shots, seed)
         others = None
         if self.validation is None and len(spare):
-            others = Labelled(pool.centres(spare), pool.labels[spare])
-        return Drawn(Labelled(pool.keys(rows), pool.labels[rows]), others, f"seed {seed}")
+            others = pool.labelled(spare, pool.centres(spare))
+        keys = pool.keys(rows)
+        return Drawn(pool.labelled(rows, keys.features), others, f"seed {seed}", keys.views)
 
 
 def open_task(
@@ -188,7 +218,7 @@ def _stored(features: FeatureSet, logit_scale: float = 100.0) -> Task:
     pool = None
     if features.pool is not None:
         X, y, identifiers = features.pool
-        pool = Pool(names[y], identifiers, X.__getitem__, X.__getitem__)
+        pool = Pool(names[y], identifiers, lambda rows: Keys(X[rows]), X.__getitem__)
     return Task(
         name=features.name,
         encoder_name="stored features",
@@ -211,24 +241,30 @@ def _encoded(dataset: Dataset, encoder: Encoder | None, cache: Path, wanted: Wan
     names = np.array(dataset.class_names)
     base = cache / f"{encoder.name.replace('/', '-').replace(':', '-')}-{encoder.fingerprint[:12]}"
     centres = _Images(dataset, encoder, base / "centre", None)
-    keys = _Images(dataset, encoder, base / "views", KEY_VIEWS)
+    views = _Images(dataset, encoder, base / "views-apart", KEY_VIEWS)
     train = dataset.train
     labels = names[train.labels]
     pool = Pool(
         labels,
         train.paths,
-        lambda rows: keys.features(train, rows),
+        lambda rows: Keys.of(views.features(train, rows)),
         lambda rows: centres.features(train, rows),
+        dataset.root,
     )
     draws = [pool.draw(shots, seed) for shots, seed in wanted]
-    keys.encode("shots", train, [rows for rows, _ in draws])
+    views.encode("shots", train, [rows for rows, _ in draws])
     if dataset.validation is None and draws:
         centres.encode("spare", train, [spare for _, spare in draws])
 
     def labelled(part: str, split: Split) -> Labelled:
         everything = np.arange(len(split.paths))
         centres.encode(part, split, [everything])
-        return Labelled(centres.features(split, everything), names[split.labels])
+        images = np.array([str(dataset.root / path) for path in split.paths])
+        return Labelled(centres.features(split, everything), names[split.labels], images)
+
+    def places(rows: Labelled) -> NDArray[Any]:
+        assert rows.images is not None
+        return stored_places([Path(file) for file in rows.images], encoder, base / "places")
 
     test = labelled("test", dataset.test)
     validation = None
@@ -247,6 +283,8 @@ def _encoded(dataset: Dataset, encoder: Encoder | None, cache: Path, wanted: Wan
         given={},
         pool=pool,
         encoder=encoder,
+        places=places if encoder.has_spatial else None,
+        prompt_vectors=partial(sentence_vectors, encoder, dataset.prompts),
     )
 
 
@@ -282,5 +320,5 @@ class _Images:
                 self._hash[item.path] = item.hash
 
     def features(self, split: Split, rows: Rows) -> NDArray[np.float32]:
-        """Features (len(rows), d) of rows that were encoded."""
+        """Features (len(rows), d), or (len(rows), v, d), of rows that were encoded."""
         return self.store.vectors([self._hash[split.paths[row]] for row in rows.tolist()])

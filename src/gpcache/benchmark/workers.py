@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -99,7 +99,9 @@ def workers(bench: Bench, jobs: int) -> Iterator[Workers]:
     # A fork would copy threads' locks, and a GPU cannot be used on both sides of one.
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    pool = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(bench, threads))
+    # A copy has no encoder yet: one that is loaded may not travel.
+    given = (replace(bench), threads)
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=given)
     try:
         yield Workers(pool)
     finally:
