@@ -83,6 +83,11 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Unit rows and labels; sets device, width and classes."""
         self._device = resolve_device(self.device)
         self._dtype = resolve_dtype(self.dtype, self._device)
+        array, labels = self._read_labelled(X, y)
+        return self._unit(array, "X"), labels
+
+    def _read_labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows as they are, and labels; sets width and classes: the text's, if there is text."""
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -110,7 +115,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
                     f"X has {array.shape[1]} features but the text vectors have {width}: "
                     "both must come from the same encoder."
                 )
-        return self._unit(array, "X"), labels
+        return array, labels
 
     def _read_queries(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)

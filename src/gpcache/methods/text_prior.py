@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class TextPrior:
             )
         if not names:
             raise DataError("TextPrior needs at least one class name.")
-        repeated = [name for i, name in enumerate(names) if name in names[:i]]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")
         if not np.isfinite(vectors).all():

@@ -9,20 +9,17 @@ the keys stay where they are, and factors are made anew where a variance is aske
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from gpcache.devices import ensure_memory, resolve_device, resolve_dtype
 from gpcache.errors import DataError
-from gpcache.methods.arguments import is_auto, one_of, positive, to_numpy, whole
+from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.model import HeldOutReport
 from gpcache.methods.text_prior import TextPrior
@@ -157,33 +154,8 @@ class GroupedCache(FeatureClassifier):
                 "engine='ray' computes on the CPUs of its cluster: use device='cpu', or "
                 f"engine='local' for device='{self._device}'."
             )
-        if y is None:
-            raise DataError("GroupedCache requires y to be passed, but the target y is None.")
-        array, labels = self._validated(X, to_numpy(y))
-        labels = column_or_1d(labels, warn=True)
-        with warnings.catch_warnings():
-            # One key a class is no sign of regression.
-            warnings.filterwarnings("ignore", message="The number of unique classes is greater")
-            check_classification_targets(labels)
-        self.classes_ = np.unique(labels)
-        if self.text_prior is not None:
-            self._match_text(self.text_prior)
+        array, labels = self._read_labelled(X, y)
         return MappedFile.of(X) or array, self._label_numbers(labels).cpu().numpy()
-
-    def _match_text(self, prior: Any) -> None:
-        if not isinstance(prior, TextPrior):
-            raise DataError(
-                "text_prior must be a TextPrior(class_names, vectors), "
-                f"got a {type(prior).__name__}."
-            )
-        prior.aligned(self.classes_)
-        self.classes_ = prior.classes
-        width = prior.vectors.shape[1]
-        if width != self.n_features_in_:
-            raise DataError(
-                f"X has {self.n_features_in_} features but the text vectors have {width}: "
-                "both must come from the same encoder."
-            )
 
     def _group_count(self, n: int) -> int:
         count = math.ceil(n / KEYS_PER_GROUP) if is_auto(self.n_groups) else int(self.n_groups)
