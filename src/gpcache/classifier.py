@@ -159,10 +159,20 @@ class ImageClassifier:
         return self
 
     def add(self, images: Images) -> Self:
-        """Learn further images, without a refit; new classes are welcome."""
+        """Learn further images, without a refit; new classes are welcome.
+
+        What the class has already is left out, with a notice; what another class has is refused.
+        """
         model = self._cache("add images to")
-        features, examples = self._learnable(any_source(images))
+        noticed, refused = len(self.training.notices), len(self.training.refused)
+        features, examples = self._learnable(any_source(images), self.examples)
+        features, examples = self._without_contradictions(features, examples)
         if not examples:
+            if first := self.training.refused[refused:]:
+                why = f"{first[0].name!r}: {first[0].reason}"
+                raise DataError(f"There is no labelled image to add ({why}).")
+            if len(self.training.notices) > noticed:
+                return self
             raise DataError("There is no labelled image to add.")
         fresh = sorted({example.label for example in examples} - set(self.classes))
         if fresh and self.prompts is not None and self.templates is not None:
@@ -360,8 +370,27 @@ class ImageClassifier:
 
     # Inside.
 
-    def _learnable(self, source: Source) -> tuple[NDArray[np.float32], list[Example]]:
-        return all_examples(source, self.encoder, self.views, self.training)
+    def _learnable(
+        self, source: Source, known: Sequence[Example] = ()
+    ) -> tuple[NDArray[np.float32], list[Example]]:
+        return all_examples(source, self.encoder, self.views, self.training, known)
+
+    def _without_contradictions(
+        self, features: NDArray[np.float32], examples: list[Example]
+    ) -> tuple[NDArray[np.float32], list[Example]]:
+        """Without images that the model knows as another class; `training` notes those."""
+        known = {one.hash: one for one in self.examples}
+        kept = []
+        for row, example in enumerate(examples):
+            if (other := known.get(example.hash)) is None:
+                kept.append(row)
+                continue
+            reason = (
+                f"it is in the model as {other.name!r} of the class {other.label!r}; "
+                "gpcache relabel changes that"
+            )
+            self.training.refused.append(Refused(example.name, reason))
+        return features[kept], [examples[row] for row in kept]
 
     def _unfitted(self) -> FeatureClassifier:
         prior = None if self.prompts is None else self._prior(self.prompts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,20 +44,44 @@ class Training:
 
 
 def all_examples(
-    source: Source, encoder: Encoder, views: Views | None, training: Training
+    source: Source,
+    encoder: Encoder,
+    views: Views | None,
+    training: Training,
+    known: Iterable[Example] = (),
 ) -> tuple[Rows, list[Example]]:
-    """Features (n, dim) and examples of every labelled image; `training` notes the others."""
+    """Features (n, dim) and examples of every labelled image; `training` notes the others.
+
+    An image whose class has the same one already, here or among the `known`, is left out: held out,
+    it would be answered by its copy, and figures would be better than the model is.
+    """
     found = gather(source, encoder, views=views, description="learn")
     training.refused += found.refused
     training.notices += found.notices
+    first = {(one.label, one.hash): one.name for one in known}
+    copies: list[tuple[str, str]] = []
     kept, examples = [], []
     for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
         if record.label is None:
             training.refused.append(Refused(record.name, "it has no label"))
+        elif (record.label, image_hash) in first:
+            copies.append((record.name, first[record.label, image_hash]))
         else:
+            first[record.label, image_hash] = record.name
             kept.append(row)
             examples.append(Example(record.name, record.label, image_hash, record.group))
+    if copies:
+        training.notices.append(_copies(copies))
     return found.features[kept], examples
+
+
+def _copies(copies: Sequence[tuple[str, str]]) -> str:
+    """What was left out, as (name, name of the same image) pairs, in one sentence."""
+    name, other = copies[0]
+    which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
+    if len(copies) == 1:
+        return f"One image is in its class already and counts once: {which}."
+    return f"{len(copies):,} images are in their class already and count once, such as {which}."
 
 
 def drawn_examples(
@@ -83,7 +107,8 @@ def drawn_examples(
         if not fresh:
             break
         part = Source(source.name, fresh, len(fresh))
-        features, examples = all_examples(part, encoder, views, training)
+        known = [example for _, example in found.values()]
+        features, examples = all_examples(part, encoder, views, training, known)
         found |= {one.name: (row, one) for row, one in zip(features, examples, strict=True)}
         for record in fresh:
             if record.name not in found:
