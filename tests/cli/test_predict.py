@@ -122,6 +122,24 @@ def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
         assert f"\n    {told}\n" in out
 
 
+def test_reasons_are_listed_in_every_format(run, model, unseen, tmp_path):
+    classifier = ImageClassifier.load(model, device="cpu")
+    expected = {
+        one.name: [(why.name, why.label) for why in one.neighbours]
+        for one in classifier.predict(unseen, why=5)
+    }
+    options = ("predict", model, unseen, "--why", "--sets", "0.2")
+    _, out, _ = run(*options, "-f", "csv")
+    rows = {row["image"]: json.loads(row["why"]) for row in csv.DictReader(io.StringIO(out))}
+    target = tmp_path / "a.parquet"
+    run(*options, "-f", "parquet", "-o", target)
+    table = pyarrow_parquet.read_table(target).to_pylist()
+    for found in (rows, {row["image"]: row["why"] for row in table}):
+        names = {k: [(one["name"], one["label"]) for one in v] for k, v in found.items()}
+        assert names == expected
+        assert all(isinstance(one["weight"], float) for v in found.values() for one in v)
+
+
 def test_why_a_set_is_everything_is_said_once(run, model, unseen):
     code, out, err = run("predict", model, unseen, "--sets", "0.05", "--reject", "0")
     assert code == 0

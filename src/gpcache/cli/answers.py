@@ -23,10 +23,16 @@ ROWS = 4096
 
 
 class Shape(NamedTuple):
-    """What a line holds: the `top` classes, and with `sets` the plausible ones."""
+    """What a line holds: the `top` classes, with `sets` the plausible ones, with `why` reasons."""
 
     top: int = 1
     sets: bool = False
+    why: bool = False
+
+    @property
+    def lists(self) -> list[str]:
+        """The columns that hold a list each."""
+        return ["plausible"] * self.sets + ["why"] * self.why
 
 
 def write_text(answers: Iterable[Prediction], form: str, output: Path | None, shape: Shape) -> None:
@@ -65,14 +71,15 @@ def lines(answer: Prediction, top: int) -> str:
 def _columns(shape: Shape) -> list[str]:
     """The columns of a table: label and probability once more for each further class."""
     further = (f"{name}_{k}" for k in range(2, shape.top + 1) for name in COLUMNS[1:3])
-    return [*COLUMNS, *further, *(["plausible"] if shape.sets else [])]
+    return [*COLUMNS, *further, *shape.lists]
 
 
 def _row(answer: Prediction, shape: Shape) -> list[Any]:
     found = answer.as_dict()
     further = (value for pair in answer.top(shape.top)[1:] for value in pair)
-    plausible = [found["plausible"]] if shape.sets else []
-    return [*(found[name] for name in COLUMNS), *further, *plausible]
+    # What speaks from text alone has no reasons.
+    lists = (found.get(name, []) for name in shape.lists)
+    return [*(found[name] for name in COLUMNS), *further, *lists]
 
 
 def _write_csv(answers: Iterable[Prediction], stream: IO[str], shape: Shape) -> None:
@@ -80,9 +87,9 @@ def _write_csv(answers: Iterable[Prediction], stream: IO[str], shape: Shape) -> 
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_columns(shape))
     for answer in answers:
-        cells = _row(answer, shape)
-        if shape.sets:  # as JSON: the name of a class may hold any separator
-            cells[-1] = json_text(cells[-1])
+        # Lists as JSON: the name of a class may hold any separator.
+        row = _row(answer, shape)
+        cells = [json_text(cell) if isinstance(cell, list) else cell for cell in row]
         writer.writerow(_cell(shown(cell)) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -99,6 +106,8 @@ def write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Sha
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
     kinds = {"image": arrow.string(), "label": arrow.string(), "rejected": arrow.bool_()}
     kinds["plausible"] = arrow.list_(arrow.string())
+    reason = [("name", arrow.string()), ("label", arrow.string()), ("weight", arrow.float64())]
+    kinds["why"] = arrow.list_(arrow.struct(reason))
     names = _columns(shape)
     schema = arrow.schema(
         [(name, kinds.get(name.split("_")[0], arrow.float64())) for name in names]

@@ -113,7 +113,7 @@ def predict(
                 if bar is not None:
                     bar.update()
 
-        shape = Shape(min(top, len(classifier.classes)), sets=sets is not None)
+        shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
         write(answers(), chosen, output, shape)
     print_notices([note for note in notes if note])
     print_refused(refused)
