@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#1b2430", "#8a8f98")
 MARKERS = "osD^vPX*"
 _PANEL_WIDTH, _PANEL_HEIGHT, _MOST_ACROSS = 2.5, 2.1, 4
-_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend beside each other
+_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend beside each other, if they fit
+_LEGEND_SIGN, _LETTER = 0.45, 0.078  # inches
 _TITLES = {"eta": "η, exponent of the variance", "noise": "σ², noise variance"}
 # Fewer lines or data sets say nothing about ranks.
 _FEWEST_LINES, _FEWEST_DATASETS = 3, 3
@@ -47,8 +48,9 @@ def figures_of(spec: Spec, rows: Iterable[Row]) -> Iterator[tuple[str, Figure]]:
         name = f"{spec.name}-{slug(protocol)}-{slug(encoder)}"
         if len(group) > 1:
             for kind, trained in (("training-free", False), ("trained", True)):
-                lines = [line for line in _ran(spec, group) if trains(line) == trained]
-                if lines:
+                ran = [line for line in _ran(spec, group) if trains(line) == trained]
+                # What differs in one number has figures of its own.
+                if lines := [line for line in ran if not line.varied] or ran:
                     yield f"{name}-curves-{kind}", curves_figure(group, lines)
         for board in group:
             for option in _varied(spec, board):
@@ -69,9 +71,11 @@ def curves_figure(boards: Sequence[Board], lines: Sequence[MethodSpec]) -> Figur
     across = min(_MOST_ACROSS, len(panels))
     down = -(-len(panels) // across)
     scale = 1.7 if len(panels) == 1 else 1
-    beside = max(across, _FEWEST_ACROSS)
+    width = _PANEL_WIDTH * across * scale + 0.3
+    entry = _LEGEND_SIGN + _LETTER * max(len(drawable(line.label, 32)) for line in lines)
+    beside = max(1, min(max(across, _FEWEST_ACROSS), int(width / entry)))
     legend = _LEGEND_LINE * -(-len(lines) // beside)
-    figure = blank(_PANEL_WIDTH * across * scale + 0.3, _PANEL_HEIGHT * down * scale + legend + 0.3)
+    figure = blank(width, _PANEL_HEIGHT * down * scale + legend + 0.3)
     axes = list(figure.subplots(down, across, squeeze=False).ravel())
     for column, (place, panel) in enumerate(zip(axes, panels, strict=False)):
         dress(place, x="shots", y="" if column % across else "accuracy, %")
