@@ -229,6 +229,27 @@ def test_what_is_known_is_not_added_again(fixed):
     assert model.training.refused[-1].reason.endswith("gpcache relabel changes that")
 
 
+def test_a_known_folder_with_a_broken_image_is_no_mistake(classifier, tmp_path):
+    for name, (image, label) in enumerate(shots(2)):
+        (tmp_path / label).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / label / f"{name}.png")
+    model = classifier().fit(tmp_path)
+    (tmp_path / "red" / "broken.png").write_bytes(b"no image")
+    model.add(tmp_path)
+    assert len(model.examples) == 6
+    assert model.training.refused[-1].name == "red/broken.png"
+    assert model.training.notices[-1].startswith("6 images are in their class already")
+
+
+def test_relabelling_one_of_two_copies_leaves_one(fixed):
+    photos = shots(3)
+    model = fixed([*photos, (photos[0][0], "blue")])
+    model.relabel({"item 0000009": "red"})
+    assert len(model.examples) == len(model.model._shots) == 9
+    assert "which is 'item 0000000'" in model.training.notices[-1]
+    assert_same(model, fixed(photos))
+
+
 def test_views_change_the_keys(classifier):
     plain, seen = classifier(shots()), classifier(shots(), views=3)
     assert np.abs(logits(plain, shots(1, 50)) - logits(seen, shots(1, 50))).max() > 0.01
@@ -474,7 +495,7 @@ def test_photos_of_one_name_are_relabelled_together(fixed):
 @pytest.mark.parametrize(
     ("update", "phrase"),
     [
-        (lambda m: m.add([paint("red", 9)]), "no labelled image to add"),
+        (lambda m: m.add([paint("red", 9)]), "No labelled image can be added"),
         (lambda m: m.remove(names=["x.jpg"]), "no training image 'x.jpg'"),
         (lambda m: m.remove(label="pink"), "no class 'pink': it has 'blue', 'green', 'red'"),
         (lambda m: m.remove(names=[one.name for one in m.examples]), "keep at least one"),

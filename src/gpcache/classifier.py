@@ -20,12 +20,14 @@ from gpcache.errors import DataError
 from gpcache.evaluation import Evaluation
 from gpcache.examples import (
     Example,
+    Learnable,
     Training,
     all_examples,
     class_number,
     drawn_examples,
     picture_of,
     require_class,
+    said_of_copies,
 )
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused, Source
@@ -132,7 +134,7 @@ class ImageClassifier:
         self._model = None  # what fails below must not leave the old model to new examples
         self.training = Training(source.name, shots, None if shots is None else seed)
         if shots is None:
-            features, self.examples = self._learnable(source)
+            features, self.examples, _ = self._learnable(source)
         else:
             features, self.examples = drawn_examples(
                 source, self.encoder, self.views, self.training, shots=shots, seed=seed
@@ -164,16 +166,15 @@ class ImageClassifier:
         What the class has already is left out, with a notice; what another class has is refused.
         """
         model = self._cache("add images to")
-        noticed, refused = len(self.training.notices), len(self.training.refused)
-        features, examples = self._learnable(any_source(images), self.examples)
-        features, examples = self._without_contradictions(features, examples)
+        refused = len(self.training.refused)
+        learned = self._learnable(any_source(images), self.examples)
+        features, examples = self._without_contradictions(learned.features, learned.examples)
+        if not examples and learned.copies:
+            return self
         if not examples:
-            if first := self.training.refused[refused:]:
-                why = f"{first[0].name!r}: {first[0].reason}"
-                raise DataError(f"There is no labelled image to add ({why}).")
-            if len(self.training.notices) > noticed:
-                return self
-            raise DataError("There is no labelled image to add.")
+            first = self.training.refused[refused:]
+            why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
+            raise DataError(f"No labelled image can be added:{why}")
         fresh = sorted({example.label for example in examples} - set(self.classes))
         if fresh and self.prompts is not None and self.templates is not None:
             known, others = self.prompts, Prompts.from_templates(fresh, self.templates)
@@ -204,7 +205,10 @@ class ImageClassifier:
         return self
 
     def relabel(self, labels: Mapping[str, str]) -> Self:
-        """Give training images, by name, other labels of known classes."""
+        """Give training images, by name, other labels of known classes.
+
+        One that the class has already is forgotten instead, with a notice.
+        """
         model = self._cache("relabel images of")
         rows = [row for row, example in enumerate(self.examples) if example.name in labels]
         if missing := sorted(set(labels) - {self.examples[row].name for row in rows}):
@@ -216,7 +220,21 @@ class ImageClassifier:
         self.examples = [
             replace(one, label=labels.get(one.name, one.label)) for one in self.examples
         ]
+        self._forget_copies()
         return self
+
+    def _forget_copies(self) -> None:
+        """Keep one of the images that are alike and now in one class."""
+        first: dict[tuple[str, str], str] = {}
+        copies = {}
+        for row, one in enumerate(self.examples):
+            if (key := (one.label, one.hash)) in first:
+                copies[row] = (one.name, first[key])
+            first.setdefault(key, one.name)
+        if copies:
+            self._cache("remove images from").remove(list(copies))
+            self.examples = [one for row, one in enumerate(self.examples) if row not in copies]
+            self.training.notices.append(said_of_copies(list(copies.values())))
 
     # Answers.
 
@@ -370,9 +388,7 @@ class ImageClassifier:
 
     # Inside.
 
-    def _learnable(
-        self, source: Source, known: Sequence[Example] = ()
-    ) -> tuple[NDArray[np.float32], list[Example]]:
+    def _learnable(self, source: Source, known: Sequence[Example] = ()) -> Learnable:
         return all_examples(source, self.encoder, self.views, self.training, known)
 
     def _without_contradictions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +44,22 @@ class Training:
     notices: list[str] = field(default_factory=list)
 
 
+class Learnable(NamedTuple):
+    """Features (n, dim) and examples, and how many images were copies of others."""
+
+    features: Rows
+    examples: list[Example]
+    copies: int
+
+
 def all_examples(
     source: Source,
     encoder: Encoder,
     views: Views | None,
     training: Training,
     known: Iterable[Example] = (),
-) -> tuple[Rows, list[Example]]:
-    """Features (n, dim) and examples of every labelled image; `training` notes the others.
+) -> Learnable:
+    """Every labelled image; `training` notes the others.
 
     An image whose class has the same one already, here or among the `known`, is left out: held out,
     it would be answered by its copy, and figures would be better than the model is.
@@ -71,11 +80,11 @@ def all_examples(
             kept.append(row)
             examples.append(Example(record.name, record.label, image_hash, record.group))
     if copies:
-        training.notices.append(_copies(copies))
-    return found.features[kept], examples
+        training.notices.append(said_of_copies(copies))
+    return Learnable(found.features[kept], examples, len(copies))
 
 
-def _copies(copies: Sequence[tuple[str, str]]) -> str:
+def said_of_copies(copies: Sequence[tuple[str, str]]) -> str:
     """What was left out, as (name, name of the same image) pairs, in one sentence."""
     name, other = copies[0]
     which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
@@ -108,8 +117,9 @@ def drawn_examples(
             break
         part = Source(source.name, fresh, len(fresh))
         known = [example for _, example in found.values()]
-        features, examples = all_examples(part, encoder, views, training, known)
-        found |= {one.name: (row, one) for row, one in zip(features, examples, strict=True)}
+        learned = all_examples(part, encoder, views, training, known)
+        pairs = zip(learned.features, learned.examples, strict=True)
+        found |= {one.name: (row, one) for row, one in pairs}
         for record in fresh:
             if record.name not in found:
                 del records[record.name]

@@ -112,10 +112,8 @@ class HeldOut(NamedTuple):
             found = [one for one in of if one is not None]
             return torch.cat(found) if found else None
 
-        means, variances, texts, labels, likelihoods = zip(*parts, strict=True)
-        return cls(
-            torch.cat(means), joined(variances), joined(texts), torch.cat(labels), sum(likelihoods)
-        )
+        means, variances, texts, labels, _ = zip(*parts, strict=True)
+        return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
 
     def rows(self, kept: Tensor) -> HeldOut:
         """The same of some rows alone."""

@@ -69,7 +69,7 @@ def test_relabel_and_back_again(run, own_model, model, unseen):
         ("relabel", ["star.png", "circle"], "The model has no training image 'star.png'"),
         ("relabel", ["circle/0.png", "star"], "'star'"),
         ("add", ["{empty}"], "There is no image in"),
-        ("add", ["{flat}"], "no labelled image"),
+        ("add", ["{flat}"], "No labelled image can be added: '0.png': it has no label."),
     ],
 )
 def test_a_mistake_leaves_the_model_as_it_was(

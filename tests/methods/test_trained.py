@@ -217,6 +217,36 @@ def test_tip_adapter_f_trains_at_its_own_first_numbers_and_weighs_the_cache_afte
     assert here < above
 
 
+def test_what_it_was_trained_at_stays_whatever_comes_or_goes(problem, tools):
+    """`loo_` trains anew, and must train as the fit did: the class that comes had text alone."""
+    assert "yew" not in problem.y
+    options = {"text_prior": problem.prior, "epochs": 2, **tools.float64}
+    model = TipAdapterFClassifier(**options).fit(problem.X, problem.y)
+    narrow = model._trained_at
+    assert narrow.beta != START_BETA
+    model.add(problem.queries[:2], ["yew", "yew"])
+    assert model._trained_at == narrow
+    assert restore(state_of(model))._trained_at == narrow
+
+
+@pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
+def test_folds_train_at_the_numbers_of_the_fit_not_at_those_found_afterwards(kind, problem, tools):
+    rows = problem.X + 0.8 * np.random.default_rng(3).normal(size=problem.X.shape)
+    options = {"epochs": 3, "stopping": "last", "learning_rate": 0.05, "kernel_space": "raw"}
+    model = kind(**options, **tools.float64)
+    model.fit(problem.X, problem.y, validation=(rows, problem.y))
+    start, found = model._trained_at, model._choice
+    assert (start.alpha, start.beta) != (found.alpha, found.beta)
+    given = {"alpha": start.alpha, "beta": start.beta}
+    if kind is GPCacheFClassifier:
+        given |= {"noise": start.noise, "gain": start.gain}
+    # The same folds trained at numbers that are given, then read at those that were found.
+    other = kind(**(options | given), **tools.float64).fit(problem.X, problem.y)
+    other._accept([found])
+    other._report = None
+    np.testing.assert_allclose(model.loo_.logits, other.loo_.logits, rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
 @pytest.mark.parametrize("criterion", ["nll", "accuracy"])
 def test_each_stop_is_judged_at_its_own_best_numbers(kind, criterion, problem, tools):

@@ -134,7 +134,7 @@ class Cell:
         return key_of(
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
-            | {"views": self.takes_views}
+            | ({"views": True} if self.takes_views else {})
             | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
@@ -146,8 +146,7 @@ class Cell:
     @property
     def takes_views(self) -> bool:
         """Whether the method learns from every view of a shot, and there are some."""
-        fit = inspect.signature(self.method.constructor.fit)
-        return self.sample.drawn.views is not None and "views" in fit.parameters
+        return self.method.constructor.learns_from_views and self.sample.drawn.views is not None
 
     @cached_property
     def projection(self) -> tuple[NDArray[Any], str] | None:

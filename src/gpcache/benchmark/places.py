@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
@@ -26,9 +27,11 @@ def stored_places(images: Sequence[Path], encoder: Encoder, folder: Path) -> NDA
     It is mapped into memory, not read: of a large test set it is gigabytes.
     """
     place = make_folder(folder) / f"{_identity(images)}.npy"
-    if not place.exists():
-        with replacing(place) as temporary:
-            _write(temporary, images, encoder)
+    # Several processes may ask for the same images at once: one encodes them.
+    with FileLock(place.with_suffix(".lock")):
+        if not place.exists():
+            with replacing(place) as temporary:
+                _write(temporary, images, encoder)
     places: NDArray[Any] = np.load(place, mmap_mode="c", allow_pickle=False)
     return places
 

@@ -108,7 +108,8 @@ class _Runner:
             for cell, missing in to_do:
                 self._keep(computed_rows(cell, missing))
             return
-        # All images are encoded before a worker opens them; what takes longest begins first.
+        # All images are encoded before a worker opens them (but for their places, which CALIP alone
+        # wants); what takes longest begins first.
         orders = [Order.of(cell, missing) for cell, missing in to_do]
         orders.sort(key=lambda order: -order.shots)
         for done in as_completed([others.submit(order) for order in orders]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache as cache_once
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,7 +285,7 @@ def _encoded(dataset: Dataset, encoder: Encoder | None, cache: Path, wanted: Wan
         pool=pool,
         encoder=encoder,
         places=places if encoder.has_spatial else None,
-        prompt_vectors=partial(sentence_vectors, encoder, dataset.prompts),
+        prompt_vectors=cache_once(lambda: sentence_vectors(encoder, dataset.prompts)),
     )
 
 

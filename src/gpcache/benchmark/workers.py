@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -132,7 +132,7 @@ def _opened(reference: str) -> tuple[Task, dict[str, Task]]:
     return task, {test.name: test for test in [task, *bench.open_tests()]}
 
 
-@cache
+@lru_cache(maxsize=2)  # ten views of every shot are large
 def _sample(reference: str, protocol: str, shots: int, seed: int) -> Sample:
     return Sample(_opened(reference)[0], protocol, shots, seed)
 

@@ -95,9 +95,12 @@ def relabel(
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
     """
     from gpcache.classifier import ImageClassifier
+    from gpcache.cli.tables import print_notices
 
     classifier = ImageClassifier.load(model, device=device)
+    notices = len(classifier.training.notices)
     classifier.relabel({image: label})
+    print_notices(classifier.training.notices[notices:])
     _finish(classifier, model, json)
 
 

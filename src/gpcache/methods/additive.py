@@ -60,6 +60,7 @@ class AdditiveClassifier(FeatureClassifier):
     #: What is taken where nothing can be held out.
     _shipped: ClassVar[Numbers]
     _needs_text: ClassVar[bool] = False
+    learns_from_views: ClassVar[bool] = True
     #: Whether its scores speak of shots and nothing else, so that of other classes they are silent.
     _knows_shots_alone: ClassVar[bool] = True
     _uses_text: ClassVar[bool] = True
@@ -102,6 +103,11 @@ class AdditiveClassifier(FeatureClassifier):
         Numbers given as "auto" are chosen on held-out shots, or on `validation` rows if given.
         """
         self._check_options(validation)
+        if views is not None and not self.learns_from_views:
+            raise DataError(
+                f"{type(self).__name__} knows one vector an image: give it the mean of "
+                "its views as X."
+            )
         features, labels = self._read_training(X, y)
         if self._needs_text and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")

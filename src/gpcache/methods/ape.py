@@ -48,6 +48,7 @@ class APEClassifier(AdditiveClassifier):
         "beta": (5.5, 0.1, 1.0, 2.0, 3.5, 7.0, 10.0, 20.0),
         "gamma": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     }
+    learns_from_views: ClassVar[bool] = False
     _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
     _needs_text: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -66,6 +66,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     classes_: NDArray[Any]
     n_features_in_: int
     temperature_: float
+    #: Whether `fit` takes augmented `views` of the shots, and learns from each of them.
+    learns_from_views: ClassVar[bool] = False
     #: How the temperature follows the entropy of an answer; 0 where nothing could tell.
     entropy_slope_: float = 0.0
 

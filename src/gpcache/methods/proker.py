@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gpcache.devices import ensure_memory
 from gpcache.gp.cholesky import cholesky, solve
 from gpcache.gp.kernels import gram, kernel
 from gpcache.methods.additive import AdditiveClassifier, Numbers
@@ -73,6 +74,13 @@ class Ridge:
     """Keys (n, d) with residuals (n, c); solved for each β and λ that is asked for."""
 
     def __init__(self, keys: Tensor, residuals: Tensor, scale: float) -> None:
+        n = len(keys)
+        ensure_memory(
+            3 * n * n * keys.element_size(),
+            keys.device,
+            what=f"ProKeR over {n:,} keys",
+            remedy="Give it fewer shots, or their means instead of views.",
+        )
         self._keys, self._residuals, self._scale = keys, residuals, scale
 
     def scores(self, features: Tensor, numbers: Numbers) -> Tensor:

@@ -106,9 +106,7 @@ def _add_cache(
 ) -> None:
     # Which space was taken depends on the shots of the fit, which may since have come and gone.
     settings["space"] = model._recipe.space.name
-    choice = asdict(model._choice)
-    del choice["losses"]
-    settings["choice"] = {key: _or_none(value) for key, value in choice.items()}
+    settings["choice"] = _choice_settings(model._choice)
     _add_evidence(model.loo_, model.search_, settings, arrays)
     arrays["held_out_novelty"] = model.held_out_novelty_
     fitted = model._model
@@ -120,8 +118,20 @@ def _add_cache(
     )
     if isinstance(model, TrainedCacheMixin):
         settings["epochs"], settings["training_loss"] = model.epochs_, model.training_loss_
+        settings["trained_at"] = _choice_settings(model._trained_at)
         _add_tensors(arrays, trained_text=fitted.text)
     _add_shots(model._shots, arrays)
+
+
+def _choice_settings(choice: Choice) -> dict[str, Any]:
+    numbers = asdict(choice)
+    del numbers["losses"]
+    return {key: _or_none(value) for key, value in numbers.items()}
+
+
+def _choice_from(settings: dict[str, Any]) -> Choice:
+    numbers: dict[str, Any] = {key: _or_nan(value) for key, value in settings.items()}
+    return Choice(**numbers)
 
 
 def _add_shots(shots: Shots, arrays: dict[str, NDArray[Any]]) -> None:
@@ -207,8 +217,7 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     keys = tensor("keys")
     if keys is None:
         raise DataError("The saved model lacks its shots.")
-    numbers: dict[str, Any] = {key: _or_nan(value) for key, value in settings["choice"].items()}
-    choice = Choice(**numbers)
+    choice = _choice_from(settings["choice"])
     model._shots = _read_shots(model, arrays)
     space = replace(model._kernel_space(), name=settings["space"])
     model._recipe = Recipe(space, *model._precision())
@@ -219,6 +228,7 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     model._model = CacheModel(feature_map, precision, model._text if text is None else text, choice)
     if isinstance(model, TrainedCacheMixin):
         model.epochs_, model.training_loss_ = settings["epochs"], settings["training_loss"]
+        model._trained_at = _choice_from(settings["trained_at"])
     model._report, model.search_ = _read_evidence(state)
     model._novelty = arrays["held_out_novelty"]
 

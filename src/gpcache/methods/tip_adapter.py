@@ -55,7 +55,7 @@ class TipAdapterFClassifier(TrainedCacheMixin, TipAdapterClassifier):
     Parameters
     ----------
     epochs, batch_size, learning_rate, weight_decay, epsilon, stopping, calibrate : as in
-        `GPCacheFClassifier`.
+        `GPCacheFClassifier`; without `calibrate` α stays where training started.
     **options : everything that `TipAdapterClassifier` takes.
     """
 
@@ -68,8 +68,9 @@ class TipAdapterFClassifier(TrainedCacheMixin, TipAdapterClassifier):
         # In a wide kernel every shot votes on everything: a verdict on classes that have none.
         return self.epochs > 0 and not bool(self._shots.absent.any())
 
-    def _start(self) -> Choice:
-        if not self._weighs_anew:
+    def _start(self, judged: bool) -> Choice:
+        # Beside text the weight of the cache matters, and unseen rows must find it afterwards.
+        if not self._weighs_anew or (self._text is not None and not judged):
             return self._choice
         asked = self._settings()
         alpha = START_ALPHA if is_auto(asked.alpha) else asked.alpha
@@ -80,5 +81,5 @@ class TipAdapterFClassifier(TrainedCacheMixin, TipAdapterClassifier):
     def _select(self, settings: Settings, validation: Shots | None) -> Evidence | None:
         if not self._weighs_anew or (validation is None and self._is_silent()):
             return super()._select(settings, validation)
-        self._accept([self._start()])
+        self._accept([self._start(judged=True)])
         return None

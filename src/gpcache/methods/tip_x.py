@@ -42,6 +42,7 @@ class TipXClassifier(AdditiveClassifier):
     _shapes: ClassVar[dict[str, Sequence[float]]] = {
         "beta": (5.5, 1.0, 2.0, 3.5, 8.0, 12.0, 20.0, 35.0, 50.0)
     }
+    learns_from_views: ClassVar[bool] = False
     _shipped: ClassVar[Numbers] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
     _needs_text: ClassVar[bool] = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -47,7 +47,8 @@ class _InFolds(NamedTuple):
 
 
 class TrainedCacheMixin(CacheClassifier):
-    """Start from the training-free model and train it; its numbers are that model's.
+    """Start from the training-free model and train it; its numbers are that model's, unless a
+    method has a start of its own.
 
     With `stopping="held_out"` training anew in each fold of the shots (or a validation set) says
     after which epoch to stop, not to train at all included; the temperature and `loo_` come from
@@ -57,6 +58,7 @@ class TrainedCacheMixin(CacheClassifier):
     temperature is that of the training-free model, and `loo_` is computed when it is asked for.
     """
 
+    learns_from_views: ClassVar[bool] = True
     #: Whether the weights of text and cache are found anew on held-out folds: they are where
     #: training does not start at numbers that such rows have chosen.
     _weighs_anew = False
@@ -113,8 +115,8 @@ class TrainedCacheMixin(CacheClassifier):
 
     # Training.
 
-    def _start(self) -> Choice:
-        """The numbers to train at."""
+    def _start(self, judged: bool) -> Choice:
+        """The numbers to train at; `judged` says whether unseen rows will weigh the result."""
         return self._choice
 
     def _build(self, shots: Shots) -> CacheModel:
@@ -133,8 +135,10 @@ class TrainedCacheMixin(CacheClassifier):
     ) -> tuple[CacheModel, list[float]]:
         """The model after so many epochs, and the loss of each; `watch` sees it at the stops."""
         feature_map = self._recipe.space.fit(shots.features, shots.labels)
+        plan, choice = self._recipe.plan(shots), self._trained_at
+        # The numbers of the model may have been chosen since, and with them what is regressed on.
+        shots = shots.at_gain(choice.gain)
         move = self._move(shots, feature_map)
-        plan, choice = self._recipe.plan(shots), self._start()
         queries, labels, own = _queries(shots)
 
         def model() -> CacheModel:
@@ -187,11 +191,12 @@ class TrainedCacheMixin(CacheClassifier):
 
     def _finish(self, validation: Shots | None, evidence: Evidence | None) -> None:
         self.epochs_ = self.epochs
+        silent = self._is_silent()
+        self._trained_at = self._start(judged=validation is not None or not silent)
         if validation is not None:
             self._stop_on(validation)
             self._calibrate(validation, evidence)
             return
-        silent = self._is_silent()
         if self.calibrate and not silent:
             self._stop_in_folds()
             self._model = self._build(self._shots)

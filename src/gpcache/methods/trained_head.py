@@ -31,6 +31,7 @@ class TrainedHeadClassifier(FeatureClassifier):
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
     #: Whether the parameters have a row for each class.
     _per_class: ClassVar[bool] = False
+    learns_from_views: ClassVar[bool] = True
 
     def __init__(
         self,
