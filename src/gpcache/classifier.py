@@ -25,6 +25,7 @@ from gpcache.examples import (
     all_examples,
     class_number,
     drawn_examples,
+    find_copies,
     picture_of,
     require_class,
     said_of_copies,
@@ -225,16 +226,10 @@ class ImageClassifier:
 
     def _forget_copies(self) -> None:
         """Keep one of the images that are alike and now in one class."""
-        first: dict[tuple[str, str], str] = {}
-        copies = {}
-        for row, one in enumerate(self.examples):
-            if (key := (one.label, one.hash)) in first:
-                copies[row] = (one.name, first[key])
-            first.setdefault(key, one.name)
-        if copies:
+        if copies := find_copies(self.examples):
+            self.training.notices.append(said_of_copies(self.examples, copies))
             self._cache("remove images from").remove(list(copies))
             self.examples = [one for row, one in enumerate(self.examples) if row not in copies]
-            self.training.notices.append(said_of_copies(list(copies.values())))
 
     # Answers.
 

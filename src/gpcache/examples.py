@@ -67,26 +67,36 @@ def all_examples(
     found = gather(source, encoder, views=views, description="learn")
     training.refused += found.refused
     training.notices += found.notices
-    first = {(one.label, one.hash): one.name for one in known}
-    copies: list[tuple[str, str]] = []
-    kept, examples = [], []
+    rows, examples = [], []
     for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
         if record.label is None:
             training.refused.append(Refused(record.name, "it has no label"))
-        elif (record.label, image_hash) in first:
-            copies.append((record.name, first[record.label, image_hash]))
         else:
-            first[record.label, image_hash] = record.name
-            kept.append(row)
+            rows.append(row)
             examples.append(Example(record.name, record.label, image_hash, record.group))
+    copies = find_copies(examples, known)
     if copies:
-        training.notices.append(said_of_copies(copies))
-    return Learnable(found.features[kept], examples, len(copies))
+        training.notices.append(said_of_copies(examples, copies))
+    kept = [place for place in range(len(examples)) if place not in copies]
+    chosen = [rows[place] for place in kept]
+    return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
 
 
-def said_of_copies(copies: Sequence[tuple[str, str]]) -> str:
-    """What was left out, as (name, name of the same image) pairs, in one sentence."""
-    name, other = copies[0]
+def find_copies(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
+    """Places of examples whose class has the same image before them, by its name."""
+    first = {(one.label, one.hash): one.name for one in known}
+    copies = {}
+    for place, one in enumerate(examples):
+        if (key := (one.label, one.hash)) in first:
+            copies[place] = first[key]
+        first.setdefault(key, one.name)
+    return copies
+
+
+def said_of_copies(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
+    """What counts once, in one sentence."""
+    place, other = next(iter(copies.items()))
+    name = examples[place].name
     which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
     if len(copies) == 1:
         return f"One image is in its class already and counts once: {which}."
