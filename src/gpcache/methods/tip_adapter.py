@@ -22,8 +22,8 @@ from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.search import Choice, Defaults, OneShot, Settings, shipped
 
-# Its authors start at β = 1 on all of eleven data sets, and at an α from 1.17 to 10; at 3 on Caltech,
-# Cars and UCF101. On DTD and Caltech, ViT-B/32, 1 is worse, and 10 as good.
+# Its authors start at β = 1 on all of eleven data sets, and at an α from 1.17 to 10, which is 3 on
+# Caltech, Cars and UCF101. On DTD and Caltech, ViT-B/32, 1 is worse, and 10 as good.
 START_ALPHA, START_BETA = 3.0, 1.0
 
 
