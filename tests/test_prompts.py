@@ -261,3 +261,10 @@ def test_the_digest_is_the_same_everywhere():
     prompts = Prompts.from_templates([unicodedata.normalize("NFC", "cafe\u0301")], ["a {}."])
     expected = hashlib.sha256(b'[["caf\\u00e9"],[["a caf\\u00e9."]]]').hexdigest()
     assert prompts.digest == expected
+
+
+def test_classes_join_and_leave():
+    one, other = Prompts(("ant",), (("an ant",),)), Prompts(("bee",), (("a bee", "bees"),))
+    both = one.joined(other)
+    assert both == Prompts(("ant", "bee"), (("an ant",), ("a bee", "bees")))
+    assert both.without("ant") == other

@@ -20,7 +20,6 @@ from gpcache.errors import DataError
 from gpcache.evaluation import Evaluation
 from gpcache.examples import (
     Example,
-    Learnable,
     Training,
     all_examples,
     class_number,
@@ -29,6 +28,7 @@ from gpcache.examples import (
     picture_of,
     require_class,
     said_of_copies,
+    without_contradictions,
 )
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused, Source
@@ -135,7 +135,9 @@ class ImageClassifier:
         self._model = None  # what fails below must not leave the old model to new examples
         self.training = Training(source.name, shots, None if shots is None else seed)
         if shots is None:
-            features, self.examples, _ = self._learnable(source)
+            features, self.examples, _ = all_examples(
+                source, self.encoder, self.views, self.training
+            )
         else:
             features, self.examples = drawn_examples(
                 source, self.encoder, self.views, self.training, shots=shots, seed=seed
@@ -168,9 +170,11 @@ class ImageClassifier:
         """
         model = self._cache("add images to")
         refused = len(self.training.refused)
-        learned = self._learnable(any_source(images), self.examples)
-        features, examples = self._without_contradictions(learned.features, learned.examples)
-        if not examples and learned.copies:
+        learned = all_examples(
+            any_source(images), self.encoder, self.views, self.training, self.examples
+        )
+        features, examples, copies = without_contradictions(learned, self.examples, self.training)
+        if not examples and copies:
             return self
         if not examples:
             first = self.training.refused[refused:]
@@ -178,10 +182,8 @@ class ImageClassifier:
             raise DataError(f"No labelled image can be added:{why}")
         fresh = sorted({example.label for example in examples} - set(self.classes))
         if fresh and self.prompts is not None and self.templates is not None:
-            known, others = self.prompts, Prompts.from_templates(fresh, self.templates)
-            self._set_prompts(
-                Prompts(known.class_names + others.class_names, known.sentences + others.sentences)
-            )
+            others = Prompts.from_templates(fresh, self.templates)
+            self._set_prompts(self.prompts.joined(others))
         model.add(features, [example.label for example in examples])
         self.examples += examples
         return self
@@ -200,9 +202,7 @@ class ImageClassifier:
             model.remove(np.flatnonzero(gone))
         self.examples = [one for one, out in zip(self.examples, gone, strict=True) if not out]
         if label is not None and self.prompts is not None:
-            pairs = zip(self.prompts.class_names, self.prompts.sentences, strict=True)
-            kept = [pair for pair in pairs if pair[0] != label]
-            self._set_prompts(Prompts(*(tuple(part) for part in zip(*kept, strict=True))))
+            self._set_prompts(self.prompts.without(label))
         return self
 
     def relabel(self, labels: Mapping[str, str]) -> Self:
@@ -221,15 +221,11 @@ class ImageClassifier:
         self.examples = [
             replace(one, label=labels.get(one.name, one.label)) for one in self.examples
         ]
-        self._forget_copies()
-        return self
-
-    def _forget_copies(self) -> None:
-        """Keep one of the images that are alike and now in one class."""
         if copies := find_copies(self.examples):
             self.training.notices.append(said_of_copies(self.examples, copies))
-            self._cache("remove images from").remove(list(copies))
+            model.remove(list(copies))
             self.examples = [one for row, one in enumerate(self.examples) if row not in copies]
+        return self
 
     # Answers.
 
@@ -382,26 +378,6 @@ class ImageClassifier:
         )
 
     # Inside.
-
-    def _learnable(self, source: Source, known: Sequence[Example] = ()) -> Learnable:
-        return all_examples(source, self.encoder, self.views, self.training, known)
-
-    def _without_contradictions(
-        self, features: NDArray[np.float32], examples: list[Example]
-    ) -> tuple[NDArray[np.float32], list[Example]]:
-        """Without images that the model knows as another class; `training` notes those."""
-        known = {one.hash: one for one in self.examples}
-        kept = []
-        for row, example in enumerate(examples):
-            if (other := known.get(example.hash)) is None:
-                kept.append(row)
-                continue
-            reason = (
-                f"it is in the model as {other.name!r} of the class {other.label!r}; "
-                "gpcache relabel changes that"
-            )
-            self.training.refused.append(Refused(example.name, reason))
-        return features[kept], [examples[row] for row in kept]
 
     def _unfitted(self) -> FeatureClassifier:
         prior = None if self.prompts is None else self._prior(self.prompts)

@@ -82,6 +82,26 @@ def all_examples(
     return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
 
 
+def without_contradictions(
+    learned: Learnable, known: Iterable[Example], training: Training
+) -> Learnable:
+    """Without images that are known as another class; `training` notes those."""
+    known_as = {one.hash: one for one in known}
+    kept = []
+    for row, example in enumerate(learned.examples):
+        if (other := known_as.get(example.hash)) is None:
+            kept.append(row)
+            continue
+        reason = (
+            f"it is in the model as {other.name!r} of the class {other.label!r}; "
+            "gpcache relabel changes that"
+        )
+        training.refused.append(Refused(example.name, reason))
+    return Learnable(
+        learned.features[kept], [learned.examples[row] for row in kept], learned.copies
+    )
+
+
 def find_copies(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
     """Places of examples whose class has the same image before them, by its name."""
     first = {(one.label, one.hash): one.name for one in known}

@@ -81,6 +81,16 @@ class Prompts:
                         f"got {shown(sentence)}."
                     )
 
+    def joined(self, others: Prompts) -> Prompts:
+        """These classes, and others after them."""
+        return Prompts(self.class_names + others.class_names, self.sentences + others.sentences)
+
+    def without(self, class_name: str) -> Prompts:
+        """All classes but one."""
+        kept = [row for row, name in enumerate(self.class_names) if name != class_name]
+        names, sentences = self.class_names, self.sentences
+        return Prompts(tuple(names[row] for row in kept), tuple(sentences[row] for row in kept))
+
     @classmethod
     def from_templates(
         cls, class_names: Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES

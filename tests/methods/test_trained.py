@@ -226,7 +226,10 @@ def test_what_it_was_trained_at_stays_whatever_comes_or_goes(problem, tools):
     assert narrow.beta != START_BETA
     model.add(problem.queries[:2], ["yew", "yew"])
     assert model._trained_at == narrow
-    assert restore(state_of(model))._trained_at == narrow
+    state = state_of(model)
+    assert restore(state)._trained_at == narrow
+    del state.settings["trained_at"]
+    assert restore(state)._trained_at == model._choice
 
 
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])

@@ -190,8 +190,8 @@ class Cell:
         shots, choosing, views = self.sample.drawn.shots, self.sample.choosing, None
         model = self._model()
         given: dict[str, Any] = {}
-        learns = not ("spatial features" in self.method.needs and choosing is not None)
-        if learns:
+        # CALIP learns nothing from shots: it chooses on other rows, where there are any.
+        if choosing is None or "spatial features" not in self.method.needs:
             given |= {"X": self._seen(shots), "y": shots.labels}
         if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
             given["validation"] = (self._seen(choosing), choosing.labels)

@@ -228,7 +228,8 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     model._model = CacheModel(feature_map, precision, model._text if text is None else text, choice)
     if isinstance(model, TrainedCacheMixin):
         model.epochs_, model.training_loss_ = settings["epochs"], settings["training_loss"]
-        model._trained_at = _choice_from(settings["trained_at"])
+        # Not every saved model says: then it was trained at what it chose.
+        model._trained_at = _choice_from(settings.get("trained_at", settings["choice"]))
     model._report, model.search_ = _read_evidence(state)
     model._novelty = arrays["held_out_novelty"]
 

@@ -47,15 +47,15 @@ class _InFolds(NamedTuple):
 
 
 class TrainedCacheMixin(CacheClassifier):
-    """Start from the training-free model and train it; its numbers are that model's, unless a
-    method has a start of its own.
+    """Start from the training-free model and train it.
 
-    With `stopping="held_out"` training anew in each fold of the shots (or a validation set) says
-    after which epoch to stop, not to train at all included; the temperature and `loo_` come from
-    the same folds (for what is reported of a fold, the others say when to stop; the numbers are the
-    training-free model's, which has seen all shots). With a validation set the numbers are searched
-    again at each of the stops. `calibrate=False` saves the folds: the last epoch counts, the
-    temperature is that of the training-free model, and `loo_` is computed when it is asked for.
+    Its numbers are that model's, which has seen all shots, unless a method has a start of its own
+    and is weighed afterwards. With `stopping="held_out"` training anew in each fold of the shots
+    (or a validation set) says after which epoch to stop, not to train at all included; the
+    temperature and `loo_` come from the same folds (for what is reported of a fold, the others say
+    when to stop). With a validation set the numbers are searched again at each of the stops.
+    `calibrate=False` saves the folds: the last epoch counts, the temperature is that of untrained
+    keys at the same numbers, and `loo_` is computed when it is asked for.
     """
 
     learns_from_views: ClassVar[bool] = True
