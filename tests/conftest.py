@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import gpcache  # noqa: F401  before a test imports onnxruntime, whose telemetry it switches off
+
 # A slow machine is not a failure: timings live in benchmarks/.
 settings.register_profile("gpcache", deadline=None)
 settings.load_profile("gpcache")

@@ -38,7 +38,7 @@ def test_an_address_where_nobody_is(prefix, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_a_stranger_cannot_join_a_local_cluster():
+def test_a_stranger_without_the_token_cannot_join_a_local_cluster():
     """In a process of its own: Ray reads its token when it is first imported."""
     program = """
 import os, subprocess, sys
@@ -47,7 +47,7 @@ from gpcache.ray_cluster import connected
 stranger = "import ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 with connected(cpus=1) as ray:
     address = ray.get_runtime_context().gcs_address
-    bare = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
     for environment in (dict(os.environ), bare):
         done = subprocess.run(
             [sys.executable, "-c", "import sys; " + stranger, address],

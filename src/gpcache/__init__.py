@@ -18,6 +18,10 @@ from gpcache.errors import (
     ProtocolError,
     StoreError,
 )
+from gpcache.telemetry import disable_telemetry
+
+# Before any of the packages that report about their users can be imported.
+disable_telemetry()
 
 __version__ = "0.1.0"
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from gpcache.errors import GPCacheError
 from gpcache.extras import require
@@ -32,14 +33,15 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
-    own = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
     try:
         _knock(address)
-        ray.init(
-            **({"address": address} if address else own),
-            logging_level=logging.CRITICAL,
-            log_to_driver=False,
-        )
+        with _no_dashboard() as refused:
+            own = {"address": "local", "num_cpus": cpus, **refused}
+            ray.init(
+                **({"address": address} if address else own),
+                logging_level=logging.CRITICAL,
+                log_to_driver=False,
+            )
     except Exception as error:  # of many kinds, from a wrong address to a full disk
         raise GPCacheError(_sentence(error, address)) from None
     try:
@@ -50,14 +52,31 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
 
 def _settle(address: str) -> None:
     """What Ray and the processes that it starts read from the environment."""
-    # Nothing that runs here reports to anybody, or prints what it recovers from.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray would print what it recovers from.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if not address and "ray" not in sys.modules:
-        # A local cluster listens on every network, and whoever reaches it can run programs in it:
-        # it asks for a token that only its own processes have. Ray reads this when it is imported.
+        # Ray reads these when it is imported. The first keeps a local cluster on 127.0.0.1, on
+        # every system; otherwise it listens on the network, and tries 8.8.8.8 to find its address.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # Whoever reaches a cluster can run programs in it: it asks for a token that only its own
+        # processes have.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+@contextmanager
+def _no_dashboard() -> Iterator[dict[str, Any]]:
+    """Options of `ray.init` that start a local cluster without the dashboard's process.
+
+    Without its page that process still asks the network which cloud this machine belongs to, even
+    when usage reports are off. Ray goes on without it where its port is taken.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield {
+            "include_dashboard": False,
+            "dashboard_host": "127.0.0.1",
+            "dashboard_port": taken.getsockname()[1],
+        }
 
 
 def _knock(address: str) -> None:
