@@ -79,6 +79,7 @@ class ImageClassifier:
         self._encoder = None if isinstance(encoder, str) else encoder
         self.encoder_name = encoder if isinstance(encoder, str) else encoder.name
         self._fingerprint: str | None = None
+        self._loaded = False
         self.method = method
         self.templates: list[str] | None = None
         if prompt is not None:
@@ -97,7 +98,10 @@ class ImageClassifier:
         """The encoder, loaded when it is first needed: that of the saved model and projection."""
         if self._encoder is None:
             start = time.perf_counter()
-            self._encoder = load_encoder(self.encoder_name, device=self.device)
+            # The name in a model folder was chosen by whoever made it, not by this user.
+            self._encoder = load_encoder(
+                self.encoder_name, device=self.device, download=not self._loaded
+            )
             seconds = time.perf_counter() - start
             logger.info("loaded %r on %s in %.2f s", self.encoder_name, self.device, seconds)
         given = (self.projection, getattr(self.method, "projection", None))
@@ -337,7 +341,10 @@ class ImageClassifier:
         device: str | torch.device = "auto",
         encoder: Encoder | None = None,
     ) -> Self:
-        """Read a model folder; `encoder` stands in for the one named there, if it is the same."""
+        """Read a model folder; `encoder` stands in for the one named there, if it is the same.
+
+        Nothing is downloaded: the model's encoder must be on this machine when it is needed.
+        """
         content = model_files.read(folder, device=device)
         loaded = cls(
             encoder or content.encoder.name,
@@ -347,7 +354,7 @@ class ImageClassifier:
             projection=getattr(content.model, "projection", None),
             device=device,
         )
-        loaded.encoder_name = content.encoder.name
+        loaded.encoder_name, loaded._loaded = content.encoder.name, True
         loaded._fingerprint = content.encoder.fingerprint
         loaded.prompts, loaded.training = content.prompts, content.training
         loaded.examples, loaded._thumbnails = content.examples, content.thumbnails
@@ -362,7 +369,10 @@ class ImageClassifier:
 
     @classmethod
     def from_hub(cls, repository: str, *, device: str | torch.device = "auto") -> Self:
-        """Read a model from the Hugging Face hub; nothing is downloaded twice."""
+        """Read a model from the Hugging Face hub; nothing is downloaded twice.
+
+        The model alone is downloaded: its encoder must be on this machine when it is needed.
+        """
         return cls.load(model_files.pull(repository), device=device)
 
     def _content(self) -> model_files.Content:

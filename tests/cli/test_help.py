@@ -11,7 +11,7 @@ from gpcache.methods import registry
 
 # In the order of the help: what most people need first comes first.
 COMMANDS = ["fit", "predict", "evaluate", "serve", "check", "suggest", "add", "remove", "relabel"]
-COMMANDS += ["inspect", "export", "extract", "project", "store", "demo", "benchmark"]
+COMMANDS += ["inspect", "export", "fetch", "extract", "project", "store", "demo", "benchmark"]
 # What answers with a page or with files instead of JSON, and what has commands of its own.
 OTHERS = ("serve", "store", "benchmark")
 ALL = [*([name] for name in COMMANDS if name not in OTHERS), ["store", "info"], ["store", "verify"]]

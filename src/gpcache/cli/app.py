@@ -14,6 +14,7 @@ from gpcache.cli.demo import demo
 from gpcache.cli.evaluate import evaluate
 from gpcache.cli.export import export
 from gpcache.cli.extract import extract
+from gpcache.cli.fetch import fetch
 from gpcache.cli.fit import fit
 from gpcache.cli.inspect import inspect
 from gpcache.cli.options import VerboseOption, printable
@@ -37,7 +38,7 @@ app = typer.Typer(
 PANELS = {
     "From photos to answers": (fit, predict, evaluate, serve),
     "Better with every photo": (check, suggest, add, remove, relabel),
-    "The model": (inspect, export),
+    "The model": (inspect, export, fetch),
     "Features on disk": (extract, project),
     "A first look": (demo,),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -16,6 +17,25 @@ from huggingface_hub.errors import (
 )
 
 from gpcache.errors import EncoderError, GPCacheError
+
+# The offline mode of huggingface_hub is one setting for the whole process.
+_SWITCHING = threading.RLock()
+
+
+class NotDownloadedError(EncoderError):
+    """A model of the hub is not on this machine, or not whole, and the hub was not asked."""
+
+
+@contextmanager
+def no_downloads() -> Iterator[None]:
+    """Let the libraries of Hugging Face read local files alone, whatever a model refers to."""
+    with _SWITCHING:
+        before = constants.HF_HUB_OFFLINE
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 def fetch(repository: str, name: str, *, missing: str) -> Path:
@@ -41,10 +61,10 @@ def fetch(repository: str, name: str, *, missing: str) -> Path:
             "'hf auth login' if it is private, or give a local folder."
         )
     except LocalEntryNotFoundError:
-        sentence = (
+        raise NotDownloadedError(
             f"The model {repository!r} is not on this machine and the Hugging Face hub cannot be "
             "reached: connect once to download it, or give a local folder."
-        )
+        ) from None
     except EntryNotFoundError:
         sentence = missing
     except OSError as error:
@@ -66,4 +86,6 @@ def loading(source: str) -> Iterator[None]:
     except GPCacheError:
         raise
     except Exception as error:
-        raise EncoderError(f"The model {source!r} cannot be loaded: {first_line(error)}") from error
+        offline = constants.is_offline_mode() and not Path(source).exists()
+        kind = NotDownloadedError if offline else EncoderError
+        raise kind(f"The model {source!r} cannot be loaded: {first_line(error)}") from error

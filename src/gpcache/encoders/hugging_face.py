@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from gpcache.encoders.base import Encoder, TokenText, weights_identity
-from gpcache.encoders.hub import fetch, loading
+from gpcache.encoders.hub import fetch, loading, no_downloads
 from gpcache.encoders.tokens import embedded_as, tokenizer_identity, words_of
 from gpcache.errors import EncoderError, MissingExtraError
 from gpcache.extras import require
@@ -64,7 +65,8 @@ class HuggingFaceEncoder(Encoder):
         self.name = source
         self._kind = _model_type(source)
         family = FAMILIES[self._kind]
-        with loading(source):
+        # What is loaded from a folder must not send anybody to the hub.
+        with no_downloads() if Path(source).is_dir() else nullcontext(), loading(source):
             processor = transformers.AutoImageProcessor.from_pretrained(
                 source, trust_remote_code=False
             )

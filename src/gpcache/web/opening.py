@@ -81,7 +81,13 @@ def _open(
         document = _import(workspace, Path(model))
     given = encoder if isinstance(encoder, Encoder) else None
     name = encoder if isinstance(encoder, str) else encoder.name
-    network = given or load_encoder(name if document is None else document.encoder, device=device)
+    if given is not None:
+        network = given
+    elif document is None:
+        network = load_encoder(name, device=device)
+    else:
+        # The name comes from a model or a workspace: nobody asked for a download.
+        network = load_encoder(document.encoder, device=device, download=False)
     if document is None:
         document = Document(name, network.fingerprint, templates=DEFAULT_TEMPLATES)
         workspace.write(document)
