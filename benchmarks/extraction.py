@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from development_data import folder
+from numpy.typing import NDArray
 from pages import table, write_page
 
 from gpcache import load_encoder
-from gpcache.encoders.efficientnet import _load
+from gpcache.encoders.efficientnet import load_network
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.features.extract import extract
 from gpcache.images.sources import open_source
@@ -48,11 +49,12 @@ def decoding(files: list[bytes], encoder: LiteEncoder) -> float:
 
 def encoders(encoder: LiteEncoder) -> list[list[object]]:
     """One batch of pixels through the image network, in the ways that were tried."""
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), dtype=np.uint8)
+    pixels = noise(encoder)
     images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
-    plain, folded = _load(), encoder._vision._layers
+    weights = encoder.recipe.weights
+    plain, folded = load_network(weights), encoder._vision._layers
     last = images.contiguous(memory_format=torch.channels_last)
-    plain_last = _load().to(memory_format=torch.channels_last)
+    plain_last = load_network(weights).to(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
         "eager torch": lambda: plain.extract_features(images),
         "eager torch, inference mode off": lambda: _with_gradient(plain, images),
@@ -74,6 +76,12 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
     ]
 
 
+def noise(encoder: LiteEncoder) -> NDArray[np.uint8]:
+    """A batch of random pixels in the encoder's size."""
+    size = encoder.preprocess.size
+    return np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
+
+
 def _with_gradient(network: torch.nn.Module, images: torch.Tensor) -> None:
     with torch.inference_mode(False), torch.enable_grad():
         network.extract_features(images.clone())
@@ -87,7 +95,7 @@ def main() -> None:
     encoder.encode_images(sorted(photos.iterdir())[:BATCH])
     files = [path.read_bytes() for path in sorted(photos.iterdir())]
     decode_rate = decoding(files, encoder)
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), dtype=np.uint8)
+    pixels = noise(encoder)
     encode_rate = rate(BATCH, lambda: encoder.encode_pixels(pixels), ROUNDS)
     with tempfile.TemporaryDirectory() as place:
         report = extract(open_source(photos), Path(place) / "store", encoder)

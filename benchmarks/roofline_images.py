@@ -44,14 +44,14 @@ def encoding_tasks(count: int) -> Iterator[Task]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from gpcache import load_encoder
-    from gpcache.encoders.efficientnet import _load
+    from gpcache.encoders.efficientnet import LITE2, load_network
     from gpcache.features.extract import extract
     from gpcache.images.sources import open_source
 
     encoder = load_encoder("lite", device="cpu")
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
-        _load().extract_features(torch.zeros(1, 3, 224, 224))
+        load_network(LITE2).extract_features(torch.zeros(1, 3, LITE2.size, LITE2.size))
     with tempfile.TemporaryDirectory() as place:
         photos = Path(place) / "photos" / "one class"
         write_photos(photos, count)

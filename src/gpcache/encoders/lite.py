@@ -1,19 +1,21 @@
 """`lite`: an encoder that needs nothing but the package index, images and text joined by ConSE.
 
-EfficientNet-Lite0 sees the image, MiniLM reads the text. ConSE (Norouzi et al., 2014) carries the
+EfficientNet-Lite sees the image, MiniLM reads the text. ConSE (Norouzi et al., 2014) carries the
 image over: the sentence vectors of the most probable ImageNet classes, weighted by their
 probabilities, are a point in the text's space. One unit vector holds both views,
 
     image = [√w · conse, √(1−w) · feature]        text = [sentence, 0]
 
 so that image · text is √w times the cosine with the ConSE point, and image · image is a mixture of
-both cosines. Many everyday classes are ImageNet classes, which the network was trained on: its
-figures there say less about other data.
+both cosines. The logit scale cancels √w: w decides how images are compared, and nothing else. Many
+everyday classes are ImageNet classes, which the network was trained on: its figures there say less
+about other data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from math import sqrt
@@ -26,33 +28,62 @@ from torch import Tensor
 from torch.nn import functional
 
 from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.efficientnet import PREPROCESS, WEIGHTS_SHA256, WIDTH, EfficientNetLite
+from gpcache.encoders.efficientnet import LITE0, LITE2, WIDTH, EfficientNetLite, Weights
 from gpcache.errors import DataError
 from gpcache.extras import require
-
-# Chosen on the training photos of caltech20, zero-shot and with a few shots (docs/encoders.md).
-MIXING = 0.2
-CANDIDATES = 20
-COSINE_SCALE = 25.0
 
 TEXT_WIDTH = 384
 CONTEXT = 128
 
 
-class LiteEncoder(Encoder):
-    """Offline, small and fast; 1,664 numbers a vector."""
+@dataclass(frozen=True)
+class Recipe:
+    """How an image becomes a vector, as chosen on training photos (docs/encoders.md).
 
-    name = "lite"
+    `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
+    `cosine_scale` turns its cosines with texts into logits; `square_root` takes the root of the
+    features, which evens out the few that dominate a photo.
+    """
+
+    name: str
+    weights: Weights
+    mixing: float
+    candidates: int
+    cosine_scale: float
+    square_root: bool
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("lite", LITE2, mixing=0.1, candidates=50, cosine_scale=15.0, square_root=True),
+        Recipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
+    )
+}
+# Lite0 was called `lite` once: files of that time name it so, beside this fingerprint.
+LITE0_FINGERPRINT = "7641421c6dfb58bb0b57a4b6eeefe76c4ee373ef91503d7bd15453c51de9c220"
+
+
+def current_name(name: str, fingerprint: str) -> str:
+    """Today's name of the encoder that a saved file calls `name`."""
+    return "lite0" if (name, fingerprint) == ("lite", LITE0_FINGERPRINT) else name
+
+
+class LiteEncoder(Encoder):
+    """Offline, small and fast; 1,664 numbers a vector. `name` is "lite" or "lite0"."""
+
     dim = TEXT_WIDTH + WIDTH
-    # The text meets √w of the image vector, so this scale gives the cosines COSINE_SCALE.
-    logit_scale = COSINE_SCALE / sqrt(MIXING)
-    preprocess = PREPROCESS
     has_spatial = True
     has_tokens = True
 
-    def __init__(self, device: str | torch.device = "auto") -> None:
+    def __init__(self, device: str | torch.device = "auto", *, name: str = "lite") -> None:
         super().__init__(device)
-        self._vision = EfficientNetLite(self.device)
+        self.name = name
+        self.recipe = RECIPES[name]
+        self.preprocess = self.recipe.weights.preprocess
+        # The text meets √w of the image vector, so this scale gives the cosines theirs.
+        self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
+        self._vision = EfficientNetLite(self.recipe.weights, self.device)
         self._anchors = load(_data("imagenet.safetensors"))["sentences"].float().to(self.device)
 
     def _embed_images(self, batch: Tensor) -> Tensor:
@@ -65,11 +96,14 @@ class LiteEncoder(Encoder):
         """Features (…, 1280) → unit vectors (…, dim)."""
         features = features.float()
         logits = self._vision.classifier(features).float()
-        best, classes = logits.topk(CANDIDATES, dim=-1)
+        best, classes = logits.topk(self.recipe.candidates, dim=-1)
         conse = (best.softmax(-1).unsqueeze(-1) * self._anchors[classes]).sum(-2)
+        if self.recipe.square_root:
+            features = features.sqrt()  # ReLU6 leaves nothing below zero
+        mixing = self.recipe.mixing
         parts = (
-            sqrt(MIXING) * functional.normalize(conse, dim=-1),
-            sqrt(1 - MIXING) * functional.normalize(features, dim=-1),
+            sqrt(mixing) * functional.normalize(conse, dim=-1),
+            sqrt(1 - mixing) * functional.normalize(features, dim=-1),
         )
         return torch.cat(parts, dim=-1)
 
@@ -95,7 +129,11 @@ class LiteEncoder(Encoder):
         return functional.pad(sentences, (0, WIDTH))
 
     def _identity(self) -> Iterator[bytes]:
-        yield f"lite {WEIGHTS_SHA256} {MIXING} {CANDIDATES} {COSINE_SCALE} {CONTEXT}".encode()
+        recipe = self.recipe
+        settings = [recipe.weights.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
+        # Nothing stands for what Lite0 lacks: its fingerprint is in files that users have.
+        settings += [CONTEXT, "square root"] if recipe.square_root else [CONTEXT]
+        yield " ".join(map(str, ["lite", *settings])).encode()
         yield _data("imagenet.safetensors")
         for file in ("model.safetensors", "tokenizer.json"):
             yield (_language_folder() / file).read_bytes()

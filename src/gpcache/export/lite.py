@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 
 from gpcache.encoders.efficientnet import write_layer
-from gpcache.encoders.lite import CANDIDATES, MIXING, LiteEncoder
+from gpcache.encoders.lite import LiteEncoder
 from gpcache.export.head import write_unit
 from gpcache.onnx_graph import Graph
 
 
 def write_lite(graph: Graph, encoder: LiteEncoder, pixels: str) -> str:
-    """Features (batch, 1664) of `pixels` (batch, 224, 224, 3): what `encode_pixels` gives."""
+    """Features (batch, 1664) of `pixels` (batch, size, size, 3): what `encode_pixels` gives."""
     maps = write_layer(graph, encoder._vision._layers, _write_normalised(graph, encoder, pixels))
     features = graph.node("ReduceMean", maps, axes=[2, 3], keepdims=0)
-    parts = (
-        (sqrt(MIXING), _write_conse(graph, encoder, features)),
-        (sqrt(1 - MIXING), features),
-    )
+    conse = _write_conse(graph, encoder, features)
+    if encoder.recipe.square_root:
+        features = graph.node("Sqrt", features)
+    mixing = encoder.recipe.mixing
+    parts = ((sqrt(mixing), conse), (sqrt(1 - mixing), features))
     scaled = [
         graph.node("Mul", write_unit(graph, part), graph.constant(scale)) for scale, part in parts
     ]
@@ -45,7 +46,7 @@ def _write_conse(graph: Graph, encoder: LiteEncoder, features: str) -> str:
     classifier, axis = encoder._vision.classifier, graph.weight(torch.tensor([1]))
     weight, bias = graph.weight(classifier.weight), graph.weight(classifier.bias)
     logits = graph.node("Gemm", features, weight, bias, transB=1)
-    candidates = graph.weight(torch.tensor([CANDIDATES]))
+    candidates = graph.weight(torch.tensor([encoder.recipe.candidates]))
     best, classes = graph.nodes("TopK", logits, candidates, results=2)
     shares = graph.node("Unsqueeze", graph.node("Softmax", best, axis=1), axis)
     sentences = graph.node("Gather", graph.weight(encoder._anchors), classes, axis=0)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpcache.encoders.lite import current_name
 from gpcache.errors import StoreError
 from gpcache.files import sha256, write_atomic
 
@@ -68,6 +69,7 @@ def read_manifest(folder: Path) -> Manifest:
     del content["schema"]
     return replace(
         Manifest(**content),
+        encoder=current_name(content["encoder"], content["fingerprint"]),
         shards=tuple(StoredFile(**shard) for shard in content["shards"]),
         items=_file(content["items"]),
         refused=_file(content["refused"]),
