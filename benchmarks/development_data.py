@@ -73,7 +73,7 @@ def photo_features(*parts: str) -> tuple[list[Photos], TextPrior]:
     What was extracted is kept in the folder for temporary files, so that a machine without the
     encoder can use it, too.
     """
-    place = Path(tempfile.gettempdir()) / "gpcache-caltech20.npz"
+    place = Path(tempfile.gettempdir()) / "gpcache-caltech20-lite2.npz"
     if not place.exists():
         _extract_photos(place)
     with np.load(place, allow_pickle=False) as file:

@@ -63,9 +63,9 @@ def data():
     return X, np.array(NAMES)[labels], queries.astype(np.float32), prior
 
 
-@pytest.fixture(scope="module")
-def lite():
-    return load_encoder("lite", device="cpu")
+@pytest.fixture(scope="module", params=["lite", "lite0"])
+def lite(request):
+    return load_encoder(request.param, device="cpu")
 
 
 def gp_cache(prior=None, **options):
@@ -265,19 +265,20 @@ def test_without_onnx_the_extra_is_named(data, monkeypatch):
 # Pixels in.
 
 
-def coloured(n, seed):
-    """Preprocessed images (n, 224, 224, 3) of four kinds: coarse noise over a colour, and kinds."""
+def coloured(n, seed, size):
+    """Preprocessed images (n, size, size, 3), coarse noise over one of four colours, and kinds."""
     generator = np.random.default_rng(seed)
     kinds = np.arange(n) % 4
     colours = np.array([[200, 40, 40], [40, 200, 40], [40, 40, 200], [180, 180, 60]])
-    coarse = generator.integers(-60, 60, (n, 14, 14, 1)).repeat(16, 1).repeat(16, 2)
+    coarse = generator.integers(-60, 60, (n, 17, 17, 1)).repeat(16, 1).repeat(16, 2)
+    coarse = coarse[:, :size, :size]
     pixels = np.clip(colours[kinds][:, None, None, :] + coarse, 0, 255).astype(np.uint8)
     return pixels, np.array(["red", "green", "blue", "sand"])[kinds]
 
 
 @pytest.mark.parametrize("with_text", [True, False])
 def test_pixels_to_answers(with_text, lite):
-    pixels, y = coloured(12, seed=0)
+    pixels, y = coloured(12, seed=0, size=lite.preprocess.size)
     prior = None
     if with_text:
         names = ["red", "green", "blue", "sand", "wood"]
@@ -285,7 +286,7 @@ def test_pixels_to_answers(with_text, lite):
     model = gp_cache(prior).fit(lite.encode_pixels(pixels), y)
     file = export_image_onnx(model, lite)
     for batch in (1, 7):
-        queries, _ = coloured(batch, seed=1)
+        queries, _ = coloured(batch, seed=1, size=lite.preprocess.size)
         outputs = run(file, queries)
         assert list(outputs) == ["logits", "probabilities", "variance", "label"]
         features = lite.encode_pixels(queries)
@@ -294,7 +295,7 @@ def test_pixels_to_answers(with_text, lite):
         assert (labels == model.predict(features)).all()
     found = metadata(file)
     assert json.loads(found["preprocess"]) == json.loads(json.dumps(lite.preprocess.describe()))
-    assert (found["encoder"], found["encoder_fingerprint"]) == ("lite", lite.fingerprint)
+    assert (found["encoder"], found["encoder_fingerprint"]) == (lite.name, lite.fingerprint)
     assert file == export_image_onnx(model, lite)
     assert "variance" not in run(export_image_onnx(model, lite, variance=False), queries)
 
@@ -322,7 +323,8 @@ def test_photos_get_their_names(lite):
 def test_a_model_of_other_features_or_another_encoder_is_refused(data, lite):
     X, y, _, _ = data
     model = gp_cache().fit(X, y)
-    with pytest.raises(DataError, match=r"fitted on features of width 12, but .*'lite' gives 1664"):
+    width = rf"fitted on features of width 12, but .*'{lite.name}' gives 1664"
+    with pytest.raises(DataError, match=width):
         export_image_onnx(model, lite)
-    with pytest.raises(DataError, match="Only the encoder 'lite' can be exported, got a str"):
+    with pytest.raises(DataError, match="'lite' and 'lite0' can be exported, got a str"):
         export_image_onnx(model, "lite")

@@ -50,22 +50,22 @@ def export_onnx(
 def export_image_onnx(
     model: FeatureClassifier, encoder: Encoder, *, variance: bool = True
 ) -> bytes:
-    """The encoder `lite` and the head as one ONNX file: `pixels` in.
+    """The encoder `lite` or `lite0` and the head as one ONNX file: `pixels` in.
 
-    They are bytes (batch, 224, 224, 3), resized and cropped as `preprocess` in the metadata says.
+    They are bytes (batch, size, size, 3), resized and cropped as `preprocess` in the metadata says.
     Beside the outputs of `export_onnx`, `label` (batch,) numbers the likeliest of the metadata's
     `classes`.
     """
     if not isinstance(encoder, LiteEncoder):
         raise DataError(
-            f"Only the encoder 'lite' can be exported, got a {type(encoder).__name__}: "
-            "export_onnx exports the head for features of any encoder."
+            "Only the encoders 'lite' and 'lite0' can be exported, got a "
+            f"{type(encoder).__name__}: export_onnx exports the head for features of any encoder."
         )
     graph = _graph_for(model)
     if model.n_features_in_ != encoder.dim:
         raise DataError(
             f"The model was fitted on features of width {model.n_features_in_}, but the encoder "
-            f"'lite' gives {encoder.dim}: fit it on features of 'lite'."
+            f"{encoder.name!r} gives {encoder.dim}: fit it on features of {encoder.name!r}."
         )
     features = write_lite(graph, encoder, "pixels")
     outputs = write_head(graph, model, features, variance=variance)
