@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpcache import persistence
 from gpcache.classifier import ImageClassifier
 from gpcache.errors import DataError, EncoderError, GPCacheError, ModelFileError
 from gpcache.persistence import load_folder, save_folder
@@ -186,9 +187,24 @@ def test_a_link_to_a_model_stays_a_link(saved, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_permissions_are_those_of_an_ordinary_folder(saved, tmp_path):
-    (tmp_path / "plain").mkdir()
-    assert saved.stat().st_mode == (tmp_path / "plain").stat().st_mode
+def modes(folder):
+    """The permissions of a folder and of the files in it."""
+    return {path.name: path.stat().st_mode & 0o7777 for path in (folder, *folder.iterdir())}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_new_model_is_for_its_owner_alone(saved):
+    assert modes(saved) == {"pets.gpc": 0o700} | dict.fromkeys(FILES, 0o600)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_an_update_keeps_who_may_read_the_model(saved):
+    saved.chmod(0o2750)
+    for name, mode in zip(FILES, (0o644, 0o640, 0o660), strict=True):
+        (saved / name).chmod(mode)
+    before = modes(saved)
+    save_folder(saved, {"round": 2}, {}, "")
+    assert modes(saved) == before
 
 
 @pytest.mark.parametrize(
@@ -263,9 +279,19 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 5  # the kills did come while models were being replaced
-    # What a kill left behind is in nobody's way.
+    # What a kill left behind is removed by the next one who writes there.
     save_folder(folder, CONFIG, arrays(), "")
     assert load_folder(folder)[0]["names"] == CONFIG["names"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_without_an_exchange_of_names_the_old_model_is_removed_too(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(persistence, "_exchanged", lambda *_: False)
+    (tmp_path / ".pets.gpc.0123abcd.gpcache-old").mkdir()  # left by a kill
+    save_folder(saved, {"round": 2}, {}, "")
+    assert load_folder(saved)[0]["round"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["pets.gpc"]
 
 
 FULL = """

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,41 +14,74 @@ from reprlib import repr as shown
 from typing import Any
 
 from gpcache.errors import DataError, DiskFullError
+from gpcache.temporary import copy_access, remove_stale, temporary_sibling
 
 _BLOCK = 2**20
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path`: a crash leaves the old file or the new one, nothing between."""
-    with replacing(path) as place:
+def output_place(path: str | Path) -> Path:
+    """Where an output goes: the one rule for links, devices, pipes and sockets.
+
+    A link is followed, so that its target is replaced and the link stays. Only a regular file or a
+    folder may be replaced: anything else is an error.
+    """
+    place = Path(path)
+    try:
+        mode = place.stat().st_mode
+    except FileNotFoundError:
+        return Path(os.path.realpath(place))  # new, or what a link will point to
+    except OSError as error:
+        raise _not_written(place, error) from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{str(path)!r} is a device, a pipe or a socket, which an output never replaces: give "
+            "the name of a file or folder."
+        )
+    return Path(os.path.realpath(place))
+
+
+def write_atomic(
+    path: str | Path, data: bytes, *, private: bool = False, sweep: bool = True
+) -> None:
+    """Write `data` to `path`: a crash leaves the old file or the new one, nothing between.
+
+    `private` and `sweep` are those of `replacing`.
+    """
+    with replacing(path, private=private, sweep=sweep) as place:
         place.write_bytes(data)
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary sibling to write to; if all goes well it reaches the disk and takes the name."""
-    target = Path(path)
+def replacing(path: str | Path, *, private: bool = False, sweep: bool = True) -> Iterator[Path]:
+    """A temporary sibling to write to; if all goes well it reaches the disk and takes the name.
+
+    What replaces a file keeps its owner, mode and access list. A new file follows the user's umask,
+    or with `private` is for its owner alone. `sweep` removes what killed writers of this path left.
+    """
+    target = output_place(path)
     with explained_writes(target):
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
-        os.close(descriptor)
-        place = Path(name)
-        try:
+        if sweep:
+            remove_stale(target.parent, target.name)
+        hidden = private or target.exists()
+        with temporary_sibling(target, 0o600 if hidden else 0o666) as place:
             yield place
             with place.open("rb") as file:
                 os.fsync(file.fileno())
-            # mkstemp makes private files; the user's own setting is what was asked for.
-            place.chmod(0o666 & ~umask())
+            if target.exists():
+                copy_access(target, place)
             os.replace(place, target)
-        finally:
-            place.unlink(missing_ok=True)
         sync_folder(target.parent)
 
 
-def make_folder(path: str | Path) -> Path:
-    """Make a folder and its parents, or say in one sentence why that cannot be."""
+def make_folder(path: str | Path, *, private: bool = False) -> Path:
+    """Make a folder and its parents, or say in one sentence why that cannot be.
+
+    With `private` a new folder is for its owner alone; its parents follow the user's umask.
+    """
     folder = Path(path)
+    output_place(folder)
     with explained_writes(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     return folder
 
 
@@ -101,20 +134,16 @@ def explained_writes(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"The disk is full: {str(target)!r} was not written, and what was there before "
-                "is untouched."
-            ) from None
-        raise DataError(f"{str(target)!r} cannot be written: {error.strerror}.") from None
+        raise _not_written(target, error) from None
 
 
-def umask() -> int:
-    """The permissions that the user's files do not get."""
-    # There is no way to read it but to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _not_written(target: Path, error: OSError) -> DataError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            f"The disk is full: {str(target)!r} was not written, and what was there before is "
+            "untouched."
+        )
+    return DataError(f"{str(target)!r} cannot be written: {error.strerror}.")
 
 
 def sync_folder(folder: Path) -> None:

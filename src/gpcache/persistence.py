@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from gpcache.errors import DataError, ModelFileError
-from gpcache.files import explained_writes, sha256, sync_folder, umask, write_atomic
+from gpcache.files import explained_writes, output_place, sha256, sync_folder, write_atomic
+from gpcache.temporary import SUFFIX, copy_access, remove_stale, temporary_sibling
 
 SCHEMA = 1
 CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
 
 _LITTER = (".DS_Store", "desktop.ini")  # what file managers leave behind
+_ASIDE = ".gpcache-old"
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux's renameat2
 _HERE = -100  # AT_FDCWD
 
@@ -35,7 +36,10 @@ _HERE = -100  # AT_FDCWD
 def save_folder(
     folder: str | Path, config: dict[str, Any], arrays: dict[str, NDArray[Any]], card: str
 ) -> None:
-    """Write a model folder; an existing model in its place is replaced, anything else is not."""
+    """Write a model folder; an existing model in its place is replaced, anything else is not.
+
+    A new model is for its owner alone; one that replaces another keeps its owner and its access.
+    """
     target = check_place(folder)
     tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     content = {"sha256": "", "schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
@@ -43,24 +47,35 @@ def save_folder(
     # The names of files may hold bytes that are no UTF-8, which Python hides in surrogates.
     unsealed = text.encode("utf-8", "surrogatepass")
     seal = f'"{sha256(unsealed)}"'.encode()
+    files = {
+        TENSORS: tensors,
+        CARD: card.encode(),
+        CONFIG: unsealed.replace(b'""', seal, 1),
+    }
     with explained_writes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", dir=target.parent))
-        try:
-            # mkdtemp makes private folders; the user's own setting is what was asked for.
-            place.chmod(0o777 & ~umask())
-            write_atomic(place / TENSORS, tensors)
-            write_atomic(place / CARD, card.encode())
-            write_atomic(place / CONFIG, unsealed.replace(b'""', seal, 1))
+        remove_stale(target.parent, target.name)
+        with temporary_sibling(target, 0o700, folder=True) as place:
+            for name, data in files.items():
+                write_atomic(place / name, data, private=True, sweep=False)
+            _keep_access(target, place)
             _put(place, target)
             sync_folder(target.parent)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+        remove_stale(target.parent, target.name, suffix=_ASIDE)
+
+
+def _keep_access(old: Path, new: Path) -> None:
+    """Let a model that replaces another be for the same people; a new one is for its owner."""
+    for name in (TENSORS, CARD, CONFIG):
+        if (old / name).is_file():
+            copy_access(old / name, new / name)
+    if old.exists():
+        copy_access(old, new)
 
 
 def check_place(folder: str | Path) -> Path:
     """Where a model goes, without links; an error where something other than a model is."""
-    target = Path(folder).resolve()  # a link to a model stays one
+    target = output_place(folder)
     if target.exists() and not _replaceable(target):
         raise DataError(
             f"{str(target)!r} exists and is no model, or holds other files as well: choose another "
@@ -122,16 +137,17 @@ def _replaceable(path: Path) -> bool:
 
 
 def _put(place: Path, target: Path) -> None:
-    """Let `place` take the name `target`; what had it is left under the name `place`."""
+    """Let `place` take the name `target`; what had it may be left under the name `place`."""
     if not target.exists():
         os.rename(place, target)
         return
     if not _exchanged(place, target):
         # Two steps where the system has no exchange: between them the old model is set aside.
-        aside = place.with_name(f"{place.name}.old")
+        # It does not have the name of a temporary: until then it is the only whole model.
+        aside = place.with_name(f"{place.name.removesuffix(SUFFIX)}{_ASIDE}")
         os.rename(target, aside)
         os.rename(place, target)
-        os.rename(aside, place)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -203,12 +203,12 @@ def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeyp
     before = tree(own_model)
     written = []
 
-    def interrupted(path, data):
+    def interrupted(path, data, **options):
         """Ctrl-C at the worst time: some files of the new model are written, some are not."""
         written.append(path.name)
         if len(written) == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        write_atomic(path, data)
+        write_atomic(path, data, **options)
 
     monkeypatch.setattr(gpcache.persistence, "write_atomic", interrupted)
     code, out, err = run("fit", unseen, "-o", own_model)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gpcache.errors import DataError
+from gpcache.files import output_place
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model folder, as pets.gpc.")
@@ -65,6 +66,7 @@ VerboseOption = Annotated[
 
 def check_file(path: Path) -> None:
     """Say before the work, not after it, that a file cannot be written there."""
+    output_place(path)
     if path.is_dir():
         raise DataError(f"{str(path)!r} is a folder: give the name of a file.")
     if not path.parent.is_dir():

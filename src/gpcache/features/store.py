@@ -273,7 +273,8 @@ class FeatureStore:
     def _write(self, pattern: str, data: bytes, rows: int) -> StoredFile:
         digest = sha256(data)
         name = pattern.format(digest[:24])
-        write_atomic(self.folder / name, data)
+        # What killed writers left is removed by `_change`.
+        write_atomic(self.folder / name, data, sweep=False)
         self._checked.add(name)
         return StoredFile(name, digest, rows)
 

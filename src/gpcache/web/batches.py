@@ -53,7 +53,8 @@ class Batches:
         if form == "parquet":
             require("pyarrow", "parquet", purpose="Writing parquet")
         key = secrets.token_hex(16)
-        write_atomic(self._folder / f"{key}.jsonl", json.dumps({"format": form}).encode() + b"\n")
+        header = json.dumps({"format": form}).encode() + b"\n"
+        write_atomic(self._folder / f"{key}.jsonl", header, private=True)
         files = sorted(self._folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
         for file in files[:-MOST_BATCHES]:
             file.unlink(missing_ok=True)

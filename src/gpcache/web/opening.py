@@ -17,8 +17,9 @@ from gpcache import model_files
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.errors import DataError, EncoderError
 from gpcache.examples import picture_of
+from gpcache.files import make_folder, write_atomic
 from gpcache.methods.cache import CacheClassifier
-from gpcache.persistence import CONFIG
+from gpcache.persistence import CARD, CONFIG, TENSORS
 from gpcache.prompts import DEFAULT_TEMPLATES
 from gpcache.web.contents import ClassEntry, Contents, Photo
 from gpcache.web.learner import Learner, Texts
@@ -145,7 +146,10 @@ def _import(workspace: Workspace, folder: Path) -> Document:
         picture = picture or picture_of(example, content.training.source) or _blank()
         workspace.put(example.hash, Stored(features, picture))
     shutil.rmtree(workspace.base, ignore_errors=True)
-    shutil.copytree(folder, workspace.base)
+    make_folder(workspace.base, private=True)
+    for name in (TENSORS, CARD, CONFIG):
+        if (folder / name).exists():
+            write_atomic(workspace.base / name, (folder / name).read_bytes(), private=True)
     prompts = content.prompts
     told = {} if prompts is None else dict(zip(*_columns(prompts), strict=True))
     classes = tuple(

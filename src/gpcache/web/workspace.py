@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from gpcache.errors import DataError
 from gpcache.files import make_folder, read_json, write_atomic
 from gpcache.images.records import Refused
+from gpcache.temporary import remove_stale
 from gpcache.web.contents import ClassEntry, Contents, Photo, Step, order
 
 SCHEMA = 2
@@ -62,12 +63,12 @@ class Document:
 
 
 class Workspace:
-    """A folder that one server at a time holds."""
+    """A folder that one server at a time holds; for its owner alone, since it shows photos."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = make_folder(folder)
+    def __init__(self, place: str | Path) -> None:
+        self.folder = make_folder(place, private=True)
         # Whichever thread opens the workspace, another may close it.
-        self._lock = FileLock(self.folder / ".lock", thread_local=False)
+        self._lock = FileLock(self.folder / ".lock", mode=0o600, thread_local=False)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -75,8 +76,8 @@ class Workspace:
                 f"Another gpcache serve holds the workspace {str(self.folder)!r}: stop it, or "
                 "give this one another folder with --workspace."
             ) from None
-        make_folder(self.folder / PHOTOS)
-        make_folder(self.folder / BATCHES)
+        for folder in (self.folder, self.folder / PHOTOS, self.folder / BATCHES):
+            remove_stale(make_folder(folder, private=True))
 
     def close(self) -> None:
         """Let another server have it."""
@@ -115,7 +116,9 @@ class Workspace:
             "contents": {"classes": inside.classes, "photos": list(inside.photos.values())},
         }
         write_atomic(
-            self.folder / DOCUMENT, json.dumps(content, ensure_ascii=False, default=vars).encode()
+            self.folder / DOCUMENT,
+            json.dumps(content, ensure_ascii=False, default=vars).encode(),
+            private=True,
         )
 
     def put(self, key: str, stored: Stored) -> None:
@@ -123,7 +126,9 @@ class Workspace:
         file = self._file(key)
         if not file.exists():
             picture = np.frombuffer(stored.picture, dtype=np.uint8)
-            write_atomic(file, save({"features": stored.features, "picture": picture}))
+            data = save({"features": stored.features, "picture": picture})
+            # Looking for stale files among very many photos is left to the opening.
+            write_atomic(file, data, private=True, sweep=False)
 
     def get(self, key: str) -> Stored:
         """What is kept of a photo."""

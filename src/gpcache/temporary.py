@@ -1,0 +1,136 @@
+"""Temporary files and folders beside an output: locked while in use, removed once abandoned.
+
+A writer that is killed leaves its temporary behind, but the system drops its lock. The next writer
+of the same path removes what nobody holds. A process id in the name would not do: another
+container or machine that shares the folder counts its processes on its own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is locked and nothing is removed
+    fcntl = None  # type: ignore[assignment]
+
+SUFFIX = ".gpcache-tmp"
+# Of 255 bytes that the name of a file may have.
+_NAME_BYTES = 80
+_ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
+
+
+@contextmanager
+def temporary_sibling(target: Path, mode: int, *, folder: bool = False) -> Iterator[Path]:
+    """A new hidden file, or folder, beside `target`; removed at the end unless it was renamed.
+
+    The user's umask applies to `mode`.
+    """
+    place, lock = _create(target, mode, folder)
+    try:
+        yield place
+    finally:
+        remove(place)
+        if lock is not None:
+            os.close(lock)
+
+
+def remove_stale(folder: Path, name: str | None = None, *, suffix: str = SUFFIX) -> None:
+    """Remove the temporaries in `folder` that no process holds: of one target, or of all."""
+    prefix = "." if name is None else _prefix(name)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            ours = entry.name.startswith(prefix) and entry.name.endswith(suffix)
+            if ours and not entry.is_symlink():
+                _remove_unless_held(Path(entry.path))
+
+
+def remove(place: Path) -> None:
+    """Remove a file or a whole folder, if it is there."""
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def copy_access(source: Path, target: Path) -> None:
+    """Give `target` the owner, mode and access list of `source`, as far as this user may."""
+    known = source.stat()
+    mode = stat.S_IMODE(known.st_mode)
+    if not (_chown(target, known.st_uid, known.st_gid) or _chown(target, -1, known.st_gid)):
+        # The group is another one now: it gets no more than everybody has.
+        mode &= ~0o070 | (mode & 0o007) << 3
+    if hasattr(os, "setxattr"):
+        _copy_attributes(source, target)
+    if stat.S_IMODE(target.stat().st_mode) != mode:
+        target.chmod(mode)
+
+
+def _chown(target: Path, user: int, group: int) -> bool:
+    if not hasattr(os, "chown"):
+        return True
+    try:
+        os.chown(target, user, group)
+    except OSError:
+        return False
+    return True
+
+
+def _copy_attributes(source: Path, target: Path) -> None:
+    with suppress(OSError):  # a file system without them
+        wanted = os.listxattr(source)
+        # A folder may give its new files an access list that the replaced file does not have.
+        for name in set(os.listxattr(target)) & set(_ACCESS_LISTS) - set(wanted):
+            os.removexattr(target, name)
+        for name in wanted:
+            with suppress(OSError):  # those that only the system may set
+                os.setxattr(target, name, os.getxattr(source, name))
+
+
+def _prefix(name: str) -> str:
+    return f".{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}."
+
+
+def _create(target: Path, mode: int, folder: bool) -> tuple[Path, int | None]:
+    """A new temporary and its lock; None where the system has none."""
+    while True:
+        place = target.with_name(f"{_prefix(target.name)}{secrets.token_hex(4)}{SUFFIX}")
+        if folder:
+            place.mkdir(mode)
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        # Somebody who removes stale files may come before the lock: then begin again.
+        lock = _lock(place, wait=True)
+        if place.exists():
+            return place, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(place: Path, *, wait: bool) -> int | None:
+    """A descriptor that holds the lock of a file or folder; None where that cannot be had."""
+    if fcntl is None:
+        return None
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_unless_held(place: Path) -> None:
+    lock = _lock(place, wait=False)
+    if lock is not None:
+        remove(place)
+        os.close(lock)
