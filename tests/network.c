@@ -1,4 +1,4 @@
-/* Notes every name look-up and every address that a process connects or sends to.
+/* Notes every name look-up and every address that a process connects, sends or listens to.
  *
  * Loaded with LD_PRELOAD into a process and all that it starts; the notes go to $NETWORK_LOG.
  */
@@ -78,4 +78,12 @@ ssize_t sendmsg(int socket, const struct msghdr *message, int flags) {
 int sendmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags) {
     for (unsigned int i = 0; i < count; i++) note_address("send", messages[i].msg_hdr.msg_name);
     return REAL(sendmmsg)(socket, messages, count, flags);
+}
+
+int listen(int socket, int backlog) {
+    struct sockaddr_storage own;
+    socklen_t length = sizeof own;
+    if (!getsockname(socket, (struct sockaddr *)&own, &length))
+        note_address("listen", (struct sockaddr *)&own);
+    return REAL(listen)(socket, backlog);
 }
