@@ -30,7 +30,7 @@ def export(
     format: Annotated[Target, typer.Option("--format", "-f", help="Which format.")] = Target.ONNX,
     images: Annotated[
         bool,
-        typer.Option("--images", help="Pixels in, not features: only for the encoder lite."),
+        typer.Option("--images", help="Pixels in, not features: for the encoders lite and lite0."),
     ] = False,
     variance: Annotated[
         bool, typer.Option(help="Whether the variance comes out too; without it, less memory.")

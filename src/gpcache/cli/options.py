@@ -29,7 +29,7 @@ ImagesArgument = Annotated[
 EncoderOption = Annotated[
     str,
     typer.Option(
-        help="lite, clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS, hf:MODEL or a folder."
+        help="lite, lite0, clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS, hf:MODEL or a folder."
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]

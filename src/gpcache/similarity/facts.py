@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpcache.encoders.lite import current_name
 from gpcache.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class ProjectionFacts:
     def require_encoder(self, encoder: Encoder) -> None:
         """Refuse an encoder other than the one whose features were projected."""
         if encoder.fingerprint != self.fingerprint:
+            name = current_name(self.encoder, self.fingerprint)
             raise EncoderError(
-                f"The projection was learned on features of {self.encoder!r} (fingerprint "
+                f"The projection was learned on features of {name!r} (fingerprint "
                 f"{self.fingerprint[:12]}), not of {encoder.name!r} ({encoder.fingerprint[:12]}): "
                 "learn one for this encoder with gpcache project."
             )
