@@ -75,6 +75,15 @@ class ClassMeanPrecision(Precision):
             precision_gradient=self.precision_gradient,
         )
 
+    def prior_rows(self, queries: Tensor) -> Tensor:
+        """A shot is seen through the key of its class."""
+        return self._over_classes.prior_rows(queries)[:, self._plan.key_of_row]
+
+    @cached_property
+    def prior(self) -> Tensor:
+        own = self._plan.key_of_row
+        return self._over_classes.prior[own[:, None], own]
+
     def posterior(self, queries: Tensor) -> Posterior:
         return self._over_classes.posterior(queries)
 

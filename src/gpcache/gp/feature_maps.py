@@ -39,13 +39,17 @@ class FeatureMap:
     matrix: Tensor | None = None
 
     def __call__(self, features: Tensor) -> Tensor:
+        return unit_rows(self.unscaled(features))
+
+    def unscaled(self, features: Tensor) -> Tensor:
+        """The rows (m, d') before they are scaled to length one."""
         if self.projection is not None:
             features = projected(self.projection, features)
         if self.mean is not None:
             features = features - self.mean
         if self.matrix is not None:
             features = features @ self.matrix
-        return unit_rows(features)
+        return features
 
 
 @dataclass(frozen=True)

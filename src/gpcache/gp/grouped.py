@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import log_determinant
 from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
-from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.kernels import gram, kernel, prior_shift
 from gpcache.gp.precision import OwnTerms
 
 
@@ -104,6 +104,24 @@ class GroupedPrecision(FactoredPrecision):
         if self._plan.full:
             return cross
         return torch.where(self._plan.row_present[:, None, :], cross, 0.0)
+
+    @cached_property
+    def _prior_blocks(self) -> list[tuple[Tensor, Tensor]]:
+        """Row numbers (s,) of each group, and the prior's covariance (s, s) of its keys."""
+        plan, shift = self._plan, prior_shift(self.beta)
+        groups = [rows[real] for rows, real in zip(plan.rows, plan.row_present, strict=True)]
+        return [(rows, gram(self.keys[rows].detach(), self.beta) - shift) for rows in groups]
+
+    def prior_product(self, right: Tensor) -> Tensor:
+        """Group by group: a class is a function of its own group's keys alone."""
+        inside = torch.where(self._same_group, right, 0.0)
+        found = torch.zeros_like(inside)
+        for rows, block in self._prior_blocks:
+            found[..., rows, :] = block @ inside[..., rows, :]
+        return torch.where(self._same_group, found, 0.0)
+
+    def prior_coefficients(self, coefficients: Tensor) -> Tensor:
+        return torch.where(self._same_group, coefficients, 0.0)
 
     def _join_mean(self, mean: Tensor) -> Tensor:
         places = self._plan.class_group * mean.shape[-1] + self._plan.class_slot

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+
+from gpcache.gp.kernels import kernel, prior_shift
 
 # Elements of the largest temporary of a leave-out batch: 256 MB in float64.
 BATCH_ELEMENTS = 2**25
@@ -70,6 +73,25 @@ class Precision(ABC):
         self.beta = beta
         self.noise = noise
         self.precision_gradient = precision_gradient
+
+    # The prior of the softmax likelihood (`gpcache.gp.softmax`): κ less most of its constant part.
+
+    def prior_rows(self, queries: Tensor) -> Tensor:
+        """The prior's covariance (m, n) of queries (m, d) and keys."""
+        return kernel(queries, self.keys, self.beta) - prior_shift(self.beta)
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """The prior's covariance (n, n) of the keys."""
+        return self.prior_rows(self.keys).detach()
+
+    def prior_product(self, right: Tensor) -> Tensor:
+        """The prior's covariance of the keys times (..., n, c)."""
+        return self.prior @ right
+
+    def prior_coefficients(self, coefficients: Tensor) -> Tensor:
+        """The coefficients (n, c) that `prior_rows` multiplies: those that the product has seen."""
+        return coefficients
 
     @property
     def class_column(self) -> Tensor | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
 from gpcache.gp.feature_maps import KernelSpace, Projection
+from gpcache.gp.kernels import unit_rows
 from gpcache.methods.arguments import (
     is_auto,
     label_array,
@@ -32,6 +33,9 @@ from gpcache.methods.shots import Evidence, Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.updates import UpdatesMixin
 from gpcache.search import Auto, Choice, Criterion, Defaults, Settings
+
+# The shrinkage of regression where none is asked for.
+SHRINKAGE = 4.0
 
 Selection = Literal["auto", "loo", "folds", "validation"]
 
@@ -49,7 +53,7 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         beta: float | Auto = "auto",
         gain: float | Auto = 1.0,
         kernel_space: Literal["raw", "centred", "whitened"] = "raw",
-        shrinkage: float = 4.0,
+        shrinkage: float | Auto = 4.0,
         projection: Projection | ArrayLike | None = None,
         criterion: Criterion = "nll",
         selection: Selection = "auto",
@@ -75,6 +79,11 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         self.random_state = random_state
 
     # What a subclass may change.
+
+    @property
+    def _is_softmax(self) -> bool:
+        """Whether the likelihood is softmax instead of regression."""
+        return False
 
     def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
         """The precision and the options of its plan."""
@@ -135,7 +144,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         one_of("criterion", self.criterion, ("nll", "accuracy", "marginal_likelihood"), owner=self)
         one_of("selection", self.selection, ("auto", "loo", "folds", "validation"), owner=self)
         one_of("strategy", self.strategy, ("adaptive", "grid"), owner=self)
-        positive("shrinkage", self.shrinkage, owner=self, auto=False)
+        if not is_auto(self.shrinkage):
+            positive("shrinkage", self.shrinkage, owner=self)
         whole("n_folds", self.n_folds, least=4)
         whole("random_state", self.random_state, least=0)
         if self.criterion == "marginal_likelihood" and not self._precision()[0].uses_noise:
@@ -154,7 +164,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
     def _kernel_space(self) -> KernelSpace:
         one_of("kernel_space", self.kernel_space, ("raw", "centred", "whitened"), owner=self)
         projection = self._read_projection(self.projection)
-        space = KernelSpace(self.kernel_space, self.shrinkage, projection)
+        shrinkage = SHRINKAGE if self.shrinkage == "auto" else float(self.shrinkage)
+        space = KernelSpace(self.kernel_space, shrinkage, projection)
         if self.selection == "loo" and space.sees_labels:
             raise ProtocolError(
                 "Leave-one-out would leak: a whitening has seen the label that is left out. "
@@ -164,7 +175,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             # One shot a class says nothing about the scatter within classes. Without text nothing
             # else sets the scale of the logits, and how alike the images of a data set are
             # should not: centring takes that out.
-            return replace(space, name="centred" if self._text is None else "raw")
+            keeps_mean = self._text is not None and not self._is_softmax
+            return replace(space, name="raw" if keeps_mean else "centred")
         return space
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
@@ -225,21 +237,26 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         features = self._read_queries(X)
         model = self._model
         with torch.no_grad():
-            mapped = model.feature_map(features)
-            mean, variance = model.precision.posterior(mapped)
-            cache = model.cache_factor(variance).expand_as(mean)
-            text = torch.zeros_like(mean)
+            unscaled = model.feature_map.unscaled(features)
+            weights, values = model.shares(unit_rows(unscaled))
+            mean = weights @ values
+            cache = torch.full_like(mean, self._choice.alpha)
+            if self._choice.eta:
+                variance = model.precision.variance(unit_rows(unscaled))
+                cache = model.cache_factor(variance).expand_as(mean)
+            text, scores = torch.zeros_like(mean), model.discriminant_logits(unscaled)
             if model.text is not None:
                 text = self._choice.gain * (features @ model.text.mT)
+            if scores is None:
+                scores = torch.zeros_like(mean)
             if labels is None:
-                column = (cache * mean + text).argmax(1)
+                column = (cache * mean + scores + text).argmax(1)
             else:
                 column = self._label_numbers(label_array("explain", labels))
                 if len(column) != len(features):
                     raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
             rows = torch.arange(len(features), device=mean.device)
-            shares = model.precision.weights(mapped) * model.precision.weighted_values.mT[column]
-            shares = shares * cache[rows, column, None]
+            shares = weights * values.mT[column] * cache[rows, column, None]
             order = shares.abs().argsort(1, descending=True)[:, :top]
         return Explanation(
             self.classes_[column.cpu().numpy()],
@@ -247,4 +264,5 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
             shares.gather(1, order).double().cpu().numpy(),
             (cache * mean)[rows, column].double().cpu().numpy(),
             text[rows, column].double().cpu().numpy(),
+            scores[rows, column].double().cpu().numpy(),
         )

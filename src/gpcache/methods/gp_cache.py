@@ -11,20 +11,33 @@ classes that have no shot; φ whitened; η = 0.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision, Precision, Unweighted
 from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods import softmax
 from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.model import CacheModel
 from gpcache.methods.moves import Move, move_classes, move_keys, move_metric
-from gpcache.methods.shots import Shots
+from gpcache.methods.selection import folds_protocol
+from gpcache.methods.shots import Evidence, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained import TrainedCacheMixin
-from gpcache.search import Auto, Settings
+from gpcache.probability import Calibration, fit_calibration
+from gpcache.progress import progress_bar
+from gpcache.search import Auto, Choice, Settings
 
+# The variance that tells how new a row is takes this noise, whatever the likelihood.
+NOVELTY_NOISE = 1.0
+
+Likelihood = Literal["softmax", "gaussian"]
 PrecisionName = Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
 
 
@@ -90,9 +103,16 @@ class GPCacheClassifier(CacheClassifier):
         cross: Literal["exact", "consistent"] = "exact",
         precision_weighting: bool = True,
         confidence_scaling: bool = False,
+        likelihood: Likelihood = "softmax",
+        tau: float | Auto = "auto",
+        discriminant: float | Auto = "auto",
+        shrinkage: float | Auto = "auto",
         **options: Any,
     ) -> None:
-        super().__init__(gain=gain, kernel_space=kernel_space, **options)
+        super().__init__(gain=gain, kernel_space=kernel_space, shrinkage=shrinkage, **options)
+        self.likelihood = likelihood
+        self.tau = tau
+        self.discriminant = discriminant
         self.noise = noise
         self.eta = eta
         self.prior = prior
@@ -108,6 +128,7 @@ class GPCacheClassifier(CacheClassifier):
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
         """The paper to the letter: raw space, labels as targets, η on, validation accuracy."""
         settings: dict[str, Any] = {
+            "likelihood": "gaussian",
             "kernel_space": "raw",
             "prior": "zero_shot",
             "confidence_scaling": True,
@@ -149,7 +170,127 @@ class GPCacheClassifier(CacheClassifier):
         return super()._numbers() | {"noise": self.noise, "eta": eta}
 
     def _residual(self) -> bool:
-        return self.prior == "residual"
+        return self.prior == "residual" and not self._is_softmax
+
+    # The softmax likelihood: the functions of `gpcache.methods.softmax` in the place of regression.
+
+    @property
+    def _is_softmax(self) -> bool:
+        return self.likelihood == "softmax"
+
+    def _settings(self) -> Settings:
+        one_of("likelihood", self.likelihood, ("softmax", "gaussian"), owner=self)
+        for name, zero in (("tau", False), ("discriminant", True), ("shrinkage", False)):
+            if not is_auto(getattr(self, name)):
+                positive(name, getattr(self, name), owner=self, allow_zero=zero)
+        if self._is_softmax:
+            self._refuse_regression()
+        return super()._settings()
+
+    def _refuse_regression(self) -> None:
+        """One sentence for each option that only regression has."""
+        others = {
+            "prior='zero_shot'": self.prior != "residual",
+            "confidence_scaling=True": self.confidence_scaling,
+            "precision_weighting=False": not self.precision_weighting,
+            "selection='loo'": self.selection == "loo",
+            "strategy='grid'": self.strategy == "grid",
+            "criterion='marginal_likelihood'": self.criterion == "marginal_likelihood",
+        }
+        for option, asked in others.items():
+            if asked:
+                raise ProtocolError(
+                    f"{option} belongs to regression on the labels: add likelihood='gaussian'."
+                )
+
+    def _select(self, settings: Settings, validation: Shots | None) -> Evidence | None:
+        if not self._is_softmax:
+            return super()._select(settings, validation)
+        given = softmax.Given(
+            self.alpha,
+            self.beta,
+            self.tau,
+            self.shrinkage,
+            self.gain,
+            self.discriminant,
+            by_accuracy=self.criterion == "accuracy",
+        )
+        # The search is content with float32; the model itself is solved in the dtype asked for.
+        shots = self._shots.to(torch.float32)
+        folds = self._softmax_folds() if validation is None else []
+        if validation is not None:
+            folds = [softmax.Fold(shots, validation.to(torch.float32))]
+        with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
+            found = softmax.choose(
+                self._recipe.to(torch.float32),
+                shots,
+                given,
+                folds,
+                validated=validation is not None,
+                look=bar.update,
+            )
+        noise = NOVELTY_NOISE if is_auto(self.noise) else float(self.noise)
+        self._chosen: softmax.Chosen | None = replace(
+            found, choice=replace(found.choice, noise=noise)
+        )
+        self._accept([self._chosen.choice])
+        self.search_ = softmax.search_table(found, self._chosen.choice)
+        return None
+
+    def _softmax_folds(self) -> list[softmax.Fold]:
+        """Folds of the shots in float32; none where held-out shots could not speak for all."""
+        if self._is_silent():
+            return []
+        shots = self._shots.to(torch.float32)
+        return [
+            softmax.Fold(shots[train], shots[held])
+            for train, held in self._fold_rows(self.n_folds // 2)
+        ]
+
+    def _accept(self, seen: list[Choice]) -> None:
+        super()._accept(seen)
+        if self._is_softmax:
+            choice = seen[0]
+            self.tau_, self.shrinkage_ = choice.tau, choice.shrinkage
+            self.discriminant_ = choice.discriminant
+            self._recipe = self._recipe._replace(space=self._recipe.at(choice.shrinkage))
+
+    def _build(self, shots: Shots) -> CacheModel:
+        if not self._is_softmax:
+            return super()._build(shots)
+        return softmax.build(self._recipe, shots, self._text, self._choice)
+
+    def _finish(self, validation: Shots | None, evidence: Evidence | None) -> None:
+        if not self._is_softmax:
+            super()._finish(validation, evidence)
+            return
+        self._model = self._build(self._shots)
+        chosen, self._chosen = self._chosen, None
+        assert chosen is not None
+        self._report = self._novelty = None
+        self._accept_calibration(Calibration())
+        if chosen.held_out is None:
+            return
+        logits = chosen.held_out.logits
+        if validation is not None:
+            logits = self._model.logits(validation.features)
+            self._accept_calibration(fit_calibration(logits, validation.labels))
+            return
+        rows = torch.cat([held for _, held in self._fold_rows(self.n_folds // 2)])
+        labels, fold = self._shots.labels[rows], self._judged(rows)
+        if chosen.calibrates:
+            self._accept_calibration(fit_calibration(logits, labels))
+        protocol = folds_protocol(len(torch.unique(fold)))
+        nested = chosen.nested(fold, labels)
+        self._report = self._make_report(logits, rows, protocol, nested)
+
+    def _held_out_logits(self, evidence: Evidence | None) -> tuple[Tensor, Tensor, str]:
+        folds = self._fold_rows(self.n_folds // 2) if self._is_softmax else []
+        if not folds:
+            return super()._held_out_logits(evidence)
+        parts = [softmax.Fold(self._shots[train], self._shots[held]) for train, held in folds]
+        logits = softmax.held_out_logits(self._recipe, parts, self._text, self._choice)
+        return logits, torch.cat([held for _, held in folds]), folds_protocol(len(folds))
 
 
 class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):
@@ -192,9 +333,17 @@ class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):
         precision_gradient: bool = True,
         learning_rate: float = 3e-4,
         epsilon: float = 1e-8,
+        likelihood: Literal["gaussian"] = "gaussian",
+        shrinkage: float = 4.0,
         **options: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, epsilon=epsilon, **options)
+        super().__init__(
+            learning_rate=learning_rate,
+            epsilon=epsilon,
+            likelihood=likelihood,
+            shrinkage=shrinkage,
+            **options,
+        )
         self.trains = trains
         self.loss = loss
         self.rank = rank
@@ -208,6 +357,7 @@ class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):
         return super().paper(text_prior, **(training | options))
 
     def _settings(self) -> Settings:
+        one_of("likelihood", self.likelihood, ("gaussian",), owner=self)
         one_of("trains", self.trains, ("keys", "metric", "classes"), owner=self)
         one_of("loss", self.loss, ("plain", "leave_one_out"), owner=self)
         whole("rank", self.rank, least=1)

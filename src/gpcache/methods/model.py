@@ -13,9 +13,12 @@ from torch import Tensor
 
 from gpcache import metrics
 from gpcache.gp import ExactPrecision, Posterior, Precision
+from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
+from gpcache.gp.kernels import unit_rows
 from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.softmax import Coefficients
 from gpcache.methods.nested import cross_fitted
 from gpcache.search import Choice
 
@@ -85,7 +88,8 @@ class HeldOutReport:
 class Explanation(NamedTuple):
     """Why each row (m) got its label: shots (m, top) by size of their signed share of the logit.
 
-    All shares of a row sum to `cache_logit`; `cache_logit + text_logit` is the class's logit.
+    All shares of a row sum to `cache_logit`; the sum of `cache_logit`, `text_logit` and
+    `discriminant_logit` is the class's logit.
     """
 
     labels: NDArray[Any]
@@ -93,16 +97,23 @@ class Explanation(NamedTuple):
     shares: NDArray[np.float64]
     cache_logit: NDArray[np.float64]
     text_logit: NDArray[np.float64]
+    discriminant_logit: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class CacheModel:
-    """A fitted cache: feature map, posterior, text and the chosen numbers."""
+    """A fitted cache: feature map, posterior, text and the chosen hyper-parameters.
+
+    With `coefficients` the likelihood is softmax: the mean is that of the posterior mode, and a
+    `discriminant` may add to it. Without, it is Gaussian, and the precision gives the mean.
+    """
 
     feature_map: FeatureMap
     precision: Precision
     text: Tensor | None
     choice: Choice
+    coefficients: Coefficients | None = None
+    discriminant: Discriminant | None = None
 
     def logits(self, features: Tensor) -> Tensor:
         """(m, c), in batches that keep the kernel rows small."""
@@ -110,9 +121,7 @@ class CacheModel:
 
     def posterior(self, features: Tensor) -> Posterior:
         """Mean (m, c) and variance (m, g) of the cache, in the same batches."""
-        found = [
-            self.precision.posterior(self.feature_map(batch)) for batch in self._batches(features)
-        ]
+        found = [self._posterior(self.feature_map(batch)) for batch in self._batches(features)]
         return Posterior(torch.cat([f.mean for f in found]), torch.cat([f.variance for f in found]))
 
     def variance(self, features: Tensor, *, quick: bool = False) -> Tensor:
@@ -129,8 +138,34 @@ class CacheModel:
     def _logits(self, features: Tensor) -> Tensor:
         if self.choice.eta != 0:
             return self.answer(features)
-        mean = self.precision.mean(self.feature_map(features))
-        return self.fused(self.zero_shot(features), mean, None)
+        rows = self.feature_map.unscaled(features)
+        fused = self.fused(self.zero_shot(features), self._mean(unit_rows(rows)), None)
+        scores = self.discriminant_logits(rows)
+        return fused if scores is None else fused + scores
+
+    def _mean(self, mapped: Tensor) -> Tensor:
+        if self.coefficients is None:
+            return self.precision.mean(mapped)
+        rows, values = self.shares(mapped)
+        return rows @ values
+
+    def _posterior(self, mapped: Tensor) -> Posterior:
+        if self.coefficients is None:
+            return self.precision.posterior(mapped)
+        return Posterior(self._mean(mapped), self.precision.variance(mapped))
+
+    def shares(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
+        """Two matrices (m, n) and (n, c) whose product is the mean: what each shot adds to it."""
+        if self.coefficients is None:
+            return self.precision.weights(mapped), self.precision.weighted_values
+        values = self.precision.prior_coefficients(self.coefficients.values)
+        return self.precision.prior_rows(mapped), values
+
+    def discriminant_logits(self, rows: Tensor) -> Tensor | None:
+        """(m, c) of rows (m, d') that were mapped but not scaled."""
+        if self.discriminant is None:
+            return None
+        return self.choice.discriminant * self.discriminant.scores(rows)
 
     def answer(
         self, features: Tensor, *, mapped: Tensor | None = None, without: Tensor | None = None

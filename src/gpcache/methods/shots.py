@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpcache.devices import free_memory
 from gpcache.gp import ExactPrecision, Precision
-from gpcache.gp.feature_maps import KernelSpace
+from gpcache.gp.feature_maps import KernelSpace, ResidualProjection
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.search import Choice, HeldOut, Place, Settings
@@ -72,6 +72,16 @@ class Shots:
             views=views,
         )
 
+    def to(self, dtype: torch.dtype) -> Shots:
+        """The same shots in another precision of numbers."""
+        zero_shot = None if self.zero_shot is None else self.zero_shot.to(dtype)
+        return replace(
+            self,
+            features=self.features.to(dtype),
+            values=self.values.to(dtype),
+            zero_shot=zero_shot,
+        )
+
     def with_views(self, views: Tensor) -> Shots:
         """The same shots with augmented views (n, v, d) of them."""
         return replace(self, views=views)
@@ -129,6 +139,17 @@ class Recipe(NamedTuple):
     space: KernelSpace
     precision: type[Precision]
     options: dict[str, Any]
+
+    def at(self, shrinkage: float) -> KernelSpace:
+        """The space with this shrinkage."""
+        return replace(self.space, shrinkage=shrinkage)
+
+    def to(self, dtype: torch.dtype) -> Recipe:
+        """The same for features of another dtype."""
+        projection = self.space.projection
+        if isinstance(projection, ResidualProjection):
+            projection = ResidualProjection(projection.matrix.to(dtype))
+        return self._replace(space=replace(self.space, projection=projection))
 
     def plan(self, shots: Shots) -> Any:
         """The plan of the precision for these shots."""

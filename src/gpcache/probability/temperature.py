@@ -15,13 +15,19 @@ NEAR_BOUND = 0.05
 
 
 def fit_scales(
-    directions: Tensor, labels: Tensor, *, offset: Tensor | None = None
+    directions: Tensor,
+    labels: Tensor,
+    *,
+    offset: Tensor | None = None,
+    toward: Tensor | None = None,
+    pull: float = RIDGE,
 ) -> tuple[Tensor, Tensor]:
     """Scales s ≥ 0 that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
 
     directions (k, e, n, c) hold e independent problems of k scales; labels (n,); offset (n, c).
-    Returns scales (e, k) and losses (e,). The problem is convex: damped Newton with the bound as an
-    active set, all problems at once.
+    Scales are pulled towards `toward` (k,), or zero, by half of `pull` times the squared distance,
+    in units where the directions have unit size. Returns scales (e, k) and losses (e,). The problem
+    is convex: damped Newton with the bound as an active set, all problems at once.
     """
     k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
@@ -37,6 +43,8 @@ def fit_scales(
         at_target = at_target + doubt * (unit.sum(-1) - at_label) / (c - 1)
     eye = torch.eye(k, dtype=torch.bool, device=unit.device)
 
+    centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
+
     def logits_at(scales: Tensor) -> Tensor:
         # Element by element, here and below: a GPU is slow at products so thin and long.
         fused = (unit * scales.mT[..., None, None]).sum(0)
@@ -44,9 +52,9 @@ def fit_scales(
 
     def objective(scales: Tensor) -> Tensor:
         loss = smoothed_nll(logits_at(scales), labels)
-        return loss + 0.5 * RIDGE * scales.square().sum(-1)
+        return loss + 0.5 * pull * (scales - centre).square().sum(-1)
 
-    scales = unit.new_ones(e, k)
+    scales = unit.new_ones(e, k) if toward is None else centre
     value = objective(scales)
     # Two losses that differ by less are equal but for rounding: in float32 the last steps would
     # otherwise be halved for nothing.
@@ -55,10 +63,10 @@ def fit_scales(
         probability = logits_at(scales).softmax(-1)
         weighted = unit * probability
         expected = weighted.sum(-1)  # (k, e, n)
-        gradient = (expected - at_target).mean(-1).mT + RIDGE * scales  # (e, k)
+        gradient = (expected - at_target).mean(-1).mT + pull * (scales - centre)  # (e, k)
         second = torch.stack([(row * unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
         hessian = second.permute(2, 0, 1) / n
-        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + RIDGE * eye
+        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + pull * eye
         # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
         # a joint step of directions that are alike would jam there.
         residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)

@@ -1,0 +1,178 @@
+"""The Gaussian process with the likelihood that labels have: softmax instead of regression.
+
+    f = offset + K A,    A minimises  Σ cross-entropy(f, y) + tr(Aᵀ K A) / (2 τ)
+
+The problem is convex and has one optimum, at which A = τ (Y − softmax(f)). It is solved by
+conjugate gradients in the inner product ⟨U, V⟩ = tr(Uᵀ K V) (Polak–Ribière with restarts): the
+gradient there is softmax(f) − Y + A / τ, and an iteration costs one product with K and no
+factorisation. For τ → 0 the solution tends to τ (Y − softmax(offset)), one step of regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.errors import NumericalError
+from gpcache.gp.precision import BATCH_ELEMENTS
+
+# How far the coefficients may be from the optimum, in the kernel's norm relative to that of the
+# labels: what a search needs, and what gives probabilities to 1e-6 (float64) or 1e-4 (float32).
+SEARCH_TOLERANCE = 3e-2
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
+MAX_ITERATIONS = 2_000
+# Newton steps of a line search; it stops where the slope has fallen to this share of its start.
+LINE_STEPS = 8
+LINE_SHARE = 0.05
+
+Product = Callable[[Tensor], Tensor]
+
+
+class Coefficients(NamedTuple):
+    """The solution A (..., n, c), K A (..., n, c), and the iterations that it took."""
+
+    values: Tensor
+    products: Tensor
+    iterations: int = 0
+
+
+def softmax_map(
+    product: Product,
+    offset: Tensor,
+    targets: Tensor,
+    tau: float,
+    *,
+    start: Coefficients | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = MAX_ITERATIONS,
+) -> Coefficients:
+    """The coefficients A of the posterior mode; leading dimensions are independent problems.
+
+    Parameters
+    ----------
+    product : callable
+        K times a tensor (..., n, c), for a symmetric positive semi-definite K.
+    offset : Tensor
+        Logits (..., n, c) before the shots are seen. A class at −inf takes no part.
+    targets : Tensor
+        One-hot labels (..., n, c). A row of zeros is left out: its coefficients are zero.
+    tau : float
+        Variance of the prior.
+    start : Coefficients, optional
+        Where to start: the solution of a similar problem.
+    tolerance : float, optional
+        Bound on τ times the gradient in the kernel's norm, relative to the Frobenius norm of the
+        targets. The objective is 1/τ-strongly convex in that norm, so this bounds the distance
+        to the optimum. By default what the dtype allows (`TOLERANCES`).
+    max_iterations : int
+        When to give up.
+
+    Raises
+    ------
+    NumericalError
+        If the tolerance is not reached, or a number is not finite.
+    """
+    if tolerance is None:
+        tolerance = TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
+    present = targets.sum(-1, keepdim=True)
+    a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
+    bound = (tolerance / tau) ** 2 * _dot(targets, targets).clamp(min=1.0)
+    direction = k_direction = k_gradient = size = torch.zeros_like(bound)
+    for iteration in range(max_iterations):
+        logits = offset + ka
+        probability = logits.softmax(-1).mul_(present)
+        gradient = (probability - targets).add_(a, alpha=1 / tau)
+        last_product, last_size = k_gradient, size
+        k_gradient = product(gradient)
+        size = _dot(gradient, k_gradient)
+        if bool((size <= bound).all()):
+            return Coefficients(a, ka, iteration)
+        if not bool(torch.isfinite(size).all()):
+            raise NumericalError(
+                "The softmax likelihood met a number that is not finite: check the features, the "
+                "text logits and tau."
+            )
+        mix = torch.zeros_like(size)
+        if iteration:
+            mix = ((size - _dot(gradient, last_product)) / last_size).nan_to_num_().clamp_(min=0)
+        direction = torch.addcmul(-gradient, direction, mix)
+        k_direction = torch.addcmul(-k_gradient, k_direction, mix)
+        slope = _dot(gradient, k_direction)
+        uphill = slope >= 0
+        if bool(uphill.any()):  # by rounding: go on from the gradient alone
+            direction = torch.where(uphill, -gradient, direction)
+            k_direction = torch.where(uphill, -k_gradient, k_direction)
+            slope = torch.where(uphill, -size, slope)
+        curve = _dot(direction, k_direction) / tau
+        length = _line_search(logits, k_direction, probability, present, slope, curve)
+        # A problem of the batch that is solved stays where it is.
+        length = torch.where(size <= bound, 0.0, length)
+        a = torch.addcmul(a, direction, length)
+        ka = torch.addcmul(ka, k_direction, length)
+    left = tolerance * float((size / bound).max().clamp(min=0).sqrt())
+    raise NumericalError(
+        f"The softmax likelihood did not converge in {max_iterations} iterations (distance "
+        f"{left:.1e}, bound {tolerance:.1e}): lower tau, or use float64."
+    )
+
+
+def leave_out(
+    product: Product,
+    offset: Tensor,
+    targets: Tensor,
+    tau: float,
+    fitted: Coefficients,
+    sets: Tensor,
+) -> Tensor:
+    """K A (n, c) at every row as if the rows of its set had never been seen.
+
+    Rows of equal number in `sets` (n,) go together. Each set is a problem of its own that starts
+    from the fitted coefficients without the set's rows: exact to the solver's tolerance.
+    """
+    n, c = targets.shape
+    found = torch.empty_like(targets)
+    numbers = torch.unique(sets)
+    for chunk in torch.split(numbers, max(1, BATCH_ELEMENTS // (8 * n * c))):
+        gone = (sets[None, :] == chunk[:, None])[..., None]  # (b, n, 1)
+        values = torch.where(gone, 0.0, fitted.values)
+        start = Coefficients(values, product(values))
+        solved = softmax_map(product, offset, torch.where(gone, 0.0, targets), tau, start=start)
+        batch, row = torch.nonzero(gone[..., 0], as_tuple=True)
+        found[row] = solved.products[batch, row]
+    return found
+
+
+def _line_search(
+    logits: Tensor, way: Tensor, probability: Tensor, present: Tensor, slope: Tensor, curve: Tensor
+) -> Tensor:
+    """How far to go along `way` (..., n, c): Newton on the convex slope, kept in a bracket.
+
+    `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
+    """
+    low = torch.zeros_like(slope)
+    high = torch.full_like(slope, torch.inf)
+    length, first, start = low, slope, probability
+    for step in range(LINE_STEPS):
+        weighted = probability * way
+        second = _dot(weighted, way) - weighted.sum(-1, keepdim=True).square().sum(-2, keepdim=True)
+        newton = length - first / (second + curve)
+        # Outside of the bracket: the middle, or twice as far while there is no upper end.
+        inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
+        length = torch.where((newton > low) & (newton < high), newton, inner)
+        if step + 1 == LINE_STEPS:
+            break
+        probability = (logits + length * way).softmax(-1).mul_(present)
+        first = slope + _dot(probability - start, way) + length * curve
+        if bool((first.abs() <= LINE_SHARE * slope.abs()).all()):
+            break
+        low = torch.where(first < 0, length, low)
+        high = torch.where(first >= 0, length, high)
+    return length
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """The inner product (..., 1, 1) of (..., n, c)."""
+    return (one * other).sum((-2, -1), keepdim=True)

@@ -1,0 +1,606 @@
+"""GPCache with the softmax likelihood: every hyper-parameter chosen on held-out shots.
+
+    logits = alpha · k(x) A + discriminant · linear discriminant(x) + gain · zero_shot(x)
+
+A is the posterior mode of `gpcache.gp.softmax` with the text, as far as it is trusted, as its prior
+mean. Folds of the shots (or a validation set) choose the shrinkage of the whitening, β, τ and the
+trust in the text; the three weights are fitted on the same rows by Newton's method, each ≥ 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.gp import ExactPrecision
+from gpcache.gp.discriminant import Discriminant
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.kernels import kernel_of, prior_shift
+from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
+from gpcache.methods.model import CacheModel
+from gpcache.methods.nested import best_without, cross_fitted
+from gpcache.methods.shots import Recipe, Shots
+from gpcache.probability import fit_scales, smoothed_losses
+from gpcache.search import Auto, Choice
+
+# All values below were chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of
+# caltech20 and trash6, each left out in turn (docs/defaults.md).
+
+# Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
+# in units that do not depend on β while the kernel is nearly linear.
+SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
+# One and two shots a class cannot choose; weights near one belong to a wide prior.
+FEW_THETA = 300.0
+# Below this many shots a class (in the mean), held-out folds cannot judge a scatter within classes.
+FEW = 3.0
+# How much of the fitted gain of the text enters the prior mean: the search tries each.
+TRUSTS = (0.7, 0.0)
+# The weights that the fit is pulled to: of the cache with text, of the discriminant in units of the
+# estimated scatter, and how the first grows as θ falls.
+ALPHA, DISCRIMINANT = 1.25, 0.03
+ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
+# Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
+PULL, FEW_PULL = 0.2, 4.0
+# Nats per squared e-fold of shrinkage, β and θ, divided by the root of the number of held-out rows.
+PRIOR = 0.1
+
+STEPS = (math.log(10) / 2, math.log(2), math.log(10) / 2)
+FAR_THETAS = (0.3, 30.0, 300.0)
+RANGES = ((1e-2, 1e3), (2.0**-5, 2.0**5), (1e-2, 1e4))
+# Once this many rows are held out, the search looks at no further fold.
+ENOUGH_ROWS = 600
+# Settings whose answers are kept, so that each fold can be reported at the others' choice.
+KEPT = 4
+
+
+# Half steps of shrinkage, β and θ from the start, and the trust.
+Spot = tuple[int, int, int, float]
+
+
+class Setting(NamedTuple):
+    """A point of the search: `trust` is the share of the text's gain in the prior mean."""
+
+    shrinkage: float
+    beta: float
+    theta: float
+    trust: float
+
+    @property
+    def tau(self) -> float:
+        """The variance of the prior."""
+        return self.theta / min(self.beta, 1.0)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was asked for: a number, or "auto"."""
+
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    tau: float | Auto = "auto"
+    shrinkage: float | Auto = "auto"
+    gain: float | Auto = "auto"
+    discriminant: float | Auto = "auto"
+    by_accuracy: bool = False
+
+    def at(self, setting: Setting) -> Setting:
+        """The setting with the given numbers in their places."""
+        beta = setting.beta if self.beta == "auto" else float(self.beta)
+        theta = setting.theta if self.tau == "auto" else float(self.tau) * min(beta, 1.0)
+        shrinkage = setting.shrinkage if self.shrinkage == "auto" else float(self.shrinkage)
+        return Setting(shrinkage, beta, theta, setting.trust)
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A setting, the weights fitted at it, and what held-out rows (r,) say of it.
+
+    `parts` (k, r, c) are the components of the logits; dropped for all but the best settings.
+    """
+
+    setting: Setting
+    weights: Tensor
+    nll: float
+    accuracy: float
+    score: float
+    losses: Tensor
+    parts: Tensor | None
+
+    @property
+    def logits(self) -> Tensor:
+        """(r, c) of the held-out rows."""
+        assert self.parts is not None
+        return combined(self.weights, self.parts)
+
+
+def combined(weights: Tensor, parts: Tensor) -> Tensor:
+    """Σ_k weights_k · parts_k (r, c)."""
+    return torch.einsum("k,krc->rc", weights.to(parts), parts)
+
+
+class Fold(NamedTuple):
+    """Rows to learn from, and rows to be answered about without having been seen."""
+
+    shots: Shots
+    held_out: Shots
+
+
+class Folds:
+    """What models of each fold's shots say of its held-out rows, at any setting."""
+
+    def __init__(self, recipe: Recipe, folds: Sequence[Fold], gain: float, *, scores: bool) -> None:
+        """`gain` is that of the text; `scores` says whether there is a discriminant."""
+        self._recipe, self._folds, self._gain, self._scores = recipe, folds, gain, scores
+        self._exact = recipe.precision is ExactPrecision
+        size = max(len(fold.shots) for fold in folds)
+        self._targets = torch.stack([_padded(one_hot(fold.shots), size) for fold in folds])
+        texts = [_masked_text(fold.shots) for fold in folds]
+        self._text = torch.stack([_padded(text, size) for text in texts])
+        self.labels = torch.cat([fold.held_out.labels for fold in folds])
+        self._spaces: tuple[float, list[_Space]] | None = None
+        self._start: Tensor | None = None
+
+    def parts(self, setting: Setting) -> Tensor:
+        """Cache, discriminant (if any) and text (if any) of the held-out rows: (k, r, c)."""
+        spaces = self._at(setting.shrinkage)
+        product, rows = self._kernels(spaces, setting.beta)
+        last = self._start
+        start = None if last is None else Coefficients(last, product(last))
+        offset = self._text * (setting.trust * self._gain)
+        offset = torch.where(self._text.isinf(), self._text, offset)
+        solved = softmax_map(
+            product, offset, self._targets, setting.tau, start=start, tolerance=SEARCH_TOLERANCE
+        )
+        self._start = solved.values
+        cache = [
+            near(solved.values[i, : len(fold.shots)])
+            for i, (fold, near) in enumerate(zip(self._folds, rows, strict=True))
+        ]
+        parts = [torch.cat(cache)]
+        if self._scores:
+            parts.append(torch.cat([space.scores for space in spaces]))
+        texts = [fold.held_out.zero_shot for fold in self._folds]
+        if texts[0] is not None:
+            parts.append(torch.cat([text for text in texts if text is not None]))
+        # Softmax knows no constant of a row; without it scales mean the same for all parts.
+        return torch.stack([part - part.mean(1, keepdim=True) for part in parts])
+
+    def _at(self, shrinkage: float) -> list[_Space]:
+        if self._spaces is None or self._spaces[0] != shrinkage:
+            self._spaces = None  # the old similarities go before the new ones come
+            found = [_Space(self._recipe, fold, shrinkage, self._exact) for fold in self._folds]
+            self._spaces = (shrinkage, found)
+        return self._spaces[1]
+
+    def _kernels(
+        self, spaces: Sequence[_Space], beta: float
+    ) -> tuple[Callable[[Tensor], Tensor], list[Callable[[Tensor], Tensor]]]:
+        """The product of all folds' kernels with (f, n, c), and each fold's answers."""
+        if self._exact:
+            size, shift = self._targets.shape[1], prior_shift(beta)
+            stacked = torch.stack(
+                [_padded(kernel_of(s.similarity, beta) - shift, size, both=True) for s in spaces]
+            )
+            crosses = [kernel_of(s.cross, beta) - shift for s in spaces]
+            return stacked.matmul, [cross.matmul for cross in crosses]
+        precisions = [
+            self._recipe.precision(
+                self._recipe.plan(fold.shots), space.keys, fold.shots.values, beta=beta, noise=1.0
+            )
+            for fold, space in zip(self._folds, spaces, strict=True)
+        ]
+
+        def product(right: Tensor) -> Tensor:
+            found = torch.zeros_like(right)
+            for i, one in enumerate(precisions):
+                n = len(one.keys)
+                found[i, :n] = one.prior_product(right[i, :n])
+            return found
+
+        answers: list[Callable[[Tensor], Tensor]] = [
+            lambda a, one=one, at=space.queries: one.prior_rows(at) @ one.prior_coefficients(a)  # type: ignore[misc]
+            for one, space in zip(precisions, spaces, strict=True)
+        ]
+        return product, answers
+
+
+class _Space:
+    """One fold in the space of one shrinkage, fitted without the held-out rows."""
+
+    def __init__(self, recipe: Recipe, fold: Fold, shrinkage: float, exact: bool) -> None:
+        shots, held_out = fold
+        feature_map = recipe.at(shrinkage).fit(shots.features, shots.labels)
+        own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
+        self.keys, self.queries = _unit(own), _unit(asked)
+        discriminant = Discriminant.of(own, shots.labels, shots.n_classes)
+        self.scores = discriminant.scores(asked) * degrees_of_freedom(shots)
+        if exact:
+            self.similarity = self.keys @ self.keys.mT
+            self.cross = self.queries @ self.keys.mT
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The choice, every setting that was looked at (the best first), and the held-out answers.
+
+    `held_out` is None where no row could be held out. `calibrates` says whether the held-out models
+    are near enough to the final one to set its temperature. `reweigh` gives the logits (r, c) of a
+    setting with weights that were fitted on some of the rows alone.
+    """
+
+    choice: Choice
+    looked: Sequence[Looked] = ()
+    held_out: Looked | None = None
+    calibrates: bool = False
+    reweigh: Callable[[Looked, Tensor], Tensor] | None = None
+
+    def nested(self, fold: Tensor, labels: Tensor) -> Tensor | None:
+        """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
+        if self.reweigh is None:
+            return None
+        kept = [one for one in self.looked if one.parts is not None]
+        losses = torch.stack([one.losses for one in kept])
+        scores = losses.new_tensor([one.score for one in kept])
+        chosen = best_without(losses, scores - losses.mean(1), fold)
+        reweigh = self.reweigh
+        return cross_fitted(lambda i, rows: reweigh(kept[i], rows), chosen, fold, labels)
+
+
+def choose(
+    recipe: Recipe,
+    shots: Shots,
+    given: Given,
+    folds: Sequence[Fold],
+    *,
+    validated: bool,
+    look: Callable[[], None] = lambda: None,
+) -> Chosen:
+    """Choose every hyper-parameter that was not given on the held-out rows of the folds.
+
+    Without folds what is shipped for one shot a class is taken. `validated` says that the one fold
+    is a validation set. `look` is called once for each setting.
+    """
+    gain = text_gain(shots, given)
+    scores = recipe.space.name == "whitened" and given.discriminant != 0 and not shots.absent.any()
+    few = not validated and shots.per_class < FEW
+    if not folds:
+        setting = given.at(Setting(SHRINKAGE, BETA, FEW_THETA, TRUSTS[0]))
+        weights = prior_weights(shots, setting, gain, scores=scores and not few, shots_left=1.0)
+        return Chosen(_choice(shots, setting, weights, gain, given, None))
+    search = _Search(recipe, shots, given, gain, scores, few=few, look=look)
+    looked = search.run(folds)
+    best = looked[0]
+    weights = search.extrapolated(best)
+    choice = _choice(shots, best.setting, weights, gain, given, best)
+    labels = torch.cat([fold.held_out.labels for fold in folds])
+
+    def reweigh(one: Looked, rows: Tensor) -> Tensor:
+        assert one.parts is not None
+        return combined(search.weights(one.setting, one.parts[:, rows], labels[rows]), one.parts)
+
+    return Chosen(choice, looked, best, validated or not few, reweigh)
+
+
+class _Search:
+    """A walk over settings; see `choose`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        shots: Shots,
+        given: Given,
+        gain: float,
+        scores: bool,
+        *,
+        few: bool,
+        look: Callable[[], None],
+    ) -> None:
+        self._recipe, self._shots, self._given, self._gain = recipe, shots, given, gain
+        self._scores, self._few, self._look = scores, few, look
+        #: Shots a class that the models of the folds have.
+        self._left = 1.0
+        theta = FEW_THETA if few else THETA
+        self._start = given.at(Setting(SHRINKAGE, BETA, theta, TRUSTS[0]))
+
+    def run(self, folds: Sequence[Fold]) -> list[Looked]:
+        """All settings that were looked at, the best first, with the answers of the best few."""
+        self._left = sum(fold.shots.per_class for fold in folds) / len(folds)
+        enough, some = 0, 0
+        while some < len(folds) and enough < ENOUGH_ROWS:
+            enough += len(folds[some].held_out)
+            some += 1
+        part = self._folds(folds[:some])
+        has_text = self._shots.zero_shot is not None
+        trusts = TRUSTS if has_text and self._gain > 0 else TRUSTS[:1]
+        if self._few:
+            seen = [self._look_at(part, self._start._replace(trust=trust)) for trust in trusts]
+        else:
+            seen = self._walk(part, trusts)
+        seen.sort(key=lambda one: (one.score, one.nll))
+        if some < len(folds):
+            # The rest of the rows have no say in the setting, but in the weights.
+            everything = self._folds(folds)
+            seen.insert(0, self._look_at(everything, seen[0].setting))
+            return [seen[0], *(replace(one, parts=None) for one in seen[1:])]
+        return [*seen[:KEPT], *(replace(one, parts=None) for one in seen[KEPT:])]
+
+    def extrapolated(self, best: Looked) -> Tensor:
+        """The weights of a model of all shots, from those of models of a fold's shots."""
+        before = self._prior_weights(best.setting, self._left)
+        after = self._prior_weights(best.setting, self._shots.per_class)
+        return best.weights * (after / before).to(best.weights)
+
+    def _folds(self, folds: Sequence[Fold]) -> Folds:
+        return Folds(self._recipe, folds, self._gain, scores=self._scores)
+
+    def _prior_weights(self, setting: Setting, shots_left: float) -> Tensor:
+        return prior_weights(
+            self._shots, setting, self._gain, scores=self._scores, shots_left=shots_left
+        )
+
+    def _look_at(self, folds: Folds, setting: Setting) -> Looked:
+        """The weights and the score of one setting."""
+        self._look()
+        parts, labels = folds.parts(setting), folds.labels
+        n = len(labels)
+        weights = self.weights(setting, parts, labels)
+        logits = combined(weights, parts)
+        losses = smoothed_losses(logits, labels)
+        right = logits.argmax(1) == labels
+        away = sum(
+            math.log(here / there) ** 2
+            for here, there in zip(setting[:3], self._start[:3], strict=True)
+        )
+        nll = float(losses.mean())
+        if self._given.by_accuracy:
+            losses = (~right).to(losses)
+        score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
+        accuracy = float(right.double().mean())
+        return Looked(setting, weights, nll, accuracy, score, losses, parts)
+
+    def weights(self, setting: Setting, parts: Tensor, labels: Tensor) -> Tensor:
+        """Non-negative weights (k,) of the least smoothed NLL; those that were given stay."""
+        toward = self._prior_weights(setting, self._left)
+        pull = (FEW_PULL if self._few else PULL) / len(labels)
+        given: list[float | Auto] = [self._given.alpha]
+        if self._scores:
+            # Models with one shot a class have no scatter: they cannot weigh its discriminant.
+            given.append(float(toward[1]) if self._few else self._given.discriminant)
+        if self._shots.zero_shot is not None:
+            given.append(1.0 if self._shots.absent.any() else self._given.gain)
+        free = torch.tensor([one == "auto" for one in given])
+        weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
+        weights = weights.to(toward)
+        if not bool(free.any()):
+            return weights
+        offset = None if bool(free.all()) else combined(weights[~free], parts[~free])
+        scales, _ = fit_scales(
+            parts[free][:, None], labels, offset=offset, toward=toward[free], pull=pull
+        )
+        weights[free] = scales[0].to(weights)
+        return weights
+
+    def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[Looked]:
+        """Look at several θ, then go downhill in shrinkage, β and θ, by whole and half steps."""
+        seen: dict[Spot, Looked] = {}
+        start, given = self._start, self._given
+        free = (given.shrinkage == "auto", given.beta == "auto", given.tau == "auto")
+        free = (free[0] and self._recipe.space.name == "whitened", *free[1:])
+
+        def score(spot: Spot) -> float:
+            shrinkage, beta, theta = (
+                origin * math.exp(count * step / 2)
+                for origin, count, step in zip(start[:3], spot[:3], STEPS, strict=True)
+            )
+            inside = (
+                count == 0 or low <= value <= high
+                for count, value, (low, high) in zip(
+                    spot[:3], (shrinkage, beta, theta), RANGES, strict=True
+                )
+            )
+            if not all(inside):
+                return math.inf
+            if spot not in seen:
+                setting = given.at(Setting(shrinkage, beta, theta, spot[3]))
+                seen[spot] = self._look_at(folds, setting)
+                self._forget(seen)
+            return seen[spot].score
+
+        thetas = [theta for theta in (*FAR_THETAS, start.theta) if free[2] or theta == start.theta]
+        far = {round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in thetas}
+        here = min(((0, 0, k, trust) for trust in trusts for k in sorted(far)), key=score)
+        ways = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
+        ways = [way for way in ways if any(a and b for a, b in zip(way, free, strict=True))]
+        for step in (2, 1):
+            moved = True
+            while moved:
+                moved = False
+                for way in ways:
+                    # As far as it goes down one way, before another way is looked at.
+                    while score(spot := _stepped(here, way, step)) < score(here):
+                        here, moved = spot, True
+        return list(seen.values())
+
+    @staticmethod
+    def _forget(seen: dict[Spot, Looked]) -> None:
+        """Keep the answers of the best settings alone: they are large."""
+        kept = [key for key, one in seen.items() if one.parts is not None]
+        if len(kept) > KEPT:
+            worst = max(kept, key=lambda key: seen[key].score)
+            seen[worst] = replace(seen[worst], parts=None)
+
+
+def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
+    return (spot[0] + step * way[0], spot[1] + step * way[1], spot[2] + step * way[2], spot[3])
+
+
+def text_gain(shots: Shots, given: Given) -> float:
+    """The gain of the text by itself on the shots, which it has not seen; at most one.
+
+    A class without a shot has its text alone, of which the shots know nothing: the gain is then 1.
+    """
+    if shots.zero_shot is None:
+        return 0.0
+    if given.gain != "auto":
+        return float(given.gain)
+    if bool(shots.absent.any()) or shots.n_classes < 2:
+        return 1.0
+    scale, _ = fit_scales(shots.zero_shot[None, None], shots.labels)
+    return min(1.0, float(scale))
+
+
+def prior_weights(
+    shots: Shots, setting: Setting, gain: float, *, scores: bool, shots_left: float
+) -> Tensor:
+    """The weights that few rows are pulled to, for models with so many shots a class."""
+    has_text = shots.zero_shot is not None
+    alpha = ALPHA if has_text else 1 + 1 / shots_left
+    exponent = ALPHA_EXPONENT_TEXT if has_text else ALPHA_EXPONENT
+    weights = [alpha * (FEW_THETA / setting.theta) ** exponent]
+    if scores:
+        weights.append(DISCRIMINANT)
+    if has_text:
+        weights.append(gain)
+    return torch.tensor(weights, dtype=torch.float64, device=shots.labels.device)
+
+
+def _choice(
+    shots: Shots,
+    setting: Setting,
+    weights: Tensor,
+    gain: float,
+    given: Given,
+    best: Looked | None,
+) -> Choice:
+    """The weights by name, as a model of all shots has them."""
+    found = weights.tolist()
+    has_text = shots.zero_shot is not None
+    if best is None:  # nothing was fitted: what was asked for goes before what is shipped
+        asked = [given.alpha, given.discriminant] if len(found) - has_text > 1 else [given.alpha]
+        asked += [given.gain] if has_text else []
+        found = [
+            own if one == "auto" else float(one) for own, one in zip(found, asked, strict=True)
+        ]
+    scores = len(found) - has_text > 1
+    return Choice(
+        beta=setting.beta,
+        noise=math.nan,
+        alpha=found[0],
+        eta=0.0,
+        gain=found[-1] if has_text else 1.0,
+        nll=math.nan if best is None else best.nll,
+        accuracy=math.nan if best is None else best.accuracy,
+        score=math.nan if best is None else best.score,
+        tau=setting.tau,
+        shrinkage=setting.shrinkage,
+        offset=setting.trust * gain,
+        discriminant=found[1] * degrees_of_freedom(shots) if scores else 0.0,
+    )
+
+
+def search_table(found: Chosen, choice: Choice) -> dict[str, NDArray[Any]]:
+    """Every setting that was looked at, as columns, the choice first.
+
+    `at_edge` says whether a setting lies within a step of the limits of the search.
+    """
+    if not found.looked:
+        names = ("shrinkage", "beta", "tau", "offset", "nll", "accuracy", "score")
+        return {name: np.array([getattr(choice, name)]) for name in names}
+    rows = found.looked
+    edge = [
+        any(
+            value * math.exp(-step / 2) < low or value * math.exp(step / 2) > high
+            for value, step, (low, high) in zip(row.setting[:3], STEPS, RANGES, strict=True)
+        )
+        for row in rows
+    ]
+    return {
+        "shrinkage": np.array([row.setting.shrinkage for row in rows]),
+        "beta": np.array([row.setting.beta for row in rows]),
+        "tau": np.array([row.setting.tau for row in rows]),
+        "offset": np.array([row.setting.trust for row in rows]),
+        "nll": np.array([row.nll for row in rows]),
+        "accuracy": np.array([row.accuracy for row in rows]),
+        "score": np.array([row.score for row in rows]),
+        "at_edge": np.array(edge, dtype=np.float64),
+    }
+
+
+def build(
+    recipe: Recipe,
+    shots: Shots,
+    text: Tensor | None,
+    choice: Choice,
+    *,
+    feature_map: FeatureMap | None = None,
+    start: Coefficients | None = None,
+) -> CacheModel:
+    """The model of these shots at a choice; a given `feature_map` stays as it is."""
+    if feature_map is None:
+        feature_map = recipe.at(choice.shrinkage).fit(shots.features, shots.labels)
+    rows = feature_map.unscaled(shots.features)
+    precision = recipe.precision(
+        recipe.plan(shots), _unit(rows), shots.values, beta=choice.beta, noise=choice.noise
+    )
+    return solved(CacheModel(feature_map, precision, text, choice), shots, rows, start)
+
+
+def solved(
+    model: CacheModel, shots: Shots, rows: Tensor, start: Coefficients | None = None
+) -> CacheModel:
+    """The model with the coefficients and the discriminant of these shots, rows (n, d') mapped."""
+    choice = model.choice
+    text = _masked_text(shots)
+    offset = torch.where(text.isinf(), text, text * choice.offset)
+    found = softmax_map(
+        model.precision.prior_product, offset, one_hot(shots), choice.tau, start=start
+    )
+    discriminant = None
+    if choice.discriminant:
+        discriminant = Discriminant.of(rows, shots.labels, shots.n_classes)
+    return replace(model, coefficients=found, discriminant=discriminant)
+
+
+def held_out_logits(
+    recipe: Recipe, folds: Sequence[Fold], text: Tensor | None, choice: Choice
+) -> Tensor:
+    """Logits (r, c) of the held-out rows at a choice, everything else learned without them."""
+    return torch.cat(
+        [build(recipe, shots, text, choice).logits(asked.features) for shots, asked in folds]
+    )
+
+
+def one_hot(shots: Shots) -> Tensor:
+    """Labels (n, c)."""
+    return torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(shots.features)
+
+
+def degrees_of_freedom(shots: Shots) -> float:
+    """Of the scatter within classes: shots less classes that have any, at least one."""
+    return float(max(1, len(shots) - len(torch.unique(shots.labels))))
+
+
+def _masked_text(shots: Shots) -> Tensor:
+    """Text logits (n, c), zeros without text; −inf for classes that have no shot.
+
+    Such a class takes no part in the likelihood: that no image of it was given says nothing.
+    """
+    text = shots.zero_shot if shots.zero_shot is not None else torch.zeros_like(shots.values)
+    return text.masked_fill(shots.absent, -torch.inf)
+
+
+def _padded(rows: Tensor, size: int, *, both: bool = False) -> Tensor:
+    """Zeros below (and beside) a matrix, up to `size`."""
+    missing = size - len(rows)
+    return torch.nn.functional.pad(rows, (0, missing if both else 0, 0, missing))
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return FeatureMap()(rows)
