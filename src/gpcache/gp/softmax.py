@@ -64,9 +64,10 @@ def softmax_map(
     start : Coefficients, optional
         Where to start: the solution of a similar problem.
     tolerance : float, optional
-        Bound on τ times the gradient in the kernel's norm, relative to the Frobenius norm of the
-        targets. The objective is 1/τ-strongly convex in that norm, so this bounds the distance
-        to the optimum. By default what the dtype allows (`TOLERANCES`).
+        Bound on max(τ, 1) times the gradient in the kernel's norm, relative to the Frobenius norm
+        of the targets. The objective is 1/τ-strongly convex in that norm, so this bounds the
+        distance to the optimum: by the tolerance, or by τ times it where τ is below one and the
+        optimum itself shrinks with τ. By default what the dtype allows (`TOLERANCES`).
     max_iterations : int
         When to give up.
 
@@ -79,7 +80,7 @@ def softmax_map(
         tolerance = TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
     present = targets.sum(-1, keepdim=True)
     a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
-    bound = (tolerance / tau) ** 2 * _dot(targets, targets).clamp(min=1.0)
+    bound = (tolerance / max(tau, 1.0)) ** 2 * _dot(targets, targets).clamp(min=1.0)
     direction = k_direction = k_gradient = size = torch.zeros_like(bound)
     for iteration in range(max_iterations):
         logits = offset + ka
