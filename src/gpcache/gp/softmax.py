@@ -23,6 +23,9 @@ from gpcache.gp.precision import BATCH_ELEMENTS
 # labels: what a search needs, and what gives probabilities to 1e-6 (float64) or 1e-4 (float32).
 SEARCH_TOLERANCE = 3e-2
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
+# No gradient is asked to be smaller than this many units of rounding. In float32 this takes the
+# place of the tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
+ROUNDINGS = 4
 MAX_ITERATIONS = 2_000
 # Newton steps of a line search; it stops where the slope has fallen to this share of its start.
 LINE_STEPS = 8
@@ -67,7 +70,8 @@ def softmax_map(
         Bound on max(τ, 1) times the gradient in the kernel's norm, relative to the Frobenius norm
         of the targets. The objective is 1/τ-strongly convex in that norm, so this bounds the
         distance to the optimum: by the tolerance, or by τ times it where τ is below one and the
-        optimum itself shrinks with τ. By default what the dtype allows (`TOLERANCES`).
+        optimum itself shrinks with τ. By default what the dtype allows (`TOLERANCES`); never less
+        than rounding lets a gradient be (`ROUNDINGS`).
     max_iterations : int
         When to give up.
 
@@ -80,7 +84,8 @@ def softmax_map(
         tolerance = TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
     present = targets.sum(-1, keepdim=True)
     a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
-    bound = (tolerance / max(tau, 1.0)) ** 2 * _dot(targets, targets).clamp(min=1.0)
+    reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
+    bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
     direction = k_direction = k_gradient = size = torch.zeros_like(bound)
     for iteration in range(max_iterations):
         logits = offset + ka
