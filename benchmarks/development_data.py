@@ -17,10 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache import FeatureStore, Prompts, TextPrior, load_encoder, text_weights
-from gpcache.features.extract import extract
-from gpcache.images.augment import Views
-from gpcache.images.sources import open_source
+from gpcache import TextPrior
 from gpcache.splits import draw_shots
 
 DRAWS = 5
@@ -84,6 +81,12 @@ def photo_features(*parts: str) -> tuple[list[Photos], TextPrior]:
 
 
 def _extract_photos(place: Path) -> None:
+    # Imported here: a machine that is given features needs neither images nor encoders.
+    from gpcache import FeatureStore, Prompts, load_encoder, text_weights
+    from gpcache.features.extract import extract
+    from gpcache.images.augment import Views
+    from gpcache.images.sources import open_source
+
     encoder = load_encoder("lite", device="cpu")
     found: dict[str, NDArray[Any]] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -127,9 +130,11 @@ def photo_tasks(
             yield Task("caltech20_lite", k, draw, X, y, *tested, prior, None, None, views)
 
 
-def tasks(name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Iterator[Task]:
-    """Every draw at every number of shots that the file allows."""
-    with np.load(folder() / f"{name}.npz", allow_pickle=False) as file:
+def tasks(
+    name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16), place: Path | None = None
+) -> Iterator[Task]:
+    """Every draw at every number of shots that the file allows; `place` holds the files."""
+    with np.load((place or folder()) / f"{name}.npz", allow_pickle=False) as file:
         data = {key: file[key] for key in file.files}
     names = data["classnames"]
 
@@ -158,12 +163,12 @@ def tasks(name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Iterator[Task
             yield Task(name, k, 0, *rows(f"train{k}"), X_test, y_test, prior, *tuning)
 
 
-def caltech_with_text(name: str = "caltech101_vitb32") -> Iterator[Task]:
+def caltech_with_text(name: str = "caltech101_vitb32", place: Path | None = None) -> Iterator[Task]:
     """The 39 Caltech classes that are ImageNet classes too, and so have text."""
-    with np.load(folder() / f"{name}.npz", allow_pickle=False) as file:
+    with np.load((place or folder()) / f"{name}.npz", allow_pickle=False) as file:
         names = file["classnames"][file["sub_labels"]]
         prior = TextPrior(list(names), file["sub_text"])
-    for task in tasks(name):
+    for task in tasks(name, place=place):
         kept, tested = np.isin(task.y, names), np.isin(task.y_test, names)
         assert task.X_tuning is not None
         assert task.y_tuning is not None

@@ -16,12 +16,16 @@ def table(rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_page(name: str, heading: str, *parts: str) -> None:
-    """Write and print docs/results/`name`.md: the heading, the command, and the parts."""
+def write_page(name: str, heading: str, *parts: str, made_by: str | None = None) -> None:
+    """Write and print docs/results/`name`.md: the heading, the command, and the parts.
+
+    The command is the one that runs, unless `made_by` gives another.
+    """
     script = Path(sys.argv[0])
-    command = f"`{' '.join(['python', f'benchmarks/{script.name}', *sys.argv[1:]])}`"
+    if made_by is None:
+        made_by = f"`{' '.join(['python', f'benchmarks/{script.name}', *sys.argv[1:]])}`"
     body = "\n\n".join(part.strip() for part in parts)
-    page = f"# {heading}\n\nMade by {command}.\n\n{body}\n"
+    page = f"# {heading}\n\nMade by {made_by}.\n\n{body}\n"
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(page)
     print(page)

@@ -65,7 +65,7 @@ class EfficientNetLite(nn.Module):
         network = load_network(weights)
         self.classifier = network._fc.to(device)
         self._layers = nn.Sequential(*_folded(network))
-        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoders.py).
+        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
         self._session = _session(self._layers, weights.size) if device.type == "cpu" else None
         # Channels last is what a GPU's convolutions want; mypy's view of `to` does not know it.
         self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

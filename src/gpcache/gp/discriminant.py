@@ -7,10 +7,13 @@ In a whitened space that is Fisher's discriminant with the shrunk scatter within
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from gpcache.gp.feature_maps import FeatureMap, projected
 
 
 class Discriminant(NamedTuple):
@@ -20,11 +23,18 @@ class Discriminant(NamedTuple):
     halves: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, labels: Tensor, n_classes: int) -> Discriminant:
-        """The discriminant of rows (n, d') with class numbers (n,); no shot: score 0."""
-        counts = torch.bincount(labels, minlength=n_classes).clamp(min=1).to(rows)
+    def of(
+        cls, features: Tensor, labels: Tensor, n_classes: int, feature_map: FeatureMap
+    ) -> Discriminant:
+        """The discriminant of features (n, d) with class numbers (n,); no shot: score 0."""
+        projection = feature_map.projection
+        rows = features if projection is None else projected(projection, features)
+        counts = torch.bincount(labels, minlength=n_classes)
         sums = rows.new_zeros(n_classes, rows.shape[1]).index_add(0, labels, rows)
-        means = sums / counts[:, None]
+        # Behind the projection the map is linear: the means are mapped, not every row.
+        linear = replace(feature_map, projection=None)
+        means = linear.unscaled(sums / counts.clamp(min=1).to(rows)[:, None])
+        means = means * (counts > 0)[:, None]
         return cls(means, 0.5 * means.square().sum(1))
 
     def scores(self, rows: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 
 Projection = Callable[[Tensor], Tensor]
-SpaceName = Literal["raw", "centred", "whitened"]
+SpaceName = Literal["raw", "centred", "whitened", "decorrelated"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class KernelSpace:
     *centred*: the mean of the rows is subtracted. *whitened*: then multiplied by the inverse square
     root (a Cholesky factor serves: only inner products matter) of the shrunk scatter within
     classes, S + λ·tr(S)/(n − 1)·I, with S = Σ (x − class mean)(x − class mean)ᵀ and λ `shrinkage`.
+    *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels:
+    the best there is where classes have one shot each.
     """
 
     name: SpaceName = "raw"
@@ -81,6 +83,8 @@ class KernelSpace:
             return FeatureMap(self.projection)
         if self.name == "centred":
             return FeatureMap(self.projection, mean)
+        if self.name == "decorrelated":
+            labels = torch.zeros_like(labels)
         return FeatureMap(self.projection, mean, self._whitening(rows, labels))
 
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:

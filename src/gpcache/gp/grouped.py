@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import log_determinant
 from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
-from gpcache.gp.kernels import gram, kernel, prior_shift
+from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.precision import OwnTerms
 
 
@@ -108,9 +108,9 @@ class GroupedPrecision(FactoredPrecision):
     @cached_property
     def _prior_blocks(self) -> list[tuple[Tensor, Tensor]]:
         """Row numbers (s,) of each group, and the prior's covariance (s, s) of its keys."""
-        plan, shift = self._plan, prior_shift(self.beta)
+        plan = self._plan
         groups = [rows[real] for rows, real in zip(plan.rows, plan.row_present, strict=True)]
-        return [(rows, gram(self.keys[rows].detach(), self.beta) - shift) for rows in groups]
+        return [(rows, gram(self.keys[rows].detach(), self.beta)) for rows in groups]
 
     def prior_product(self, right: Tensor) -> Tensor:
         """Group by group: a class is a function of its own group's keys alone."""

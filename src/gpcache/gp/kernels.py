@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -24,16 +22,6 @@ def kernel_of(similarity: Tensor, beta: float) -> Tensor:
     """exp(−β(1 − s)) of cosines (...), element by element, in one new tensor."""
     shift = torch.tensor(-beta, dtype=similarity.dtype, device=similarity.device)
     return torch.add(shift, similarity, alpha=beta).exp_()
-
-
-# The share of κ's constant part, exp(−β), that the prior of the softmax likelihood keeps: a bias of
-# each class. All of it is no more accurate and takes the solver half as many iterations again.
-BIAS = 0.3
-
-
-def prior_shift(beta: float) -> float:
-    """What the prior of the softmax likelihood takes off κ; κ − exp(−β) is still a kernel."""
-    return (1 - BIAS) * math.exp(-beta)
 
 
 class _Kernel(torch.autograd.Function):

@@ -66,24 +66,16 @@ class LowRankPrecision(Precision):
 
     def prior_rows(self, queries: Tensor) -> Tensor:
         """u S⁻¹ Uᵀ, whatever `cross` is: only then do keys get the answers they were fitted to."""
-        near = self._features(queries) - self._prior_shift
-        return (near @ self._prior_reach).to(self.values)
+        return (self._features(queries) @ self._prior_reach).to(self.values)
 
     def prior_product(self, right: Tensor) -> Tensor:
         """U (S⁻¹ Uᵀ right), without a matrix of n rows and columns."""
-        near = self._u - self._prior_shift
-        return (near @ (self._prior_reach @ right.double())).to(right)
-
-    @property
-    def _prior_shift(self) -> float:
-        """What is taken off u and S: the constant part of the kernel, where u is made of it."""
-        return 0.0
+        return (self._u @ (self._prior_reach @ right.double())).to(right)
 
     @cached_property
     def _prior_reach(self) -> Tensor:
         """S⁻¹ Uᵀ (L, n)."""
-        factor = cholesky(self._core().detach() - self._prior_shift)
-        return solve(factor, (self._u - self._prior_shift).mT)
+        return solve(self._core_factor, self._u.mT)
 
     # The same quantities without a gradient, computed once.
 

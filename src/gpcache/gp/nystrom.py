@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import jitter_of
 from gpcache.gp.factored import lifted
-from gpcache.gp.kernels import gram, kernel, prior_shift
+from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.low_rank import Cross, LowRankPrecision, need_low_rank_memory
 
 
@@ -59,10 +59,6 @@ class NystromPrecision(LowRankPrecision):
     @property
     def _cross_is_exact(self) -> bool:
         return self._plan.cross == "exact"
-
-    @property
-    def _prior_shift(self) -> float:
-        return prior_shift(self.beta)
 
     def _features(self, points: Tensor) -> Tensor:
         return kernel(points.double(), self.keys[self._plan.rows].double(), self.beta)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gpcache.gp.kernels import kernel, prior_shift
+from gpcache.gp.kernels import kernel
 
 # Elements of the largest temporary of a leave-out batch: 256 MB in float64.
 BATCH_ELEMENTS = 2**25
@@ -74,11 +74,11 @@ class Precision(ABC):
         self.noise = noise
         self.precision_gradient = precision_gradient
 
-    # The prior of the softmax likelihood (`gpcache.gp.softmax`): κ less most of its constant part.
+    # The prior of the softmax likelihood (`gpcache.gp.softmax`): the kernel, or what stands for it.
 
     def prior_rows(self, queries: Tensor) -> Tensor:
         """The prior's covariance (m, n) of queries (m, d) and keys."""
-        return kernel(queries, self.keys, self.beta) - prior_shift(self.beta)
+        return kernel(queries, self.keys, self.beta)
 
     @cached_property
     def prior(self) -> Tensor:

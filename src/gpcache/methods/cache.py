@@ -19,6 +19,7 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
 from gpcache.gp.feature_maps import KernelSpace, Projection
 from gpcache.gp.kernels import unit_rows
+from gpcache.methods import softmax
 from gpcache.methods.arguments import (
     is_auto,
     label_array,
@@ -172,11 +173,12 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
                 "Use selection='folds', which learns it again without the held-out shots."
             )
         if space.sees_labels and not self._shots.can_be_held_out():
-            # One shot a class says nothing about the scatter within classes. Without text nothing
-            # else sets the scale of the logits, and how alike the images of a data set are
-            # should not: centring takes that out.
-            keeps_mean = self._text is not None and not self._is_softmax
-            return replace(space, name="raw" if keeps_mean else "centred")
+            # One shot a class says nothing about the scatter within classes.
+            if self._is_softmax:
+                return replace(space, name="decorrelated", shrinkage=softmax.ONE_SHOT_SHRINKAGE)
+            # Without text nothing else sets the scale of the logits, and how alike the images of a
+            # data set are should not: centring takes that out.
+            return replace(space, name="centred" if self._text is None else "raw")
         return space
 
     def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision
+from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.gp.kernels import kernel_of, prior_shift
+from gpcache.gp.kernels import kernel_of
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.methods.model import CacheModel
 from gpcache.methods.nested import best_without, cross_fitted
@@ -36,8 +36,10 @@ from gpcache.search import Auto, Choice
 # Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
 # in units that do not depend on β while the kernel is nearly linear.
 SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
-# One and two shots a class cannot choose; weights near one belong to a wide prior.
+# One and two shots a class cannot choose; weights near one belong to a wide prior. With one shot the
+# features are decorrelated instead of whitened, and with text the cache gets a larger weight.
 FEW_THETA = 300.0
+ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA = 3.0, 1.5
 # Below this many shots a class (in the mean), held-out folds cannot judge a scatter within classes.
 FEW = 3.0
 # How much of the fitted gain of the text enters the prior mean: the search tries each.
@@ -184,11 +186,11 @@ class Folds:
     ) -> tuple[Callable[[Tensor], Tensor], list[Callable[[Tensor], Tensor]]]:
         """The product of all folds' kernels with (f, n, c), and each fold's answers."""
         if self._exact:
-            size, shift = self._targets.shape[1], prior_shift(beta)
+            size = self._targets.shape[1]
             stacked = torch.stack(
-                [_padded(kernel_of(s.similarity, beta) - shift, size, both=True) for s in spaces]
+                [_padded(kernel_of(s.similarity, beta), size, both=True) for s in spaces]
             )
-            crosses = [kernel_of(s.cross, beta) - shift for s in spaces]
+            crosses = [kernel_of(s.cross, beta) for s in spaces]
             return stacked.matmul, [cross.matmul for cross in crosses]
         precisions = [
             self._recipe.precision(
@@ -219,7 +221,7 @@ class _Space:
         feature_map = recipe.at(shrinkage).fit(shots.features, shots.labels)
         own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
         self.keys, self.queries = _unit(own), _unit(asked)
-        discriminant = Discriminant.of(own, shots.labels, shots.n_classes)
+        discriminant = Discriminant.of(shots.features, shots.labels, shots.n_classes, feature_map)
         self.scores = discriminant.scores(asked) * degrees_of_freedom(shots)
         if exact:
             self.similarity = self.keys @ self.keys.mT
@@ -271,8 +273,10 @@ def choose(
     scores = recipe.space.name == "whitened" and given.discriminant != 0 and not shots.absent.any()
     few = not validated and shots.per_class < FEW
     if not folds:
-        setting = given.at(Setting(SHRINKAGE, BETA, FEW_THETA, TRUSTS[0]))
+        setting = given.at(Setting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0]))
         weights = prior_weights(shots, setting, gain, scores=scores and not few, shots_left=1.0)
+        if shots.zero_shot is not None:
+            weights[0] = ONE_SHOT_ALPHA
         return Chosen(_choice(shots, setting, weights, gain, given, None))
     search = _Search(recipe, shots, given, gain, scores, few=few, look=look)
     looked = search.run(folds)
@@ -533,29 +537,64 @@ def search_table(found: Chosen, choice: Choice) -> dict[str, NDArray[Any]]:
     }
 
 
-def build(
-    recipe: Recipe,
-    shots: Shots,
-    text: Tensor | None,
-    choice: Choice,
-    *,
-    feature_map: FeatureMap | None = None,
-    start: Coefficients | None = None,
-) -> CacheModel:
-    """The model of these shots at a choice; a given `feature_map` stays as it is."""
-    if feature_map is None:
-        feature_map = recipe.at(choice.shrinkage).fit(shots.features, shots.labels)
-    rows = feature_map.unscaled(shots.features)
+def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
+    """The model of these shots at a choice."""
+    feature_map = recipe.at(choice.shrinkage).fit(shots.features, shots.labels)
     precision = recipe.precision(
-        recipe.plan(shots), _unit(rows), shots.values, beta=choice.beta, noise=choice.noise
+        recipe.plan(shots),
+        feature_map(shots.features),
+        shots.values,
+        beta=choice.beta,
+        noise=choice.noise,
     )
-    return solved(CacheModel(feature_map, precision, text, choice), shots, rows, start)
+    return _solved(CacheModel(feature_map, precision, text, choice), shots, None)
 
 
-def solved(
-    model: CacheModel, shots: Shots, rows: Tensor, start: Coefficients | None = None
+def updated(
+    model: CacheModel,
+    precision: Precision,
+    shots: Shots,
+    rows: Tensor | None,
+    columns: Tensor | None,
 ) -> CacheModel:
-    """The model with the coefficients and the discriminant of these shots, rows (n, d') mapped."""
+    """The model of changed shots at the same choice and feature map, by a warm start.
+
+    `rows` (n,) and `columns` (c,) are the old numbers of shots and classes, −1 for new ones; None
+    where all stayed. The optimum is unique: this is the model that a solve from scratch finds.
+    """
+    assert model.coefficients is not None
+    values = model.coefficients.values
+    if columns is not None:
+        values = torch.where(columns >= 0, values[:, columns.clamp(min=0)], 0.0)
+    if rows is not None:
+        known = rows >= 0
+        values = torch.where(known[:, None], values[rows.clamp(min=0)], 0.0)
+        if isinstance(precision, ExactPrecision):
+            precision.prior = _bordered(model.precision.prior, precision, rows)
+    elif isinstance(precision, ExactPrecision):
+        precision.prior = model.precision.prior
+    start = Coefficients(values, precision.prior_product(values))
+    return _solved(replace(model, precision=precision), shots, start)
+
+
+def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
+    """The prior's covariance (n, n) of the keys from that of the old ones, and new rows alone."""
+    n, fresh = len(rows), torch.nonzero(rows < 0).flatten()
+    known = rows[rows >= 0]
+    if len(known) < len(prior):
+        prior = prior[known[:, None], known]
+    if not len(fresh):
+        return prior
+    assert bool((fresh >= n - len(fresh)).all()), "new rows come last"
+    border = precision.prior_rows(precision.keys[fresh])
+    grown = prior.new_empty(n, n)
+    grown[: len(prior), : len(prior)] = prior
+    grown[fresh], grown[:, fresh] = border, border.mT
+    return grown
+
+
+def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> CacheModel:
+    """The model with the coefficients and the discriminant of these shots."""
     choice = model.choice
     text = _masked_text(shots)
     offset = torch.where(text.isinf(), text, text * choice.offset)
@@ -564,7 +603,9 @@ def solved(
     )
     discriminant = None
     if choice.discriminant:
-        discriminant = Discriminant.of(rows, shots.labels, shots.n_classes)
+        discriminant = Discriminant.of(
+            shots.features, shots.labels, shots.n_classes, model.feature_map
+        )
     return replace(model, coefficients=found, discriminant=discriminant)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision
+from gpcache.methods import softmax
 from gpcache.methods.arguments import label_array, same_kind, shown
 from gpcache.methods.model import CacheModel
 from gpcache.methods.shots import Recipe, Shots
@@ -82,7 +83,9 @@ class UpdatesMixin:
         if (exact := self._exact()) is not None:
             self._accept_precision(self._with_values(exact.add(keys, new.values)))
         else:
-            self._rebuild(torch.cat([precision.keys, keys]))
+            fresh = torch.full((len(new),), -1, device=new.labels.device)
+            source = torch.cat([torch.arange(len(old), device=fresh.device), fresh])
+            self._rebuild(torch.cat([precision.keys, keys]), source)
         return self
 
     def remove(self, rows: ArrayLike) -> Self:
@@ -98,7 +101,7 @@ class UpdatesMixin:
         if (exact := self._exact()) is not None:
             self._accept_precision(self._with_values(exact.remove(gone)))
         else:
-            self._rebuild(precision.keys[kept])
+            self._rebuild(precision.keys[kept], torch.nonzero(kept).flatten())
         self._drop_empty_classes()
         return self
 
@@ -148,13 +151,13 @@ class UpdatesMixin:
         moved = torch.tensor([number.get(name, -1) for name in old.tolist()], device=device)
         self._relabelled(moved[self._shots.labels])
         self._model = replace(self._model, text=self._text)
-        if exact is None:
-            self._rebuild(self._model.precision.keys)
-            return self
         position = {name: i for i, name in enumerate(old.tolist())}
         source = [position.get(name, -1) for name in self.classes_.tolist()]
-        columns = exact.with_columns(torch.tensor(source, device=device))
-        self._accept_precision(self._with_values(columns))
+        columns = torch.tensor(source, device=device)
+        if exact is None:
+            self._rebuild(self._model.precision.keys, columns=columns)
+        else:
+            self._accept_precision(self._with_values(exact.with_columns(columns)))
         return self
 
     def _relabelled(self, numbers: Tensor) -> None:
@@ -169,9 +172,10 @@ class UpdatesMixin:
             self._reclass(self.classes_[left])
 
     def _exact(self) -> ExactPrecision | None:
-        """The posterior, if it is one that knows updates."""
+        """The posterior, if it is one of regression that knows updates."""
         precision = self._model.precision
-        return precision if isinstance(precision, ExactPrecision) else None
+        is_regression = self._model.coefficients is None
+        return precision if is_regression and isinstance(precision, ExactPrecision) else None
 
     def _with_values(self, exact: ExactPrecision) -> ExactPrecision:
         """The posterior with the values of the shots.
@@ -182,8 +186,18 @@ class UpdatesMixin:
         changed = torch.nonzero((exact.values != values).any(1)).flatten()
         return exact.revalue(changed, values[changed]) if len(changed) else exact
 
-    def _rebuild(self, keys: Tensor) -> None:
-        self._accept_precision(self._condition(self._shots, keys))
+    def _rebuild(
+        self, keys: Tensor, rows: Tensor | None = None, columns: Tensor | None = None
+    ) -> None:
+        """The posterior of the shots with these keys (n, d').
+
+        `rows` (n,) and `columns` (c,) are the old numbers of shots and classes, −1 for new ones;
+        None where all stayed. With the softmax likelihood the solver starts from there.
+        """
+        precision = self._condition(self._shots, keys)
+        if self._model.coefficients is not None:
+            self._model = softmax.updated(self._model, precision, self._shots, rows, columns)
+        self._accept_precision(precision)
 
     def _accept_precision(self, precision: Any) -> None:
         self._model = replace(self._model, precision=precision)
@@ -204,7 +218,7 @@ class UpdatesMixin:
         if (exact := self._exact()) is not None:
             self._accept_precision(exact.with_columns(source))
         else:
-            self._rebuild(self._model.precision.keys)
+            self._rebuild(self._model.precision.keys, columns=source)
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
         check_is_fitted(self)
