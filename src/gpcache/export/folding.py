@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -100,10 +100,28 @@ class Folded:
     spread: Spread | None
 
 
-def folded(precision: Precision) -> Folded:
-    """The posterior of this precision as rows and matrices."""
+def folded(precision: Precision, coefficients: Tensor | None = None) -> Folded:
+    """The posterior of this precision as rows and matrices.
+
+    With the `coefficients` (n, c) of the softmax likelihood the mean is theirs.
+    """
+    found = _folded(precision)
+    if coefficients is None:
+        return found
+    values = precision.prior_coefficients(coefficients)
     if isinstance(precision, ClassMeanPrecision):
-        return folded(precision._over_classes)
+        return replace(found, weights=precision._class_sums(values))
+    if isinstance(precision, NystromPrecision | FourierPrecision):
+        assert found.spread is not None
+        reach = precision._prior_reach @ values.double()
+        return Folded(found.spread.row, reach, found.spread)
+    return Folded(KernelRow(precision.keys, precision.beta), values, found.spread)
+
+
+def _folded(precision: Precision) -> Folded:
+    """The posterior of regression."""
+    if isinstance(precision, ClassMeanPrecision):
+        return _folded(precision._over_classes)
     if isinstance(precision, GroupedPrecision):
         return _grouped(precision)
     if isinstance(precision, NystromPrecision | FourierPrecision):

@@ -91,8 +91,8 @@ def _write_ones(graph: Graph, rows: str, output: str) -> None:
     graph.node("Expand", graph.constant(1.0), shape, output=output)
 
 
-def _write_map(graph: Graph, feature_map: FeatureMap, unit: str) -> str:
-    """Unit rows (batch, d) → unit rows in the kernel's space."""
+def _write_map(graph: Graph, feature_map: FeatureMap, unit: str) -> tuple[str, str]:
+    """Unit rows (batch, d) → rows in the kernel's space, before and after they are scaled."""
     projection = feature_map.projection
     if isinstance(projection, ResidualProjection):
         matrix = projection.matrix.mT
@@ -109,17 +109,25 @@ def _write_map(graph: Graph, feature_map: FeatureMap, unit: str) -> str:
         mapped = graph.node("Sub", mapped, graph.weight(feature_map.mean))
     if feature_map.matrix is not None:
         mapped = graph.node("MatMul", mapped, graph.weight(feature_map.matrix))
-    return unit if mapped == unit else write_unit(graph, mapped)
+    return mapped, unit if mapped == unit else write_unit(graph, mapped)
 
 
 def _write_cache(
     graph: Graph, cache: CacheModel, unit: str, *, variance: bool
 ) -> tuple[str, int | None]:
-    """α · mean / variance^η (batch, c); and how many columns the variance has, if written."""
-    parts, choice = folded(cache.precision), cache.choice
-    mapped = _write_map(graph, cache.feature_map, unit)
+    """α · mean / variance^η (batch, c), with the discriminant of a softmax likelihood.
+
+    Returns its name, and how many columns the variance has, if written.
+    """
+    parts, choice = folded(cache.precision, cache.coefficients), cache.choice
+    unscaled, mapped = _write_map(graph, cache.feature_map, unit)
     row = parts.row.write(graph, mapped)
     term = graph.node("MatMul", row, graph.weight(choice.alpha * parts.weights))
+    if cache.discriminant is not None:
+        means, halves = cache.discriminant
+        scores = graph.node("MatMul", unscaled, graph.weight(choice.discriminant * means.mT))
+        scores = graph.node("Sub", scores, graph.weight(choice.discriminant * halves))
+        term = graph.node("Sum", term, scores)
     spread = parts.spread
     if spread is None or not (variance or choice.eta):
         return term, None

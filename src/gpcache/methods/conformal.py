@@ -34,6 +34,7 @@ from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.shots import Shots
+from gpcache.methods.softmax import left_out_alone
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.probability.conformal import (
     check_error,
@@ -49,6 +50,8 @@ Protocol = Literal["auto", "full", "held_out"]
 
 # Left-out logits held at once: 16 MB in float64, small enough to stay near the processor.
 BATCH_ELEMENTS = 2**21
+# Elements (left-out shot, shot, class) of problems that the softmax likelihood solves: seconds.
+MOST_LEFT_OUT = 2**26
 # Tensors of that size that live together while scores are compared.
 TEMPORARIES = 6
 
@@ -113,7 +116,7 @@ def conformal_sets(
         if not _closed_form(model, blind=False):
             raise ProtocolError(
                 f"This {type(model).__name__} has no closed form to leave shots out: full "
-                "conformal sets need precision='exact' and untrained keys; "
+                "conformal sets need likelihood='gaussian', precision='exact' and untrained keys; "
                 "use protocol='held_out' or give calibration=(X, y)."
             )
         assert isinstance(model, CacheClassifier)
@@ -146,6 +149,7 @@ def _closed_form(model: FeatureClassifier, *, blind: bool) -> bool:
     return (
         isinstance(model, CacheClassifier)
         and isinstance(model._model.precision, ExactPrecision)
+        and model._model.coefficients is None
         and not isinstance(model, TrainedCacheMixin)
         and not (blind and model._recipe.space.sees_labels)
     )
@@ -156,7 +160,7 @@ def _caveats(model: CacheClassifier) -> str:
     learned = []
     space = model._recipe.space.name
     if space != "raw":
-        learned.append("the whitening" if space == "whitened" else "the centre of the space")
+        learned.append("the centre of the space" if space == "centred" else "the whitening")
     if len(model.search_["beta"]) > 1 or model.temperature_ != 1.0:
         learned.append("the numbers chosen")
     if not learned:
@@ -174,7 +178,8 @@ def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
     found, known, labels = report.probabilities, report.counted, report.labels
     told = f"cross-conformal; approximate, from {report.protocol}"
     if not known.all():
-        if isinstance(model, CacheClassifier) and not isinstance(model, TrainedCacheMixin):
+        if _can_leave_out_alone(model):
+            assert isinstance(model, CacheClassifier)
             found = np.where(known[:, None], found, _left_out_alone(model))
             known, labels = np.ones_like(known), model._shots.labels.cpu().numpy()
         else:
@@ -182,13 +187,29 @@ def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
     return _Calibration.of(found[known], torch.as_tensor(labels[known])), told
 
 
+def _can_leave_out_alone(model: FeatureClassifier) -> bool:
+    """Whether shots without company can be left out one by one at a bearable cost."""
+    if not isinstance(model, CacheClassifier) or isinstance(model, TrainedCacheMixin):
+        return False
+    shots = model._shots
+    alone = int((~shots.with_company()).sum())
+    return model._model.coefficients is None or alone * shots.values.numel() <= MOST_LEFT_OUT
+
+
 @torch.no_grad()
 def _left_out_alone(model: CacheClassifier) -> NDArray[np.float64]:
     """Probabilities (n, c) of the shots, each left out in closed form, for shots without company.
 
-    They cannot be held out in folds, but without them rare classes would have no say. The closed
-    form is honest here: the only shot of a class adds nothing to the scatter within classes.
+    They cannot be held out in folds, but without them rare classes would have no say. That is
+    honest here: the only shot of a class adds nothing to the scatter within classes.
     """
+    fitted, shots = model._model, model._shots
+    if fitted.coefficients is not None:
+        rows = torch.nonzero(~shots.with_company()).flatten()
+        logits = shots.values.new_zeros(shots.values.shape)
+        logits[rows] = left_out_alone(fitted, shots, rows)
+        probabilities = model._calibration.probabilities(logits.cpu().double())
+        return np.asarray(probabilities)
     posterior = model._model.precision.leave_one_out()
     logits = model._model.fused(model._shots.zero_shot, *posterior)
     found: NDArray[np.float64] = model._calibration.probabilities(logits.cpu().double()).numpy()

@@ -24,7 +24,7 @@ from gpcache.methods import softmax
 from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import extends_options
 from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.model import CacheModel
+from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.moves import Move, move_classes, move_keys, move_metric
 from gpcache.methods.selection import folds_protocol
 from gpcache.methods.shots import Evidence, Shots
@@ -288,9 +288,30 @@ class GPCacheClassifier(CacheClassifier):
         folds = self._fold_rows(self.n_folds // 2) if self._is_softmax else []
         if not folds:
             return super()._held_out_logits(evidence)
-        parts = [softmax.Fold(self._shots[train], self._shots[held]) for train, held in folds]
-        logits = softmax.held_out_logits(self._recipe, parts, self._text, self._choice)
+        return self._logits_in(folds)
+
+    def _logits_in(self, folds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, str]:
+        """Logits of held-out rows at the hyper-parameters in use, their numbers, and how."""
+        shots, text = self._shots.to(torch.float32), self._text
+        logits = softmax.held_out_logits(
+            self._recipe.to(torch.float32),
+            [softmax.Fold(shots[train], shots[held]) for train, held in folds],
+            None if text is None else text.to(torch.float32),
+            self._choice,
+        )
         return logits, torch.cat([held for _, held in folds]), folds_protocol(len(folds))
+
+    def held_out_in(self, sets: Tensor) -> HeldOutReport:
+        """As `loo_`, with rows of one set (n,) held out together: copies, or photos of a burst."""
+        if not self._is_softmax or len(torch.unique(sets)) == len(sets):
+            return self.loo_
+        shots = self._shots
+        fold = shots.folds_of_sets(sets.to(shots.labels.device), self.n_folds // 2)
+        numbers = torch.unique(fold[fold >= 0]).tolist()
+        if not numbers:
+            return HeldOutReport.empty(len(shots), shots.n_classes, "none: no class has two shots")
+        folds = [(torch.nonzero(fold != k)[:, 0], torch.nonzero(fold == k)[:, 0]) for k in numbers]
+        return self._make_report(*self._logits_in(folds))
 
 
 class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):

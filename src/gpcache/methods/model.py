@@ -18,7 +18,6 @@ from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.gp.softmax import Coefficients
 from gpcache.methods.nested import cross_fitted
 from gpcache.search import Choice
 
@@ -104,15 +103,15 @@ class Explanation(NamedTuple):
 class CacheModel:
     """A fitted cache: feature map, posterior, text and the chosen hyper-parameters.
 
-    With `coefficients` the likelihood is softmax: the mean is that of the posterior mode, and a
-    `discriminant` may add to it. Without, it is Gaussian, and the precision gives the mean.
+    With `coefficients` (n, c) the likelihood is softmax: the mean is that of the posterior mode,
+    and a `discriminant` may add to it. Without, it is Gaussian, and the precision gives the mean.
     """
 
     feature_map: FeatureMap
     precision: Precision
     text: Tensor | None
     choice: Choice
-    coefficients: Coefficients | None = None
+    coefficients: Tensor | None = None
     discriminant: Discriminant | None = None
 
     def logits(self, features: Tensor) -> Tensor:
@@ -158,7 +157,7 @@ class CacheModel:
         """Two matrices (m, n) and (n, c) whose product is the mean: what each shot adds to it."""
         if self.coefficients is None:
             return self.precision.weights(mapped), self.precision.weighted_values
-        values = self.precision.prior_coefficients(self.coefficients.values)
+        values = self.precision.prior_coefficients(self.coefficients)
         return self.precision.prior_rows(mapped), values
 
     def discriminant_logits(self, rows: Tensor) -> Tensor | None:

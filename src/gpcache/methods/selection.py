@@ -258,6 +258,10 @@ class SelectionMixin:
                 self._novelty[rows] = held_out.variance.amin(1).double().cpu().numpy()
         return self._novelty
 
+    def held_out_in(self, sets: Tensor) -> HeldOutReport:
+        """As `loo_`; a likelihood that can holds rows of one set (n,) out together."""
+        return self.loo_
+
     @property
     def loo_(self) -> HeldOutReport:
         """Accuracy, NLL and ECE on the shots themselves, each held out: no validation set needed.

@@ -132,6 +132,24 @@ class Shots:
         most = int(torch.bincount(self.labels).max())
         return torch.where(self.with_company(), rank % max(2, min(n_folds, most)), -1)
 
+    def folds_of_sets(self, sets: Tensor, n_folds: int, seed: int = 0) -> Tensor:
+        """As `folds`, with all rows of a set (n,) in one fold.
+
+        Rows whose class has no row in another set are never held out (−1).
+        """
+        order = self.content_order(seed)
+        _, member = torch.unique(sets, return_inverse=True)
+        position = torch.empty_like(order)
+        position[order] = torch.arange(len(order), device=order.device)
+        first = torch.full((int(member.max()) + 1,), len(order), device=order.device)
+        first.scatter_reduce_(0, member, position, "amin")
+        leaders = order[first]  # the first row of each set
+        rank = rank_within(self.labels[leaders], torch.argsort(first))
+        pairs = torch.unique(torch.stack([self.labels, member], 1), dim=0)
+        counts = torch.bincount(pairs[:, 0], minlength=self.n_classes)
+        fold = rank[member] % max(2, min(n_folds, int(counts.max())))
+        return torch.where(counts[self.labels] > 1, fold, -1)
+
 
 class Recipe(NamedTuple):
     """What turns shots into a posterior, hyper-parameters apart."""

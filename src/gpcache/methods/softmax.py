@@ -23,6 +23,7 @@ from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
+from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.methods.model import CacheModel
 from gpcache.methods.nested import best_without, cross_fitted
@@ -36,8 +37,8 @@ from gpcache.search import Auto, Choice
 # Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
 # in units that do not depend on β while the kernel is nearly linear.
 SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
-# One and two shots a class cannot choose; weights near one belong to a wide prior. With one shot the
-# features are decorrelated instead of whitened, and with text the cache gets a larger weight.
+# One and two shots a class cannot choose; weights near one belong to a wide prior. With one shot
+# the features are decorrelated instead of whitened, and with text the cache gets a larger weight.
 FEW_THETA = 300.0
 ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA = 3.0, 1.5
 # Below this many shots a class (in the mean), held-out folds cannot judge a scatter within classes.
@@ -563,7 +564,7 @@ def updated(
     where all stayed. The optimum is unique: this is the model that a solve from scratch finds.
     """
     assert model.coefficients is not None
-    values = model.coefficients.values
+    values = model.coefficients
     if columns is not None:
         values = torch.where(columns >= 0, values[:, columns.clamp(min=0)], 0.0)
     if rows is not None:
@@ -601,12 +602,14 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
     found = softmax_map(
         model.precision.prior_product, offset, one_hot(shots), choice.tau, start=start
     )
-    discriminant = None
-    if choice.discriminant:
-        discriminant = Discriminant.of(
-            shots.features, shots.labels, shots.n_classes, model.feature_map
-        )
-    return replace(model, coefficients=found, discriminant=discriminant)
+    return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
+
+
+def discriminant_of(model: CacheModel, shots: Shots) -> Discriminant | None:
+    """The discriminant of these shots in the model's space; None where it has no weight."""
+    if not model.choice.discriminant:
+        return None
+    return Discriminant.of(shots.features, shots.labels, shots.n_classes, model.feature_map)
 
 
 def held_out_logits(
@@ -616,6 +619,35 @@ def held_out_logits(
     return torch.cat(
         [build(recipe, shots, text, choice).logits(asked.features) for shots, asked in folds]
     )
+
+
+def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
+    """Logits (k, c) of shots that are the only ones of their class, each left out by itself.
+
+    Without the shot its class has none, and only its text, if any, speaks for it.
+    """
+    assert model.coefficients is not None
+    choice, targets, text = model.choice, one_hot(shots), _masked_text(shots)
+    offset = torch.where(text.isinf(), text, text * choice.offset)
+    found = []
+    for some in torch.split(rows, max(1, BATCH_ELEMENTS // (8 * targets.numel()))):
+        alone = torch.zeros(len(some), len(shots), dtype=torch.bool, device=rows.device)
+        alone[torch.arange(len(some)), some] = True
+        gone = alone[..., None]
+        own = targets[some][:, None, :] > 0
+        values = torch.where(gone | own, 0.0, model.coefficients)
+        solved = softmax_map(
+            model.precision.prior_product,
+            torch.where(own, -torch.inf, offset),
+            torch.where(gone, 0.0, targets),
+            choice.tau,
+            start=Coefficients(values, model.precision.prior_product(values)),
+        )
+        found.append(solved.products[alone])
+    features = shots.features[rows]
+    logits = model.fused(model.zero_shot(features), torch.cat(found), None)
+    scores = model.discriminant_logits(model.feature_map.unscaled(features))
+    return logits if scores is None else logits + torch.where(targets[rows] > 0, 0.0, scores)
 
 
 def one_hot(shots: Shots) -> Tensor:

@@ -22,9 +22,11 @@ from gpcache.methods.arguments import to_numpy
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.calip import CALIPClassifier
+from gpcache.methods.gp_cache import GPCacheClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
 from gpcache.methods.shots import Recipe, Shots
+from gpcache.methods.softmax import discriminant_of
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.timo import TIMOClassifier
 from gpcache.methods.trained import TrainedCacheMixin
@@ -115,6 +117,7 @@ def _add_cache(
         keys=fitted.precision.keys,
         map_mean=fitted.feature_map.mean,
         map_matrix=fitted.feature_map.matrix,
+        coefficients=fitted.coefficients,
     )
     if isinstance(model, TrainedCacheMixin):
         settings["epochs"], settings["training_loss"] = model.epochs_, model.training_loss_
@@ -176,6 +179,9 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
         # They have length one already; to scale them again would move their last bits.
         object.__setattr__(prior, "vectors", arrays["text"])
     options = dict(settings["options"])
+    if constructor is GPCacheClassifier:
+        # Models of version 0.1 know regression alone, and do not say so.
+        options.setdefault("likelihood", "gaussian")
     if "projection" in arrays:
         told = settings.get("projection")
         facts = None if told is None else ProjectionFacts(**told)
@@ -225,7 +231,14 @@ def _restore_cache(model: CacheClassifier, state: State) -> None:
     feature_map = FeatureMap(space.projection, tensor("map_mean"), tensor("map_matrix"))
     precision = model._condition(model._shots, keys)
     text = tensor("trained_text")
-    model._model = CacheModel(feature_map, precision, model._text if text is None else text, choice)
+    restored = CacheModel(
+        feature_map,
+        precision,
+        model._text if text is None else text,
+        choice,
+        tensor("coefficients"),
+    )
+    model._model = replace(restored, discriminant=discriminant_of(restored, model._shots))
     if isinstance(model, TrainedCacheMixin):
         model.epochs_, model.training_loss_ = settings["epochs"], settings["training_loss"]
         # Not every saved model says: then it was trained at what it chose.

@@ -74,9 +74,10 @@ class HeldOut:
         labels = shots.labels.cpu()
         counted = _counted(labels, sets)
         closed = _closed_form(model)
-        probabilities, novelty, protocol, scores = (
-            _at_once(model, sets, counted) if closed else _in_folds(model)
-        )
+        if closed:
+            probabilities, novelty, protocol, scores = _at_once(model, sets, counted)
+        else:
+            probabilities, novelty, protocol, scores = _in_folds(model, sets)
         known = counted & torch.isfinite(probabilities).all(1)
         # Where nothing can be known, the judge is told so by equal shares.
         probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
@@ -202,6 +203,7 @@ class HeldOut:
 def _closed_form(model: CacheClassifier) -> bool:
     """Whether photos can be left out at once: no label has shaped the space or the keys."""
     exact = isinstance(model._model.precision, ExactPrecision)
+    exact = exact and model._model.coefficients is None
     return exact and not (isinstance(model, TrainedCacheMixin) or model._recipe.space.sees_labels)
 
 
@@ -221,9 +223,9 @@ def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
     return probabilities, novelty, AT_ONCE, scores
 
 
-def _in_folds(model: CacheClassifier) -> _Found:
-    """The same where labels shaped the space: it is learned anew in folds, which takes longer."""
-    report = model.loo_
+def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
+    """The same where labels shaped the space: it is learned again in folds, which takes longer."""
+    report = model.held_out_in(sets)
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)

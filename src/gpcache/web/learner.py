@@ -80,8 +80,8 @@ class Texts:
 class Learner:
     """A fitted model, the photos it was fitted on in its own order, and how it changes.
 
-    In the centred space no label shapes the kernel, so every figure follows every change exactly
-    and at once. A model that the workspace began with keeps its own settings.
+    It is the model that `gpcache fit` makes of the same photos. A model that the workspace began
+    with keeps its own settings.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Learner:
         self._texts = texts
         self._templates = templates
         self._features = features
-        self._template = template or GPCacheClassifier(kernel_space="centred", device=device)
+        self._template = template or GPCacheClassifier(device=device)
         self._device = device
         self.model: FeatureClassifier | None = None
         self.photos: list[Photo] = []
