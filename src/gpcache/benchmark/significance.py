@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, studentized_range  # type: ignore[import-untyped]
+from scipy.stats import rankdata, studentized_range
 
 from gpcache.errors import DataError
 

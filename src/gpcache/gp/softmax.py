@@ -14,6 +14,7 @@ needs a matrix of c rows and columns. That halves the iterations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -144,11 +145,23 @@ class _Metric:
     """K + γ K Z Zᵀ K with the classes' indicators Z (..., n, c); see the top of this file."""
 
     def __init__(self, product: Product, targets: Tensor, tau: float) -> None:
-        self._z = targets / targets.sum(-2, keepdim=True).clamp(min=1.0).sqrt()
-        self._kz = product(self._z)
-        self._zkz = self._z.mT @ self._kz
+        indicators = targets / targets.sum(-2, keepdim=True).clamp(min=1.0).sqrt()
+        # A row of Z has one entry: its size, and the class, counted through the whole batch.
+        self._size, self._class = indicators.max(-1)
+        c = targets.shape[-1]
+        first = c * torch.arange(self._size[..., 0].numel(), device=targets.device)
+        self._class = (self._class.reshape(len(first), -1) + first[:, None]).flatten()
+        self._kz = product(indicators)
+        self._zkz = self._sums(self._kz)
         self._tau = tau
         self._inverse = torch.zeros_like(self._zkz)
+
+    def _sums(self, rows: Tensor) -> Tensor:
+        """Zᵀ times rows (..., n, c): (..., c, c)."""
+        *batch, _, c = rows.shape
+        weighted = (rows * self._size[..., None]).reshape(-1, c)
+        sums = rows.new_zeros(math.prod(batch) * c, c).index_add_(0, self._class, weighted)
+        return sums.view(*batch, c, c)
 
     def adapt(self, probability: Tensor) -> None:
         """Set γ to a share of τ times the mean curvature p (1 − p) of the likelihood."""
@@ -161,8 +174,10 @@ class _Metric:
 
     def step(self, gradient: Tensor, k_gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient in this metric, and K times it; both (..., n, c)."""
-        shift = self._inverse @ (self._z.mT @ k_gradient)
-        return gradient - self._z @ shift, k_gradient - self._kz @ shift
+        shift = self._inverse @ self._sums(k_gradient)
+        spread = shift.flatten(0, -2).index_select(0, self._class).view_as(gradient)
+        step = torch.addcmul(gradient, spread, self._size[..., None], value=-1)
+        return step, k_gradient - self._kz @ shift
 
 
 def leave_out(

@@ -219,7 +219,8 @@ class GPCacheClassifier(CacheClassifier):
         shots = self._shots.to(torch.float32)
         folds = self._softmax_folds() if validation is None else []
         if validation is not None:
-            folds = [softmax.Fold(shots, validation.to(torch.float32))]
+            everything = torch.arange(len(shots), device=shots.labels.device)
+            folds = [softmax.Fold(shots, validation.to(torch.float32), everything)]
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
             found = softmax.choose(
                 self._recipe.to(torch.float32),
@@ -243,7 +244,7 @@ class GPCacheClassifier(CacheClassifier):
             return []
         shots = self._shots.to(torch.float32)
         return [
-            softmax.Fold(shots[train], shots[held])
+            softmax.Fold(shots[train], shots[held], train)
             for train, held in self._fold_rows(self.n_folds // 2)
         ]
 
@@ -264,9 +265,11 @@ class GPCacheClassifier(CacheClassifier):
         if not self._is_softmax:
             super()._finish(validation, evidence)
             return
-        self._model = self._build(self._shots)
         chosen, self._chosen = self._chosen, None
         assert chosen is not None
+        self._model = softmax.build(
+            self._recipe, self._shots, self._text, self._choice, chosen.start
+        )
         self._report = self._novelty = None
         self._accept_calibration(Calibration())
         if chosen.held_out is None:
@@ -295,7 +298,7 @@ class GPCacheClassifier(CacheClassifier):
         shots, text = self._shots.to(torch.float32), self._text
         logits = softmax.held_out_logits(
             self._recipe.to(torch.float32),
-            [softmax.Fold(shots[train], shots[held]) for train, held in folds],
+            [softmax.Fold(shots[train], shots[held], train) for train, held in folds],
             None if text is None else text.to(torch.float32),
             self._choice,
         )

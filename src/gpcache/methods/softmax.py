@@ -55,10 +55,10 @@ PULL, FEW_PULL = 0.2, 4.0
 PRIOR = 0.1
 
 STEPS = (math.log(10) / 2, math.log(2), math.log(10) / 2)
-FAR_THETAS = (0.3, 30.0, 300.0)
+FAR_THETAS = (30.0,)
 RANGES = ((1e-2, 1e3), (2.0**-5, 2.0**5), (1e-2, 1e4))
 # Once this many rows are held out, the search looks at no further fold.
-ENOUGH_ROWS = 600
+ENOUGH_ROWS = 400
 # Settings whose answers are kept, so that each fold can be reported at the others' choice.
 KEPT = 4
 
@@ -129,10 +129,14 @@ def combined(weights: Tensor, parts: Tensor) -> Tensor:
 
 
 class Fold(NamedTuple):
-    """Rows to learn from, and rows to be answered about without having been seen."""
+    """Rows to learn from, and rows to be answered about without having been seen.
+
+    `rows` (n,) are the numbers of the former among all shots.
+    """
 
     shots: Shots
     held_out: Shots
+    rows: Tensor
 
 
 class Folds:
@@ -174,6 +178,16 @@ class Folds:
             parts.append(torch.cat([text for text in texts if text is not None]))
         # Softmax knows no constant of a row; without it scales mean the same for all parts.
         return torch.stack([part - part.mean(1, keepdim=True) for part in parts])
+
+    def start(self, n: int) -> Tensor:
+        """Coefficients (n, c) of all shots to start from: the mean of those of the folds."""
+        assert self._start is not None
+        total = self._start.new_zeros(n, self._start.shape[-1])
+        count = self._start.new_zeros(n, 1)
+        for fold, values in zip(self._folds, self._start, strict=True):
+            total.index_add_(0, fold.rows, values[: len(fold.rows)])
+            count.index_add_(0, fold.rows, torch.ones_like(count[: len(fold.rows)]))
+        return total / count.clamp(min=1)
 
     def _at(self, shrinkage: float) -> list[_Space]:
         if self._spaces is None or self._spaces[0] != shrinkage:
@@ -218,7 +232,7 @@ class _Space:
     """One fold in the space of one shrinkage, fitted without the held-out rows."""
 
     def __init__(self, recipe: Recipe, fold: Fold, shrinkage: float, exact: bool) -> None:
-        shots, held_out = fold
+        shots, held_out = fold.shots, fold.held_out
         feature_map = recipe.at(shrinkage).fit(shots.features, shots.labels)
         own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
         self.keys, self.queries = _unit(own), _unit(asked)
@@ -235,7 +249,8 @@ class Chosen:
 
     `held_out` is None where no row could be held out. `calibrates` says whether the held-out models
     are near enough to the final one to set its temperature. `reweigh` gives the logits (r, c) of a
-    setting with weights that were fitted on some of the rows alone.
+    setting with weights that were fitted on some of the rows alone. `start` (n, c) are coefficients
+    near those of the model.
     """
 
     choice: Choice
@@ -243,6 +258,7 @@ class Chosen:
     held_out: Looked | None = None
     calibrates: bool = False
     reweigh: Callable[[Looked, Tensor], Tensor] | None = None
+    start: Tensor | None = None
 
     def nested(self, fold: Tensor, labels: Tensor) -> Tensor | None:
         """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
@@ -290,7 +306,7 @@ def choose(
         assert one.parts is not None
         return combined(search.weights(one.setting, one.parts[:, rows], labels[rows]), one.parts)
 
-    return Chosen(choice, looked, best, validated or not few, reweigh)
+    return Chosen(choice, looked, best, validated or not few, reweigh, search.start)
 
 
 class _Search:
@@ -309,6 +325,8 @@ class _Search:
     ) -> None:
         self._recipe, self._shots, self._given, self._gain = recipe, shots, given, gain
         self._scores, self._few, self._look = scores, few, look
+        #: Coefficients (n, c) near those of the chosen model.
+        self.start: Tensor | None = None
         #: Shots a class that the models of the folds have.
         self._left = 1.0
         theta = FEW_THETA if few else THETA
@@ -331,9 +349,11 @@ class _Search:
         seen.sort(key=lambda one: (one.score, one.nll))
         if some < len(folds):
             # The rest of the rows have no say in the setting, but in the weights.
-            everything = self._folds(folds)
-            seen.insert(0, self._look_at(everything, seen[0].setting))
+            part = self._folds(folds)
+            seen.insert(0, self._look_at(part, seen[0].setting))
+            self.start = part.start(len(self._shots))
             return [seen[0], *(replace(one, parts=None) for one in seen[1:])]
+        self.start = part.start(len(self._shots))
         return [*seen[:KEPT], *(replace(one, parts=None) for one in seen[KEPT:])]
 
     def extrapolated(self, best: Looked) -> Tensor:
@@ -538,8 +558,14 @@ def search_table(found: Chosen, choice: Choice) -> dict[str, NDArray[Any]]:
     }
 
 
-def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
-    """The model of these shots at a choice."""
+def build(
+    recipe: Recipe,
+    shots: Shots,
+    text: Tensor | None,
+    choice: Choice,
+    start: Tensor | None = None,
+) -> CacheModel:
+    """The model of these shots at a choice; the solver may `start` from coefficients (n, c)."""
     feature_map = recipe.at(choice.shrinkage).fit(shots.features, shots.labels)
     precision = recipe.precision(
         recipe.plan(shots),
@@ -548,7 +574,11 @@ def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> 
         beta=choice.beta,
         noise=choice.noise,
     )
-    return _solved(CacheModel(feature_map, precision, text, choice), shots, None)
+    begin = None
+    if start is not None:
+        values = start.to(shots.features)
+        begin = Coefficients(values, precision.prior_product(values))
+    return _solved(CacheModel(feature_map, precision, text, choice), shots, begin)
 
 
 def updated(
@@ -617,7 +647,7 @@ def held_out_logits(
 ) -> Tensor:
     """Logits (r, c) of the held-out rows at a choice, everything else learned without them."""
     return torch.cat(
-        [build(recipe, shots, text, choice).logits(asked.features) for shots, asked in folds]
+        [build(recipe, one.shots, text, choice).logits(one.held_out.features) for one in folds]
     )
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from gpcache.probability.temperature import doubt_of, fit_temperature
@@ -47,32 +50,24 @@ def fit_calibration(logits: Tensor, labels: Tensor) -> Calibration:
     if n == 0 or c == 1:
         return start
     rows, targets = logits.detach().double(), _targets(labels, c)
-    parameters = torch.tensor(
-        [-math.log(start.temperature), 0.0], dtype=torch.float64, requires_grad=True
-    )
-    optimiser = torch.optim.LBFGS([parameters], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        sharpness, slope = parameters
-        scaled = rows * torch.exp(sharpness)
-        scaled = scaled * torch.exp(slope * _entropy(scaled))
-        fit: Tensor = -(targets * scaled.log_softmax(1)).sum(1).mean()
-        total: Tensor = fit + PULL * slope.square() / n
-        return total
+    def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The loss at (−log temperature, slope), and its gradient."""
+        with torch.enable_grad():
+            parameters = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+            sharpness, slope = parameters
+            scaled = rows * torch.exp(sharpness)
+            scaled = scaled * torch.exp(slope * _entropy(scaled))
+            fit = -(targets * scaled.log_softmax(1)).sum(1).mean()
+            total = fit + PULL * slope.square() / n
+            (gradient,) = torch.autograd.grad(total, parameters)
+        return float(total.detach()), gradient.numpy()
 
-    def step() -> Tensor:
-        optimiser.zero_grad()
-        total = loss()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
-
-    with torch.enable_grad():
-        before = float(loss().detach())
-        optimiser.step(step)  # type: ignore[no-untyped-call]
-        after = float(loss().detach())
-    if not after < before:  # nothing gained, or not a number
+    before = np.array([-math.log(start.temperature), 0.0])
+    found = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": ITERATIONS})
+    if not (found.fun < loss(before)[0] and np.isfinite(found.x).all()):  # nothing gained
         return start
-    sharpness, slope = parameters.tolist()
+    sharpness, slope = found.x.tolist()
     return Calibration(math.exp(-sharpness), slope)
 
 
