@@ -30,11 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from comparison_data import PROTOCOLS, SETS, Cell, cells, extract_photos, load, without_names
 from comparison_methods import (
     DEFAULT,
     MAIN,
     METHODS,
+    ON_GPU,
     ROBUST,
     fit,
     has_probabilities,
@@ -57,6 +59,7 @@ def measure(job: Job, features: Path, photos: Path, limit: int) -> Row:
     cell, name = job
     task = load(cell, features, photos)
     row: Row = {**asdict(cell), "method": name, "n": len(task.y), "n_test": len(task.y_test)}
+    row["device"] = "cuda" if name in ON_GPU and torch.cuda.is_available() else "cpu"
     signal.signal(signal.SIGALRM, _time_over)
     signal.alarm(limit)
     try:
@@ -124,15 +127,18 @@ def estimate(job: Job, features: Path, photos: Path) -> float:
     X, y = (task := load(cell, features, photos)).X, task.y
     method = METHODS[name]
     growth = (len(y) / 1000) ** method.power * len(np.unique(y)) / 100 * X.shape[1] / 512
-    return method.seconds * growth + 0.05
+    return float(method.seconds * growth + 0.05)
 
 
 def read_rows(path: Path) -> dict[Job, Row]:
-    """The last line of each fit."""
+    """The last line of each fit; a line that a stopped run left unfinished does not count."""
     found: dict[Job, Row] = {}
     if path.exists():
         for line in path.read_text().splitlines():
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
             cell = Cell(row["data"], row["shots"], row["draw"], row["protocol"])
             found[cell, row["method"]] = row
     return found
@@ -173,6 +179,7 @@ def run(jobs: list[Job], arguments: argparse.Namespace) -> None:
     )
     end, queue = time.monotonic() + 60 * arguments.minutes, iter(jobs)
     arguments.rows.parent.mkdir(parents=True, exist_ok=True)
+    is_torn = arguments.rows.exists() and arguments.rows.read_bytes()[-1:] not in (b"", b"\n")
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool,
@@ -197,7 +204,8 @@ def run(jobs: list[Job], arguments: argparse.Namespace) -> None:
                     print(label, f"failed: {type(error).__name__}: {error}", flush=True)
                     continue
                 row = future.result() | made_by
-                file.write(json.dumps(row) + "\n")
+                file.write("\n" * is_torn + json.dumps(row) + "\n")
+                is_torn = False
                 file.flush()
                 shown = row.get("skipped") or f"{100 * row['accuracy']:.1f} % {row['fit_s']:.1f} s"
                 print(label, shown, flush=True)

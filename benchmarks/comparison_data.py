@@ -178,8 +178,10 @@ def extract_photos(images: Path, place: Path) -> None:
                 store = Path(temporary) / f"{name}-{part}"
                 extract(open_source(images / name / part), store, encoder)
                 rows = FeatureStore.open(store).read()
+                order = np.argsort(rows.paths)  # draws depend on it
                 classes, numbers = np.unique(rows.labels, return_inverse=True)
-                found[f"{name}_{part}_x"], found[f"{name}_{part}_y"] = rows.features, numbers
+                found[f"{name}_{part}_x"] = rows.features[order]
+                found[f"{name}_{part}_y"] = numbers[order]
             found[f"{name}_classes"] = classes
             found[f"{name}_text"] = text_weights(encoder, Prompts.from_templates(list(classes)))
     place.parent.mkdir(parents=True, exist_ok=True)

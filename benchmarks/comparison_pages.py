@@ -207,11 +207,13 @@ def _shots(shots: int, protocol: str) -> str:
 def methods_page(results: Results) -> None:
     """Means, ranks and every cell of all methods."""
     parts = [DATA, PROTOCOL]
+    on_gpu = results.on_gpu()
     about = (
         "Cells are accuracy / ECE in %, means over the draws. The figures come from the same rows "
         "as [the default against simple baselines](default.md). For methods with a validation set "
         "see [methods-validation](methods-validation.md); for CALIP, CoOp and TIMO, which need "
-        "more than features, [encoder-methods](encoder-methods.md)."
+        "more than features, [encoder-methods](encoder-methods.md). *fit s* is the mean time of a "
+        "fit on one thread of a CPU" + (f", of {', '.join(on_gpu)} on a GPU." if on_gpu else ".")
     )
     parts += [wrapped(about)]
     parts += _skipped(results)
@@ -252,11 +254,16 @@ def _ranking(results: Results, asked: list[tuple[str, int]], names: list[str]) -
     rows: list[list[object]] = [["method", "mean rank", "accuracy", "ECE", "NLL", "fit s"]]
     for i in np.argsort(ranks, kind="stable"):
         figures = [
-            np.mean([results.mean(*cell, names[i], key) for cell in shared])
+            float(np.mean([results.mean(*cell, names[i], key) for cell in shared]))
             for key in ("ece", "nll", "fit_s")
         ]
         rows.append(
-            [names[i], shown(ranks[i]), shown(accuracy[i].mean(), 2), shown(figures[0])]
+            [
+                names[i],
+                shown(float(ranks[i])),
+                shown(float(accuracy[i].mean()), 2),
+                shown(figures[0]),
+            ]
             + [shown(figures[1], 3), shown(figures[2], 2)]
         )
     return [f"Means over the {len(shared)} cells in which all of them ran.", table(rows)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from comparison_data import SETS, cells, without_names
-from comparison_methods import BASELINES, DEFAULT, METHODS
+from comparison_methods import BASELINES, DEFAULT, METHODS, ROBUST
 from numpy.typing import NDArray
 
 Row = dict[str, Any]
@@ -61,6 +61,11 @@ class Results:
     def skipped(self) -> list[Row]:
         """Rows that say that a fit took too long."""
         return [row for rows in self._rows.values() for row in rows.values() if "skipped" in row]
+
+    def on_gpu(self) -> list[str]:
+        """The methods that were fitted on a GPU, in some cell at least."""
+        rows = [row for rows in self._rows.values() for row in rows.values()]
+        return sorted({row["method"] for row in rows if row.get("device") == "cuda"})
 
     def mean(
         self, data: str, shots: int, method: str, key: str = "accuracy", protocol: str = "plain"
@@ -149,6 +154,13 @@ def summary(rows: Iterable[Row]) -> str:
                 gaps = [results.mean(*cell, DEFAULT) - results.mean(*cell, name) for cell in shared]
                 lines.append(
                     f"  mean of default − {name}: {np.mean(gaps):+.2f} over {len(shared)} cells"
+                )
+        for protocol in ("unequal", "wrong"):
+            for data, shots in results.protocol_cells(protocol, group):
+                one = results.against(data, shots, ROBUST[1:], protocol)
+                lines.append(
+                    f"  {protocol}: {data}, {shots} shots: default {one.default_accuracy:.1f}; "
+                    f"{one.best} {-one.points:+.1f} (SE {one.error:.1f})"
                 )
     lines.append(f"\nRows of the default: {', '.join(sorted(results.made_by[DEFAULT]))}")
     return "\n".join(lines) + "\n"
