@@ -169,9 +169,10 @@ def gp_logits(
 
 
 def gp_cache(problem=None, **options):
-    """GPCache at given numbers in float64; with the problem's text if a problem is given."""
+    """Regression at given numbers in float64; with the problem's text if a problem is given."""
     prior = None if problem is None else problem.prior
-    return GPCacheClassifier(**{"text_prior": prior} | NUMBERS | FLOAT64 | options)
+    fixed = {"text_prior": prior, "likelihood": "gaussian"} | NUMBERS | FLOAT64
+    return GPCacheClassifier(**fixed | options)
 
 
 def tip_adapter(problem=None, **options):
