@@ -358,9 +358,12 @@ class _Search:
 
     def extrapolated(self, best: Looked) -> Tensor:
         """The weights of a model of all shots, from those of models of a fold's shots."""
-        before = self._prior_weights(best.setting, self._left)
-        after = self._prior_weights(best.setting, self._shots.per_class)
-        return best.weights * (after / before).to(best.weights)
+        weights = best.weights.clone()
+        if self._given.alpha == "auto":  # no other weight depends on the number of shots
+            before = self._prior_weights(best.setting, self._left)
+            after = self._prior_weights(best.setting, self._shots.per_class)
+            weights[0] *= float(after[0] / before[0])
+        return weights
 
     def _folds(self, folds: Sequence[Fold]) -> Folds:
         return Folds(self._recipe, folds, self._gain, scores=self._scores)
