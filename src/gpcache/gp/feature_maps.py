@@ -31,6 +31,17 @@ class ResidualProjection:
 
 
 @dataclass(frozen=True)
+class CastProjection:
+    """A projection that is given rows of `dtype`, whatever the dtype of the features."""
+
+    projection: Projection
+    dtype: torch.dtype
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return self.projection(features.to(self.dtype)).to(features)
+
+
+@dataclass(frozen=True)
 class FeatureMap:
     """Features (m, d) → unit rows in the kernel's space. Differentiable."""
 

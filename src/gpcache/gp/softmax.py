@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from gpcache.errors import NumericalError
+from gpcache.gp.cholesky import cholesky
 from gpcache.gp.precision import BATCH_ELEMENTS
 
 # How far the coefficients may be from the optimum, in the kernel's norm relative to that of the
 # labels: what a search needs, and what gives probabilities to 1e-6 (float64) or 1e-4 (float32).
-SEARCH_TOLERANCE = 3e-2
+SEARCH_TOLERANCE = 1e-1
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
 # No gradient is asked to be smaller than this many units of rounding. In float32 this takes the
 # place of the tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
@@ -170,7 +171,7 @@ class _Metric:
             min=torch.finfo(curvature.dtype).eps
         )
         eye = torch.eye(self._zkz.shape[-1], dtype=gamma.dtype, device=gamma.device)
-        self._inverse = torch.linalg.inv(eye / gamma + self._zkz)
+        self._inverse = torch.cholesky_inverse(cholesky(eye / gamma + self._zkz))
 
     def step(self, gradient: Tensor, k_gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient in this metric, and K times it; both (..., n, c)."""

@@ -8,7 +8,11 @@ from gpcache.methods.clap import CLAPClassifier
 from gpcache.methods.clip_adapter import CLIPAdapterClassifier
 from gpcache.methods.coop import CoOpClassifier
 from gpcache.methods.gda import GDAClassifier
-from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods.gp_cache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    PaperGPCacheClassifier,
+)
 from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
 from gpcache.methods.model import Explanation, HeldOutReport
@@ -38,6 +42,7 @@ __all__ = [
     "LPPlusPlusClassifier",
     "LinearProbeClassifier",
     "Method",
+    "PaperGPCacheClassifier",
     "ProKeRClassifier",
     "State",
     "TIMOClassifier",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision, Precision
-from gpcache.gp.feature_maps import KernelSpace, Projection
+from gpcache.gp.feature_maps import KernelSpace, Projection, projected
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods import softmax
 from gpcache.methods.arguments import (
@@ -122,6 +122,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         self._text = self._text_vectors()
         self._shots = self._make_shots(features, self._label_numbers(labels))
         self._recipe = Recipe(self._kernel_space(), *self._precision())
+        if self._recipe.space.projection is not None:  # else folds would speak of their own rows
+            projected(self._recipe.space.projection, features)
         held_out = (
             None if validation is None else self._make_shots(*self._read_validation(validation))
         )

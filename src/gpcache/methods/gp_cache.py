@@ -32,7 +32,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.probability import Calibration, fit_calibration
 from gpcache.progress import progress_bar
-from gpcache.search import Auto, Choice, Settings
+from gpcache.search import Auto, Choice, Criterion, Settings
 
 # The variance that tells how new a row is takes this noise, whatever the likelihood.
 NOVELTY_NOISE = 1.0
@@ -183,14 +183,15 @@ class GPCacheClassifier(CacheClassifier):
         for name, zero in (("tau", False), ("discriminant", True), ("shrinkage", False)):
             if not is_auto(getattr(self, name)):
                 positive(name, getattr(self, name), owner=self, allow_zero=zero)
+        settings = super()._settings()
         if self._is_softmax:
             self._refuse_regression()
-        return super()._settings()
+        return settings
 
     def _refuse_regression(self) -> None:
         """One sentence for each option that only regression has."""
         others = {
-            "prior='zero_shot'": self.prior != "residual",
+            "prior='zero_shot'": self.prior == "zero_shot",
             "confidence_scaling=True": self.confidence_scaling,
             "precision_weighting=False": not self.precision_weighting,
             "selection='loo'": self.selection == "loo",
@@ -223,7 +224,7 @@ class GPCacheClassifier(CacheClassifier):
             folds = [softmax.Fold(shots, validation.to(torch.float32), everything)]
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
             found = softmax.choose(
-                self._recipe.to(torch.float32),
+                self._recipe.to(torch.float32, given=self._dtype),
                 shots,
                 given,
                 folds,
@@ -297,7 +298,7 @@ class GPCacheClassifier(CacheClassifier):
         """Logits of held-out rows at the hyper-parameters in use, their numbers, and how."""
         shots, text = self._shots.to(torch.float32), self._text
         logits = softmax.held_out_logits(
-            self._recipe.to(torch.float32),
+            self._recipe.to(torch.float32, given=self._dtype),
             [softmax.Fold(shots[train], shots[held], train) for train, held in folds],
             None if text is None else text.to(torch.float32),
             self._choice,
@@ -315,6 +316,39 @@ class GPCacheClassifier(CacheClassifier):
             return HeldOutReport.empty(len(shots), shots.n_classes, "none: no class has two shots")
         folds = [(torch.nonzero(fold != k)[:, 0], torch.nonzero(fold == k)[:, 0]) for k in numbers]
         return self._make_report(*self._logits_in(folds))
+
+
+class PaperGPCacheClassifier(GPCacheClassifier):
+    """GPCache as it was published: regression on labels in raw space, divided by variance^η.
+
+    A validation set chooses if one is given to `fit`, else leave-one-out in closed form. Options
+    and attributes are those of `GPCacheClassifier`; `GPCacheClassifier.paper` is the same with a
+    validation set required.
+    """
+
+    @extends_options(GPCacheClassifier)
+    def __init__(
+        self,
+        *,
+        likelihood: Literal["gaussian"] = "gaussian",
+        kernel_space: Literal["raw", "centred", "whitened"] = "raw",
+        prior: Literal["residual", "zero_shot"] = "zero_shot",
+        confidence_scaling: bool = True,
+        gain: float | Auto = 1.0,
+        criterion: Criterion = "accuracy",
+        strategy: Literal["adaptive", "grid"] = "grid",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            likelihood=likelihood,
+            kernel_space=kernel_space,
+            prior=prior,
+            confidence_scaling=confidence_scaling,
+            gain=gain,
+            criterion=criterion,
+            strategy=strategy,
+            **options,
+        )
 
 
 class GPCacheFClassifier(TrainedCacheMixin, GPCacheClassifier):

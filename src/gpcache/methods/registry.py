@@ -13,7 +13,11 @@ from gpcache.methods.clap import CLAPClassifier
 from gpcache.methods.clip_adapter import CLIPAdapterClassifier
 from gpcache.methods.coop import CoOpClassifier
 from gpcache.methods.gda import GDAClassifier
-from gpcache.methods.gp_cache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods.gp_cache import (
+    GPCacheClassifier,
+    GPCacheFClassifier,
+    PaperGPCacheClassifier,
+)
 from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
 from gpcache.methods.proker import ProKeRClassifier
@@ -61,6 +65,7 @@ _CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language
 
 _METHODS = (
     Method("gpcache", _GPCACHE, False, ("shots",), GPCacheClassifier),
+    Method("gpcache-paper", _GPCACHE, False, ("shots",), PaperGPCacheClassifier),
     Method("gpcache-f", _GPCACHE, True, ("shots",), GPCacheFClassifier),
     Method("tip-adapter", _TIP, False, ("shots",), TipAdapterClassifier),
     Method("tip-adapter-f", _TIP, True, ("shots",), TipAdapterFClassifier),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpcache.devices import free_memory
 from gpcache.gp import ExactPrecision, Precision
-from gpcache.gp.feature_maps import KernelSpace, ResidualProjection
+from gpcache.gp.feature_maps import CastProjection, KernelSpace, ResidualProjection
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.search import Choice, HeldOut, Place, Settings
@@ -162,11 +162,16 @@ class Recipe(NamedTuple):
         """The space with this shrinkage."""
         return replace(self.space, shrinkage=shrinkage)
 
-    def to(self, dtype: torch.dtype) -> Recipe:
-        """The same for features of another dtype."""
+    def to(self, dtype: torch.dtype, *, given: torch.dtype) -> Recipe:
+        """The same for features of another dtype than the `given` one.
+
+        A projection that is a function of the user's still gets rows of the given one.
+        """
         projection = self.space.projection
         if isinstance(projection, ResidualProjection):
             projection = ResidualProjection(projection.matrix.to(dtype))
+        elif projection is not None:
+            projection = CastProjection(projection, given)
         return self._replace(space=replace(self.space, projection=projection))
 
     def plan(self, shots: Shots) -> Any:

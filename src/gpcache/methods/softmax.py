@@ -58,7 +58,7 @@ STEPS = (math.log(10) / 2, math.log(2), math.log(10) / 2)
 FAR_THETAS = (30.0,)
 RANGES = ((1e-2, 1e3), (2.0**-5, 2.0**5), (1e-2, 1e4))
 # Once this many rows are held out, the search looks at no further fold.
-ENOUGH_ROWS = 400
+ENOUGH_ROWS = 300
 # Settings whose answers are kept, so that each fold can be reported at the others' choice.
 KEPT = 4
 
@@ -441,9 +441,10 @@ class _Search:
                 self._forget(seen)
             return seen[spot].score
 
-        thetas = [theta for theta in (*FAR_THETAS, start.theta) if free[2] or theta == start.theta]
-        far = {round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in thetas}
-        here = min(((0, 0, k, trust) for trust in trusts for k in sorted(far)), key=score)
+        far = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
+        spots: list[Spot] = [(0, 0, k, trusts[0]) for k in (0, *(far if free[2] else ()))]
+        here = min(spots, key=score)
+        here = min(((*here[:3], trust) for trust in trusts), key=score)
         ways = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
         ways = [way for way in ways if any(a and b for a, b in zip(way, free, strict=True))]
         for step in (2, 1):
