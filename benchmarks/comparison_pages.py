@@ -53,6 +53,18 @@ def shown(value: float, digits: int = 1, *, sign: bool = False) -> str:
     return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
+def accuracy_and_ece(
+    results: Results, data: str, shots: int, name: str, protocol: str = "plain"
+) -> str:
+    """Accuracy / ECE of a method in a cell, or why there is none."""
+    if METHODS[name].needs_text and not SETS[data].text:
+        return "needs text"
+    if not results.draws(data, shots, name, protocol):
+        return "–"
+    figures = (results.mean(data, shots, name, key, protocol) for key in ("accuracy", "ece"))
+    return " / ".join(shown(figure) for figure in figures)
+
+
 def count(shots: int) -> str:
     """1 shot, 2 shots."""
     return "1 shot" if shots == 1 else f"{shots} shots"
@@ -183,13 +195,7 @@ def _robustness(results: Results, group: str) -> list[str]:
             continue
         rows: list[list[object]] = [["data", "shots", *ROBUST, "default − best of the others"]]
         for cell in found:
-            figures = [
-                f"{shown(results.mean(*cell, name, protocol=protocol))} / "
-                f"{shown(results.mean(*cell, name, 'ece', protocol))}"
-                if SETS[cell[0]].text or not METHODS[name].needs_text
-                else "needs text"
-                for name in ROBUST
-            ]
+            figures = [accuracy_and_ece(results, *cell, name, protocol) for name in ROBUST]
             one = results.against(*cell, ROBUST[1:], protocol)
             gap = f"{shown(one.points, sign=True)} ± {shown(one.error)} ({one.best})"
             rows.append([SETS[cell[0]].title, _shots(cell[1], protocol), *figures, gap])
@@ -274,12 +280,5 @@ def rows_by_shots(results: Results, data: str, names: list[str]) -> list[list[ob
     shots = [k for k in SHOTS if k in SETS[data].shots]
     rows: list[list[object]] = [["method", *(count(k) for k in shots)]]
     for name in names:
-        if METHODS[name].needs_text and not SETS[data].text:
-            rows.append([name, *("needs text" for _ in shots)])
-            continue
-        figures = [
-            f"{shown(results.mean(data, k, name))} / {shown(results.mean(data, k, name, 'ece'))}"
-            for k in shots
-        ]
-        rows.append([name, *figures])
+        rows.append([name, *(accuracy_and_ece(results, data, k, name) for k in shots)])
     return rows

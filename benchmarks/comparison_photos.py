@@ -140,6 +140,8 @@ def _photo_rows(results: Results, named: str, plain: str) -> list[list[object]]:
 
 def _photo_figures(results: Results, data: str, shots: int) -> list[str]:
     draws = [100 * row["accuracy"] for row in results.draws(data, shots, DEFAULT).values()]
+    if not draws:
+        return ["–"] * 3
     mean = f"{shown(results.mean(data, shots, DEFAULT))} ± {shown(_error(draws))}"
     nll, held = (results.mean(data, shots, DEFAULT, key) for key in ("nll", "loo"))
     return [mean, shown(nll, 3), shown(held)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from comparison_data import SETS, cells, without_names
+from comparison_data import INTERVAL_DRAWS, SETS, cells, without_names
 from comparison_methods import BASELINES, DEFAULT, METHODS, ROBUST
 from numpy.typing import NDArray
 
@@ -52,11 +52,13 @@ class Results:
             self.made_by[row["method"]].add(f"{row['commit']} ({row['source']})")
 
     def draws(self, data: str, shots: int, method: str, protocol: str = "plain") -> dict[int, Row]:
-        """The rows of one cell by draw; none where the method was not run, or gave up."""
+        """The rows of one cell by draw; none where a draw is missing, or a fit gave up."""
         if not METHODS[method].uses_text:
             data = without_names(data) if protocol == "plain" else data
         found = self._rows.get((protocol, data, shots, method), {})
-        return {draw: row for draw, row in found.items() if "skipped" not in row}
+        kept = {draw: row for draw, row in found.items() if "skipped" not in row}
+        asked = INTERVAL_DRAWS if protocol == "interval" else SETS[data].draws
+        return kept if len(kept) == asked else {}
 
     def skipped(self) -> list[Row]:
         """Rows that say that a fit took too long."""
