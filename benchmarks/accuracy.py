@@ -2,7 +2,6 @@
 
     python benchmarks/accuracy.py choosing  # options, on the data that defaults are chosen on
     python benchmarks/accuracy.py one-shot  # shipped numbers for one shot, on the same data
-    python benchmarks/accuracy.py default   # the default estimator, no validation set, everywhere
     python benchmarks/accuracy.py paper     # the paper's method, tuned on half of the test rows
 
 See development_data.py for where the features come from.
@@ -18,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from development_data import CHOOSING, REPORTING, Task, caltech_with_text, photo_tasks, tasks
+from development_data import REPORTING, Task, caltech_with_text, photo_tasks, tasks
 from numpy.typing import NDArray
 from pages import table, write_page
 
@@ -34,18 +33,7 @@ TITLES = {
     "caltech101_vitb16": "Caltech ViT-B/16",
     "caltech20_lite": "Caltech20 photos, lite",
 }
-# What the default must reach, and the paper's method tuned on validation rows in a first prototype.
-BARS = {
-    ("dtd_vitb32", 16): 67.3,
-    ("dtd_vitb32", 4): 58.5,
-    ("dtd_vitb32", 1): 49.0,
-    ("stanford_cars_vitb32", 16): 78.3,
-    ("stanford_cars_vitb32", 4): 69.0,
-    ("stanford_cars_vitb32", 1): 63.5,
-    ("oxford_flowers_vitb32", 16): 96.3,
-    ("caltech101_vitb32", 16): 94.4,
-    ("dtd_rn50", 16): 67.2,
-}
+# The paper's method tuned on validation rows in a first prototype.
 PROTOTYPE = {
     ("dtd_vitb32", 2): 55.2,
     ("dtd_vitb32", 4): 60.2,
@@ -189,60 +177,6 @@ where it is none of these (see docs/defaults.md for why).
     write("one-shot", "Numbers for one shot", text, rows)
 
 
-def default() -> None:
-    """The estimator as it comes, on all data."""
-    rows: list[list[str]] = [
-        [
-            "data",
-            "chosen on?",
-            "shots",
-            "draws",
-            "accuracy",
-            "bar",
-            "ECE",
-            "LOO accuracy",
-            "LOO ECE",
-        ]
-        + ["LOO − test", "NLL"]
-    ]
-    sets = [*CHOOSING, "39", *REPORTING]
-    for name in sets:
-        cells: dict[tuple[str, int], list[tuple[float, ...]]] = defaultdict(list)
-        for task in caltech_with_text() if name == "39" else tasks(name):
-            model = GPCacheClassifier(text_prior=task.prior).fit(task.X, task.y)
-            accuracy, ece, nll = score(model, task.X_test, task.y_test)
-            loo = (100 * model.loo_.accuracy, 100 * model.loo_.ece)
-            cells[task.name, task.shots].append((accuracy, ece, *loo, nll))
-        for cell, values in cells.items():
-            mean, spread = np.mean(values, 0), np.std(values, 0)
-            accuracy = f"{mean[0]:.1f}" + (f" ± {spread[0]:.1f}" if len(values) > 1 else "")
-            loo_cells = ["–", "–", "–"]
-            if np.isfinite(mean[2]):
-                loo_cells = [f"{mean[2]:.1f}", f"{mean[3]:.1f}", f"{mean[2] - mean[0]:+.1f}"]
-            rows.append(
-                [title(cell[0]), "yes" if name not in REPORTING else "no", str(cell[1])]
-                + [str(len(values)), accuracy, str(BARS.get(cell, "")), f"{mean[1]:.1f}"]
-                + [*loo_cells, f"{mean[4]:.3f}"]
-            )
-            print(" ".join(rows[-1]), file=sys.stderr)
-    text = """
-`GPCacheClassifier(text_prior=…)` with nothing else given: no validation set, hyper-parameters and
-temperature from held-out shots. Test rows are the published test split (Cars: its validation
-split). *LOO* is what `loo_` reports: folds of the shots with everything learned anew in each.
-Caltech, Flowers and DTD RN50 have no text here (except the 39 Caltech classes that are ImageNet
-classes); their ± is missing because the files hold one draw.
-
-Where LOO lies far below test, the shots are few: at two shots a held-out fold leaves one shot a
-class to learn from (and no scatter within classes to whiten by), so LOO describes a one-shot model.
-Where it lies above (Cars), the stored shots are means of ten views, which are easier than the
-single views that are tested.
-
-*Chosen on?* no means kept for reporting; Cars and one-shot Flowers were nevertheless seen before
-the last defaults were settled (docs/defaults.md).
-"""
-    write("default", "The default estimator, without a validation set", text, rows)
-
-
 def paper() -> None:
     """The paper's preset beside Tip-Adapter and its own ablation."""
     rows: list[list[str]] = [
@@ -301,7 +235,7 @@ for every method alike). Chosen values are medians over draws and halves.
 
 
 if __name__ == "__main__":
-    commands = {"choosing": choosing, "one-shot": one_shot, "default": default, "paper": paper}
+    commands = {"choosing": choosing, "one-shot": one_shot, "paper": paper}
     if len(sys.argv) != 2 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     # One shot a class looks like regression to scikit-learn.
