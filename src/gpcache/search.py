@@ -138,11 +138,12 @@ class Choice:
     # What each row adds to the score, beside what the place costs.
     losses: Tensor | None = field(default=None, compare=False, repr=False)
     # Of the softmax likelihood: variance of the prior, shrinkage of the whitening, the gain of the
-    # text in the prior mean, and the weight of the discriminant.
+    # text in the prior mean, the weight of the discriminant, and the share of wrong labels.
     tau: float = math.nan
     shrinkage: float = math.nan
     offset: float = 0.0
     discriminant: float = 0.0
+    label_noise: float = 0.0
 
 
 Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]

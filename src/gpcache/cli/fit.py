@@ -34,8 +34,8 @@ def fit(
     method: Annotated[
         str,
         typer.Option(
-            help="gpcache, gpcache-paper, gpcache-f, tip-adapter, tip-adapter-f, tip-x, ape, ape-t, "
-            "gda, proker, task-res, clip-adapter, clap, lp++, linear-probe or zero-shot."
+            help="gpcache, gpcache-paper, gpcache-f, tip-adapter, tip-adapter-f, tip-x, ape, "
+            "ape-t, gda, proker, task-res, clip-adapter, clap, lp++, linear-probe or zero-shot."
         ),
     ] = "gpcache",
     shots: Annotated[

@@ -24,16 +24,27 @@ class Discriminant(NamedTuple):
 
     @classmethod
     def of(
-        cls, features: Tensor, labels: Tensor, n_classes: int, feature_map: FeatureMap
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        n_classes: int,
+        feature_map: FeatureMap,
+        weights: Tensor | None = None,
     ) -> Discriminant:
-        """The discriminant of features (n, d) with class numbers (n,); no shot: score 0."""
+        """The discriminant of features (n, d) with class numbers (n,); no shot: score 0.
+
+        `weights` (n,) say how much each row counts in the mean of its class.
+        """
         projection = feature_map.projection
         rows = features if projection is None else projected(projection, features)
-        counts = torch.bincount(labels, minlength=n_classes)
-        sums = rows.new_zeros(n_classes, rows.shape[1]).index_add(0, labels, rows)
+        if weights is None:
+            weights = rows.new_ones(len(rows))
+        counts = rows.new_zeros(n_classes).index_add(0, labels, weights)
+        sums = rows.new_zeros(n_classes, rows.shape[1])
+        sums = sums.index_add(0, labels, rows * weights[:, None])
         # Behind the projection the map is linear: the means are mapped, not every row.
         linear = replace(feature_map, projection=None)
-        means = linear.unscaled(sums / counts.clamp(min=1).to(rows)[:, None])
+        means = linear.unscaled(sums / torch.where(counts > 0, counts, 1.0)[:, None])
         means = means * (counts > 0)[:, None]
         return cls(means, 0.5 * means.square().sum(1))
 

@@ -42,37 +42,47 @@ PrecisionName = Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
 
 
 class GPCacheClassifier(CacheClassifier):
-    """A few labelled features per class in, calibrated predictions out; no validation set needed.
+    """Gaussian-process cache on image features; every choice is made on held-out shots.
 
     Parameters
     ----------
-    text_prior : TextPrior or None
-        What the text encoder says of each class, matched by name. None: the cache alone.
-    alpha, beta, noise, eta, gain : number or "auto"
-        Weight of the cache, sharpness of the kernel, noise variance, exponent of the variance,
-        trust in the text. "auto" is chosen on held-out shots, or on a validation set given to
-        `fit`; the gain stays 1 where a class has text alone, of which shots know nothing. `eta`
-        acts only with `confidence_scaling`.
-    prior : "residual" or "zero_shot"
-        Regress on what the text leaves unsaid, or on the labels (the paper).
-    kernel_space : "whitened", "centred" or "raw"
-        The space of the kernel; `shrinkage` is that of the whitening.
-    projection : callable or matrix (d, d), optional
+    text_prior : TextPrior, optional
+        Text vectors of the classes, matched by name. Without it the shots speak alone.
+    likelihood : {"softmax", "gaussian"}, default="softmax"
+        "softmax" treats labels as classes: the posterior mode of a Gaussian process, a linear
+        discriminant and the text are added with non-negative weights. "gaussian" regresses on
+        the labels, as the paper does.
+    alpha, gain, discriminant : float or "auto"
+        Weights of the cache, the text and the discriminant.
+    beta, tau, shrinkage : float or "auto"
+        Sharpness of the kernel, variance of the prior (softmax), shrinkage of the whitening
+        (4 with "gaussian", where it is not chosen).
+    noise, eta : float or "auto"
+        Noise variance and exponent of the variance ("gaussian"; `eta` acts only with
+        `confidence_scaling`). With "softmax" the noise shapes `novelty` alone.
+    prior : {"residual", "zero_shot"}
+        With "gaussian": regress on what the text leaves unexplained, or on the labels (the paper).
+    kernel_space : {"whitened", "centred", "raw"}
+        The space of the kernel.
+    projection : callable or array of shape (d, d), optional
         The similarity projection, applied first: a matrix P means normalise(P f + f).
-    precision : "exact", "grouped", "nystrom", "fourier" or "class_mean"
-        The posterior, or an approximation: `n_groups` of classes, `n_landmarks` in all, or
-        `n_features`; `cross` says whether a query's kernel row stays "exact" or is approximated
-        too ("consistent").
+    precision : {"exact", "grouped", "nystrom", "fourier", "class_mean"}
+        The exact posterior, or an approximation: `n_groups` of classes, `n_landmarks` in all, or
+        `n_features`. `cross` says whether regression takes a query's kernel row as it is
+        ("exact") or approximates it, too ("consistent").
     precision_weighting, confidence_scaling : bool
-        The paper's W and C: without the first this is Tip-Adapter's plain sum.
-    criterion : "nll", "accuracy" or "marginal_likelihood"
+        The paper's W and C ("gaussian").
+    criterion : {"nll", "accuracy", "marginal_likelihood"}
         What the choice minimises or maximises.
-    selection : "auto", "loo", "folds" or "validation"
-        Rows to choose on. "auto": the validation set if one is given, else leave-one-out in closed
-        form, or `n_folds` folds of the shots where labels shaped the space. "validation" refuses to
+    selection : {"auto", "loo", "folds", "validation"}
+        Rows to choose on: the validation set if one is given to `fit`, else folds of the shots
+        (leave-one-out for regression in a space that no label shaped). "validation" refuses to
         fit without one.
-    strategy : "adaptive" or "grid"
-        Walk from the shipped defaults, pulled towards them when shots are few; or the whole grid.
+    strategy : {"adaptive", "grid"}
+        Search from the shipped values, pulled towards them while shots are few, or the whole grid
+        ("gaussian").
+    n_folds : int
+        Folds of the shots; half as many choose hyper-parameters.
     device, dtype : "auto" or torch's
         "auto": a GPU in float32 if there is one, else the CPU in float64.
     random_state : int
@@ -80,11 +90,18 @@ class GPCacheClassifier(CacheClassifier):
 
     Attributes
     ----------
-    alpha_, beta_, noise_, eta_, gain_, temperature_ : the numbers in use.
-    loo_ : held-out logits, accuracy, NLL and ECE of the shots, and how they were held out.
-    search_ : every setting that was looked at, as columns, the choice first. In folds the choice is
-        scored once more on twice as many folds as the rest, to fit its α.
-    classes_ : class names in sorted order.
+    alpha_, beta_, gain_, tau_, shrinkage_, discriminant_, noise_, eta_, temperature_ : float
+        The hyper-parameters in use.
+    label_noise_ : float
+        Estimated share of wrong labels among the shots. Where it matters, each shot counts as
+        much as its label is believed.
+    loo_ : HeldOutReport
+        Held-out logits, accuracy, NLL and ECE of the shots, and how they were held out.
+    search_ : dict of arrays
+        Every setting that was tried, the choice first; `at_edge` marks those at a limit of the
+        search.
+    classes_ : array of shape (n_classes,)
+        Class names in sorted order.
     """
 
     @extends_options(CacheClassifier)
@@ -221,7 +238,7 @@ class GPCacheClassifier(CacheClassifier):
         folds = self._softmax_folds() if validation is None else []
         if validation is not None:
             everything = torch.arange(len(shots), device=shots.labels.device)
-            folds = [softmax.Fold(shots, validation.to(torch.float32), everything)]
+            folds = [softmax.Fold(shots, validation.to(torch.float32), everything, everything[:0])]
         with progress_bar(f"{type(self).__name__}: choosing", unit="setting") as bar:
             found = softmax.choose(
                 self._recipe.to(torch.float32, given=self._dtype),
@@ -235,6 +252,9 @@ class GPCacheClassifier(CacheClassifier):
         self._chosen: softmax.Chosen | None = replace(
             found, choice=replace(found.choice, noise=noise)
         )
+        weights = found.shot_weights
+        if weights is not None:
+            self._shots = replace(self._shots, weights=weights.to(self._shots.features))
         self._accept([self._chosen.choice])
         self.search_ = softmax.search_table(found, self._chosen.choice)
         return None
@@ -245,7 +265,7 @@ class GPCacheClassifier(CacheClassifier):
             return []
         shots = self._shots.to(torch.float32)
         return [
-            softmax.Fold(shots[train], shots[held], train)
+            softmax.Fold(shots[train], shots[held], train, held)
             for train, held in self._fold_rows(self.n_folds // 2)
         ]
 
@@ -254,7 +274,7 @@ class GPCacheClassifier(CacheClassifier):
         if self._is_softmax:
             choice = seen[0]
             self.tau_, self.shrinkage_ = choice.tau, choice.shrinkage
-            self.discriminant_ = choice.discriminant
+            self.discriminant_, self.label_noise_ = choice.discriminant, choice.label_noise
             self._recipe = self._recipe._replace(space=self._recipe.at(choice.shrinkage))
 
     def _build(self, shots: Shots) -> CacheModel:
@@ -283,7 +303,9 @@ class GPCacheClassifier(CacheClassifier):
         rows = torch.cat([held for _, held in self._fold_rows(self.n_folds // 2)])
         labels, fold = self._shots.labels[rows], self._judged(rows)
         if chosen.calibrates:
-            self._accept_calibration(fit_calibration(logits, labels))
+            weights = self._shots.weights
+            counted = None if weights is None else weights[rows]
+            self._accept_calibration(fit_calibration(logits, labels, counted))
         protocol = folds_protocol(len(torch.unique(fold)))
         nested = chosen.nested(fold, labels)
         self._report = self._make_report(logits, rows, protocol, nested)
@@ -299,7 +321,7 @@ class GPCacheClassifier(CacheClassifier):
         shots, text = self._shots.to(torch.float32), self._text
         logits = softmax.held_out_logits(
             self._recipe.to(torch.float32, given=self._dtype),
-            [softmax.Fold(shots[train], shots[held], train) for train, held in folds],
+            [softmax.Fold(shots[train], shots[held], train, held) for train, held in folds],
             None if text is None else text.to(torch.float32),
             self._choice,
         )

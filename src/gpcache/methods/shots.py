@@ -23,7 +23,8 @@ class Shots:
 
     The values are one-hot labels; with `residual`, less what gain · zero_shot already says. Of a
     class known by its text alone they say nothing: that no shot is of it means that none was given.
-    `views` (n, v, d) are augmented views of the rows, for methods that train.
+    `views` (n, v, d) are augmented views of the rows, for methods that train. `weights` (n,) say
+    how far each label is believed; all alike by default.
     """
 
     features: Tensor
@@ -32,6 +33,7 @@ class Shots:
     zero_shot: Tensor | None
     residual: bool = False
     views: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def make(
@@ -70,6 +72,7 @@ class Shots:
             values=self.values[rows],
             zero_shot=zero_shot,
             views=views,
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def to(self, dtype: torch.dtype) -> Shots:
@@ -80,6 +83,7 @@ class Shots:
             features=self.features.to(dtype),
             values=self.values.to(dtype),
             zero_shot=zero_shot,
+            weights=None if self.weights is None else self.weights.to(dtype),
         )
 
     def with_views(self, views: Tensor) -> Shots:

@@ -28,7 +28,7 @@ from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.methods.model import CacheModel
 from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.shots import Recipe, Shots
-from gpcache.probability import fit_scales, smoothed_losses
+from gpcache.probability import fit_scales
 from gpcache.search import Auto, Choice
 
 # All values below were chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of
@@ -51,6 +51,11 @@ ALPHA, DISCRIMINANT = 1.25, 0.03
 ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
 # Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
 PULL, FEW_PULL = 0.2, 4.0
+# Labels may be wrong: this number of right labels pulls the share of wrong ones down; rounds of its
+# estimate; and the share from which on shots count as much as their label is believed.
+NOISE_PRIOR, NOISE_ROUNDS, NOISE_MATTERS = 20.0, 20, 0.02
+# Fits of the weights, each believing labels as the one before found.
+WEIGHT_ROUNDS = 3
 # Nats per squared e-fold of shrinkage, β and θ, divided by the root of the number of held-out rows.
 PRIOR = 0.1
 
@@ -101,11 +106,38 @@ class Given:
         return Setting(shrinkage, beta, theta, setting.trust)
 
 
+class Trusted(NamedTuple):
+    """The share of wrong labels, and the probability (r,) of each label to be right."""
+
+    label_noise: float
+    rows: Tensor
+
+    @classmethod
+    def of(cls, right: Tensor, n_classes: int) -> Trusted:
+        """From the probabilities (r,) of the labels, by expectation maximisation.
+
+        A label is what the model says with probability 1 − ε, and any class with probability ε.
+        """
+        noise = 0.05
+        believed = torch.ones_like(right)
+        for _ in range(NOISE_ROUNDS):
+            clean = (1 - noise) * right
+            believed = clean / (clean + noise / n_classes)
+            wrong = float((1 - believed).sum())
+            noise = (wrong + 1) / (len(right) + 1 + NOISE_PRIOR)
+        return cls(noise, believed)
+
+    def losses(self, right: Tensor, n_classes: int) -> Tensor:
+        """−log probability (r,) of the labels, some of which may be wrong."""
+        return -torch.log((1 - self.label_noise) * right + self.label_noise / n_classes)
+
+
 @dataclass(frozen=True, eq=False)
 class Looked:
     """A setting, the weights fitted at it, and what held-out rows (r,) say of it.
 
     `parts` (k, r, c) are the components of the logits; dropped for all but the best settings.
+    `trusted` says how far the labels of the rows are believed.
     """
 
     setting: Setting
@@ -115,6 +147,7 @@ class Looked:
     score: float
     losses: Tensor
     parts: Tensor | None
+    trusted: Trusted
 
     @property
     def logits(self) -> Tensor:
@@ -131,12 +164,13 @@ def combined(weights: Tensor, parts: Tensor) -> Tensor:
 class Fold(NamedTuple):
     """Rows to learn from, and rows to be answered about without having been seen.
 
-    `rows` (n,) are the numbers of the former among all shots.
+    `rows` and `held_rows` are the numbers of both among all shots.
     """
 
     shots: Shots
     held_out: Shots
     rows: Tensor
+    held_rows: Tensor
 
 
 class Folds:
@@ -150,6 +184,7 @@ class Folds:
         self._targets = torch.stack([_padded(one_hot(fold.shots), size) for fold in folds])
         texts = [_masked_text(fold.shots) for fold in folds]
         self._text = torch.stack([_padded(text, size) for text in texts])
+        self._frequency = torch.stack([class_frequency(fold.shots) for fold in folds])[:, None]
         self.labels = torch.cat([fold.held_out.labels for fold in folds])
         self._spaces: tuple[float, list[_Space]] | None = None
         self._start: Tensor | None = None
@@ -160,8 +195,7 @@ class Folds:
         product, rows = self._kernels(spaces, setting.beta)
         last = self._start
         start = None if last is None else Coefficients(last, product(last))
-        offset = self._text * (setting.trust * self._gain)
-        offset = torch.where(self._text.isinf(), self._text, offset)
+        offset = prior_mean(self._text, setting.trust * self._gain, self._frequency)
         solved = softmax_map(
             product, offset, self._targets, setting.tau, start=start, tolerance=SEARCH_TOLERANCE
         )
@@ -250,7 +284,8 @@ class Chosen:
     `held_out` is None where no row could be held out. `calibrates` says whether the held-out models
     are near enough to the final one to set its temperature. `reweigh` gives the logits (r, c) of a
     setting with weights that were fitted on some of the rows alone. `start` (n, c) are coefficients
-    near those of the model.
+    near those of the model. Where labels seem wrong, `shot_weights` (n,) are the probabilities of
+    the labels to be right.
     """
 
     choice: Choice
@@ -259,6 +294,7 @@ class Chosen:
     calibrates: bool = False
     reweigh: Callable[[Looked, Tensor], Tensor] | None = None
     start: Tensor | None = None
+    shot_weights: Tensor | None = None
 
     def nested(self, fold: Tensor, labels: Tensor) -> Tensor | None:
         """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
@@ -306,7 +342,11 @@ def choose(
         assert one.parts is not None
         return combined(search.weights(one.setting, one.parts[:, rows], labels[rows]), one.parts)
 
-    return Chosen(choice, looked, best, validated or not few, reweigh, search.start)
+    shot_weights = None
+    if not (validated or few) and choice.label_noise >= NOISE_MATTERS:
+        shot_weights = best.trusted.rows.new_ones(len(shots))
+        shot_weights[torch.cat([fold.held_rows for fold in folds])] = best.trusted.rows
+    return Chosen(choice, looked, best, validated or not few, reweigh, search.start, shot_weights)
 
 
 class _Search:
@@ -325,6 +365,8 @@ class _Search:
     ) -> None:
         self._recipe, self._shots, self._given, self._gain = recipe, shots, given, gain
         self._scores, self._few, self._look = scores, few, look
+        #: How frequent each class (c,) is among the shots, as logits.
+        self._frequency = class_frequency(shots)
         #: Coefficients (n, c) near those of the chosen model.
         self.start: Tensor | None = None
         #: Shots a class that the models of the folds have.
@@ -379,19 +421,21 @@ class _Search:
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
         weights = self.weights(setting, parts, labels)
-        logits = combined(weights, parts)
-        losses = smoothed_losses(logits, labels)
-        right = logits.argmax(1) == labels
+        logits = combined(weights, parts) + self._frequency
+        right = at_label(logits, labels)
+        trusted = Trusted.of(right, logits.shape[1])
+        losses = trusted.losses(right, logits.shape[1])
+        hits = logits.argmax(1) == labels
         away = sum(
             math.log(here / there) ** 2
             for here, there in zip(setting[:3], self._start[:3], strict=True)
         )
         nll = float(losses.mean())
         if self._given.by_accuracy:
-            losses = (~right).to(losses)
+            losses = (~hits).to(losses)
         score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
-        accuracy = float(right.double().mean())
-        return Looked(setting, weights, nll, accuracy, score, losses, parts)
+        accuracy = float(hits.double().mean())
+        return Looked(setting, weights, nll, accuracy, score, losses, parts, trusted)
 
     def weights(self, setting: Setting, parts: Tensor, labels: Tensor) -> Tensor:
         """Non-negative weights (k,) of the least smoothed NLL; those that were given stay."""
@@ -408,11 +452,25 @@ class _Search:
         weights = weights.to(toward)
         if not bool(free.any()):
             return weights
-        offset = None if bool(free.all()) else combined(weights[~free], parts[~free])
-        scales, _ = fit_scales(
-            parts[free][:, None], labels, offset=offset, toward=toward[free], pull=pull
-        )
-        weights[free] = scales[0].to(weights)
+        offset = self._frequency.expand(len(labels), -1)
+        if not bool(free.all()):
+            offset = offset + combined(weights[~free], parts[~free])
+        believed = None
+        for _ in range(WEIGHT_ROUNDS):
+            scales, _ = fit_scales(
+                parts[free][:, None],
+                labels,
+                offset=offset,
+                toward=toward[free],
+                pull=pull,
+                row_weights=believed,
+            )
+            weights[free] = scales[0].to(weights)
+            right = at_label(combined(weights, parts) + self._frequency, labels)
+            trusted = Trusted.of(right, parts.shape[2])
+            if self._few or trusted.label_noise < NOISE_MATTERS:
+                break
+            believed = trusted.rows
         return weights
 
     def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[Looked]:
@@ -531,6 +589,7 @@ def _choice(
         shrinkage=setting.shrinkage,
         offset=setting.trust * gain,
         discriminant=found[1] * degrees_of_freedom(shots) if scores else 0.0,
+        label_noise=0.0 if best is None else best.trusted.label_noise,
     )
 
 
@@ -631,10 +690,9 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
 def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> CacheModel:
     """The model with the coefficients and the discriminant of these shots."""
     choice = model.choice
-    text = _masked_text(shots)
-    offset = torch.where(text.isinf(), text, text * choice.offset)
+    offset = prior_mean(_masked_text(shots), choice.offset, class_frequency(shots))
     found = softmax_map(
-        model.precision.prior_product, offset, one_hot(shots), choice.tau, start=start
+        model.precision.prior_product, offset, believed(shots), choice.tau, start=start
     )
     return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
 
@@ -643,7 +701,9 @@ def discriminant_of(model: CacheModel, shots: Shots) -> Discriminant | None:
     """The discriminant of these shots in the model's space; None where it has no weight."""
     if not model.choice.discriminant:
         return None
-    return Discriminant.of(shots.features, shots.labels, shots.n_classes, model.feature_map)
+    return Discriminant.of(
+        shots.features, shots.labels, shots.n_classes, model.feature_map, shots.weights
+    )
 
 
 def held_out_logits(
@@ -661,8 +721,8 @@ def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
     Without the shot its class has none, and only its text, if any, speaks for it.
     """
     assert model.coefficients is not None
-    choice, targets, text = model.choice, one_hot(shots), _masked_text(shots)
-    offset = torch.where(text.isinf(), text, text * choice.offset)
+    choice, targets = model.choice, believed(shots)
+    offset = prior_mean(_masked_text(shots), choice.offset, class_frequency(shots))
     found = []
     for some in torch.split(rows, max(1, BATCH_ELEMENTS // (8 * targets.numel()))):
         alone = torch.zeros(len(some), len(shots), dtype=torch.bool, device=rows.device)
@@ -687,6 +747,33 @@ def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
 def one_hot(shots: Shots) -> Tensor:
     """Labels (n, c)."""
     return torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(shots.features)
+
+
+def believed(shots: Shots) -> Tensor:
+    """Labels (n, c), each counting as much as it is believed."""
+    targets = one_hot(shots)
+    return targets if shots.weights is None else targets * shots.weights[:, None]
+
+
+def prior_mean(text: Tensor, gain: float, frequency: Tensor) -> Tensor:
+    """Logits (..., n, c) before the shots are seen; −inf stays.
+
+    Classes are taken to be equally frequent, however many shots they have: what their number alone
+    would make of the likelihood is put into the prior mean, and is no part of the answer.
+    """
+    return torch.where(text.isinf(), text, text * gain) + frequency
+
+
+def class_frequency(shots: Shots) -> Tensor:
+    """log of the number of shots (c,) relative to the mean; 0 for a class that has none."""
+    counts = torch.bincount(shots.labels, minlength=shots.n_classes).to(shots.features)
+    mean = counts[counts > 0].mean()
+    return torch.where(counts > 0, (counts / mean).clamp(min=1e-6).log(), 0.0)
+
+
+def at_label(logits: Tensor, labels: Tensor) -> Tensor:
+    """Probabilities (r,) that logits (r, c) give to the labels (r,)."""
+    return logits.softmax(1).gather(1, labels[:, None])[:, 0]
 
 
 def degrees_of_freedom(shots: Shots) -> float:

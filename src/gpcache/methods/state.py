@@ -138,7 +138,13 @@ def _choice_from(settings: dict[str, Any]) -> Choice:
 
 
 def _add_shots(shots: Shots, arrays: dict[str, NDArray[Any]]) -> None:
-    _add_tensors(arrays, features=shots.features, labels=shots.labels, views=shots.views)
+    _add_tensors(
+        arrays,
+        features=shots.features,
+        labels=shots.labels,
+        views=shots.views,
+        shot_weights=shots.weights,
+    )
 
 
 def _add_tensors(arrays: dict[str, NDArray[Any]], **tensors: torch.Tensor | None) -> None:
@@ -268,7 +274,8 @@ def _read_shots(
     features, labels = tensor("features"), tensor("labels")
     if features is None or labels is None:
         raise DataError("The saved model lacks its shots.")
-    return replace(model._make_shots(features, labels), views=tensor("views"))
+    shots = model._make_shots(features, labels)
+    return replace(shots, views=tensor("views"), weights=tensor("shot_weights"))
 
 
 def _read_evidence(state: State) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:

@@ -78,6 +78,9 @@ class UpdatesMixin:
             views=None
             if old.views is None
             else torch.cat([old.views, features[:, None].expand(-1, old.views.shape[1], -1)]),
+            weights=None
+            if old.weights is None
+            else torch.cat([old.weights, old.weights.new_ones(len(new))]),
         ).at_gain(self.gain_)
         keys = self._model.feature_map(new.features)
         if (exact := self._exact()) is not None:
@@ -115,6 +118,10 @@ class UpdatesMixin:
         numbers = self._shots.labels.clone()
         numbers[changed] = labels
         self._relabelled(numbers)
+        if self._shots.weights is not None:  # what was doubted was the label
+            weights = self._shots.weights.clone()
+            weights[changed] = 1.0
+            self._shots = replace(self._shots, weights=weights)
         if (exact := self._exact()) is not None:
             self._accept_precision(self._with_values(exact))
         else:
@@ -163,7 +170,7 @@ class UpdatesMixin:
     def _relabelled(self, numbers: Tensor) -> None:
         """The same shots, views included, with other class numbers (n,)."""
         shots = self._make_shots(self._shots.features, numbers).at_gain(self.gain_)
-        self._shots = replace(shots, views=self._shots.views)
+        self._shots = replace(shots, views=self._shots.views, weights=self._shots.weights)
 
     def _drop_empty_classes(self) -> None:
         """Without text, a class is its shots: when they are gone, so is the class."""

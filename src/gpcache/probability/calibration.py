@@ -43,13 +43,20 @@ class Calibration(NamedTuple):
         return self.scaled(logits).softmax(-1)
 
 
-def fit_calibration(logits: Tensor, labels: Tensor) -> Calibration:
-    """Temperature and slope of the least smoothed NLL on rows (n, c) that were not learned from."""
-    start = Calibration(fit_temperature(logits, labels))
+def fit_calibration(
+    logits: Tensor, labels: Tensor, row_weights: Tensor | None = None
+) -> Calibration:
+    """Temperature and slope of the least smoothed NLL on rows (n, c) that were not learned from.
+
+    `row_weights` (n,) say how much each row counts.
+    """
+    start = Calibration(fit_temperature(logits, labels, row_weights))
     n, c = logits.shape
     if n == 0 or c == 1:
         return start
     rows, targets = logits.detach().double(), _targets(labels, c)
+    if row_weights is not None:
+        targets = targets * row_weights.to(targets)[:, None]
 
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The loss at (−log temperature, slope), and its gradient."""

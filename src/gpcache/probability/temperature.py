@@ -21,12 +21,14 @@ def fit_scales(
     offset: Tensor | None = None,
     toward: Tensor | None = None,
     pull: float = RIDGE,
+    row_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Scales s ≥ 0 that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
 
     directions (k, e, n, c) hold e independent problems of k scales; labels (n,); offset (n, c).
     Scales are pulled towards `toward` (k,), or zero, by half of `pull` times the squared distance,
-    in units where the directions have unit size. Returns scales (e, k) and losses (e,). The problem
+    in units where the directions have unit size. `row_weights` (n,) say how much each row counts,
+    all alike by default. Returns scales (e, k) and losses (e,). The problem
     is convex: damped Newton with the bound as an active set, all problems at once.
     """
     k, e, n, c = directions.shape
@@ -42,6 +44,7 @@ def fit_scales(
     if c > 1:
         at_target = at_target + doubt * (unit.sum(-1) - at_label) / (c - 1)
     eye = torch.eye(k, dtype=torch.bool, device=unit.device)
+    share = unit.new_full((n,), 1 / n) if row_weights is None else row_weights.to(unit) / n
 
     centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
 
@@ -51,7 +54,7 @@ def fit_scales(
         return fused if offset is None else fused + offset
 
     def objective(scales: Tensor) -> Tensor:
-        loss = smoothed_nll(logits_at(scales), labels)
+        loss = (smoothed_losses(logits_at(scales), labels) * share).sum(-1)
         return loss + 0.5 * pull * (scales - centre).square().sum(-1)
 
     scales = unit.new_ones(e, k) if toward is None else centre
@@ -61,12 +64,14 @@ def fit_scales(
     rounding = 4 * torch.finfo(unit.dtype).eps
     for _ in range(ITERATIONS):
         probability = logits_at(scales).softmax(-1)
-        weighted = unit * probability
-        expected = weighted.sum(-1)  # (k, e, n)
-        gradient = (expected - at_target).mean(-1).mT + pull * (scales - centre)  # (e, k)
+        expected = (unit * probability).sum(-1)  # (k, e, n)
+        slope = ((expected - at_target) * share).sum(-1)
+        gradient = slope.mT + pull * (scales - centre)  # (e, k)
+        weighted = unit * (probability * share[:, None])
         second = torch.stack([(row * unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
-        hessian = second.permute(2, 0, 1) / n
-        hessian = hessian - torch.einsum("ken,len->ekl", expected, expected) / n + pull * eye
+        hessian = second.permute(2, 0, 1)
+        known = torch.einsum("ken,len->ekl", expected * share, expected)
+        hessian = hessian - known + pull * eye
         # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
         # a joint step of directions that are alike would jam there.
         residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
@@ -127,8 +132,11 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.logsumexp(-1) - logits[..., rows, labels]
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """T > 0 of the least smoothed NLL of softmax(logits / T) on rows that the model did not see."""
-    scale, _ = fit_scales(logits[None, None], labels)
+def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None = None) -> float:
+    """T > 0 of the least smoothed NLL of softmax(logits / T) on rows that the model did not see.
+
+    `row_weights` (n,) say how much each row counts.
+    """
+    scale, _ = fit_scales(logits[None, None], labels, row_weights=row_weights)
     # A scale of nought says that the logits know nothing: near-uniform, but finite.
     return 1.0 / max(float(scale), 1e-6)
