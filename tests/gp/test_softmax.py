@@ -236,7 +236,7 @@ def test_a_class_at_minus_infinity_takes_no_part(make, tools):
 
 @pytest.mark.parametrize("tau", TAUS)
 def test_batched_problems_are_single_ones(tau, make):
-    """Problems that are solved early wait for the others, and stay where they are."""
+    """Problems that are solved early wait for the others."""
     found = [make(seed=seed, beta=beta) for seed, beta in ((0, 2.0), (1, 0.2), (2, 20.0))]
     priors = torch.stack([precision.prior for _, precision, _ in found])
     offsets, targets = (torch.stack([arguments[i] for _, _, arguments in found]) for i in (1, 2))
@@ -253,6 +253,17 @@ def test_batched_problems_are_single_ones(tau, make):
         )
         iterations.append(alone.iterations)
     assert tau < 1 or max(iterations) > min(iterations)  # one of them did wait
+
+
+def test_a_problem_that_is_solved_stays_where_it_is(make):
+    _, precision, (product, offset, targets) = make()
+    solved = softmax_map(product, offset, targets, 30.0)
+    pair = offset.expand(2, -1, -1), targets.expand(2, -1, -1)
+    start = Coefficients(*(torch.stack([one, 0 * one]) for one in solved[:2]))
+    found = softmax_map(precision.prior.matmul, *pair, 30.0, start=start)
+    assert found.iterations > 5  # of the other one
+    assert torch.equal(found.values[0], solved.values)
+    torch.testing.assert_close(found.products[1], solved.products, rtol=0, atol=5e-6)
 
 
 def test_several_leading_dimensions(make):
