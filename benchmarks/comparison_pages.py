@@ -278,5 +278,6 @@ def _ranking(results: Results, asked: list[tuple[str, int]], names: list[str]) -
 def rows_by_shots(results: Results, data: str, names: list[str]) -> list[list[object]]:
     """Accuracy / ECE of methods on one data set, a column for each number of shots."""
     shots = [k for k in SHOTS if k in SETS[data].shots]
-    rows = [[name, *(accuracy_and_ece(results, data, k, name) for k in shots)] for name in names]
-    return [["method", *(count(k) for k in shots)], *rows]
+    rows: list[list[object]] = [["method", *(count(k) for k in shots)]]
+    rows += [[name, *(accuracy_and_ece(results, data, k, name) for k in shots)] for name in names]
+    return rows
