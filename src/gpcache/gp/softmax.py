@@ -72,7 +72,8 @@ def softmax_map(
     offset : Tensor
         Logits (..., n, c) before the shots are seen. A class at −inf takes no part.
     targets : Tensor
-        One-hot labels (..., n, c). A row of zeros is left out: its coefficients are zero.
+        One-hot labels (..., n, c), times how much each row counts. A row of zeros is left out: its
+        coefficients are zero.
     tau : float
         Variance of the prior.
     start : Coefficients, optional
@@ -217,9 +218,13 @@ def _line_search(
     low = torch.zeros_like(slope)
     high = torch.full_like(slope, torch.inf)
     length, first, start = low, slope, probability
+    tiny = torch.finfo(present.dtype).tiny
     for step in range(LINE_STEPS):
         weighted = probability * way
-        second = _dot(weighted, way) - weighted.sum(-1, keepdim=True).square().sum(-2, keepdim=True)
+        expected = weighted.sum(-1, keepdim=True)
+        # A row that counts w has w times the variance of its way under the probabilities.
+        known = (expected.square() / present.clamp(min=tiny)).sum(-2, keepdim=True)
+        second = _dot(weighted, way) - known
         newton = length - first / (second + curve)
         # Outside of the bracket: the middle, or twice as far while there is no upper end.
         inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
