@@ -138,6 +138,20 @@ def test_means_are_those_of_the_mapped_shots(shots, shrinkage, device, dtype, to
         tools.close(found.halves / scale**2, 0.5 * (expected / scale).square().sum(1))
 
 
+def test_rows_may_count_less(shots, tools):
+    """A row that counts twice is two rows; one that counts nothing is none."""
+    feature_map = whitened(shots, 1.0)
+    counts = torch.randint(0, 3, (len(shots.keys),), generator=torch.Generator().manual_seed(8))
+    counts = counts.to(shots.labels.device)
+    rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    for halved in (1.0, 0.5):
+        weights = halved * counts.to(shots.keys)
+        found = Discriminant.of(shots.keys, shots.labels, 6, feature_map, weights)
+        expected = Discriminant.of(shots.keys[rows], shots.labels[rows], 6, feature_map)
+        scale = float(expected.means.abs().max())
+        tools.close(found.means / scale, expected.means / scale)
+
+
 def test_a_class_without_a_shot_scores_zero(device, tools):
     problem = tools.make_problem(device=device)  # class 3 has none
     found = scores(problem, whitened(problem, 1.0))

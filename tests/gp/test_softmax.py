@@ -58,7 +58,7 @@ def prior_covariance(tools, x, y, beta):
     return tools.rbf(tools.numpy64(x), tools.numpy64(y), beta)
 
 
-def logistic_regression(tools, problem, penalty):
+def logistic_regression(tools, problem, penalty, row_weights=None):
     """scikit-learn's probabilities at the queries, on features whose inner product is the prior.
 
     The features are a root of the covariance of keys and queries together, so that none is
@@ -69,7 +69,7 @@ def logistic_regression(tools, problem, penalty):
     features, n = vectors * np.sqrt(values.clip(min=0)), len(problem.keys)
     model = LogisticRegression(
         C=penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=1000
-    ).fit(features[:n], problem.labels.cpu().numpy())
+    ).fit(features[:n], problem.labels.cpu().numpy(), sample_weight=row_weights)
     return model.predict_proba(features[n:])
 
 
@@ -215,6 +215,18 @@ def test_a_row_of_zeros_is_left_out(make):
     offset[~kept] = 100.0
     elsewhere = softmax_map(product, offset, targets * kept[:, None], 30.0)
     torch.testing.assert_close(elsewhere.values, masked.values, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_rows_may_count_less_or_more(tau, make, tools):
+    """As scikit-learn's do: a row of targets sums to how much it counts."""
+    problem, precision, (product, offset, targets) = make(text=0.0)
+    counts = np.random.default_rng(6).uniform(0, 1.5, len(targets))
+    counts[:3] = 0
+    weighted = targets * torch.as_tensor(counts).to(targets)[:, None]
+    found = probabilities(precision, problem, softmax_map(product, offset, weighted, tau))
+    expected = logistic_regression(tools, problem, tau, counts)
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_a_class_at_minus_infinity_takes_no_part(make, tools):

@@ -74,20 +74,25 @@ def nll(estimator, problem):
 
 
 def posterior_mode(root, offset, targets, tau, tools):
-    """W (d, c) of the least Σ cross-entropy + ‖W‖²/(2τ) for logits offset + root W: Newton."""
+    """W (d, c) of the least Σ cross-entropy + ‖W‖²/(2τ) for logits offset + root W: Newton.
+
+    A row of targets sums to how much it counts.
+    """
+    counts = targets.sum(1)
 
     def objective(weights):
         logits = offset + root @ weights
         shifted = logits - logits.max(1, keepdims=True)
-        losses = np.log(np.exp(shifted).sum(1)) - np.sum(targets * shifted, 1)
+        losses = counts * np.log(np.exp(shifted).sum(1)) - np.sum(targets * shifted, 1)
         return losses.sum() + np.sum(weights**2) / (2 * tau)
 
     d, c = root.shape[1], targets.shape[1]
     weights = np.zeros((d, c))
     for _ in range(50):
         p = tools.softmax(offset + root @ weights)
-        gradient = root.T @ (p - targets) + weights / tau
+        gradient = root.T @ (counts[:, None] * p - targets) + weights / tau
         spread = p[:, :, None] * np.eye(c) - p[:, :, None] * p[:, None, :]
+        spread *= counts[:, None, None]
         hessian = np.einsum("ni,nab,nj->iajb", root, spread, root, optimize=True)
         hessian = hessian.reshape(d * c, d * c)
         step = np.linalg.solve(hessian + np.eye(d * c) / tau, gradient.ravel()).reshape(d, c)
@@ -100,11 +105,17 @@ def posterior_mode(root, offset, targets, tau, tools):
     return weights
 
 
-def expected_logits(estimator, problem, queries, tools, *, text=True, space="whitened"):
-    """What the formula gives of the shots of `problem` at the numbers of a fitted estimator."""
+def expected_logits(estimator, problem, queries, tools, *, text=True, space="whitened", rows=None):
+    """What the formula gives of the shots of `problem` at the numbers of a fitted estimator.
+
+    `rows` are the numbers of these shots among those of the estimator, whose labels may count less.
+    """
     choice, classes = estimator._choice, estimator.classes_
     targets = tools.one_hot(problem.y, classes)
-    present = np.isin(classes, problem.y)
+    counts, present = targets.sum(0), np.isin(classes, problem.y)
+    if estimator._shots.weights is not None:
+        believed = estimator._shots.weights.numpy()
+        targets *= (believed if rows is None else believed[rows])[:, None]
     phi = tools.feature_map(space, problem.X, problem.y, shrinkage=choice.shrinkage)
     points = np.concatenate([phi(problem.X), phi(queries)])
     values, vectors = np.linalg.eigh(tools.kernel(points, points, choice.beta))
@@ -114,7 +125,9 @@ def expected_logits(estimator, problem, queries, tools, *, text=True, space="whi
         tools.zero_shot(problem.prior, rows) if text else np.zeros((len(rows), len(classes)))
         for rows in (problem.X, queries)
     ]
-    offset = (choice.offset * zero_shot[0])[:, present]
+    # Classes are equally frequent, whatever the number of their shots.
+    frequency = np.log(counts[present] / counts[present].mean())
+    offset = (choice.offset * zero_shot[0])[:, present] + frequency
     cache[:, present] = near @ posterior_mode(own, offset, targets[:, present], choice.tau, tools)
     logits = choice.alpha * cache + choice.gain * zero_shot[1]
     if choice.discriminant:
@@ -309,6 +322,16 @@ def test_few_and_unequal_shots(shots, text, tools):
     np.testing.assert_array_equal(estimator.loo_.counted, counted)
 
 
+def test_a_class_with_one_shot_among_classes_with_many_is_found(tools):
+    recalls = []
+    for seed in range(3):
+        problem = tools.make_problem(shots=(1, 12, 12, 12, 12), spread=0.4, seed=seed)
+        fresh = more_of(tools, spread=0.4, seed=seed)
+        own = fresh.y == "oak"
+        recalls.append(fitted(problem, tools, text=False).score(fresh.X[own], fresh.y[own]))
+    assert np.mean(recalls) > 0.5
+
+
 @pytest.mark.parametrize("text", [True, False], ids=["text", "no text"])
 @pytest.mark.parametrize("shots", [(1, 1), (2, 2), (8, 5)], ids=str)
 def test_two_classes(shots, text, tools):
@@ -425,24 +448,31 @@ def test_a_choice_at_the_end_of_the_search_is_marked(tools, monkeypatch):
 
 
 def test_a_validation_set_chooses(tools):
-    """Its smoothed NLL is what is listed, as far as the search's coarse tolerance lets it be."""
+    """Its NLL, with the estimated share of wrong labels, is listed; its weights are the best.
+
+    The search's coarse tolerance moves it by up to 2 %.
+    """
     problem = tools.make_problem(shots=(4,) * 5, spread=1.0)
     validation = more_of(tools, spread=1.0, count=12)
     estimator = GPCacheClassifier(text_prior=problem.prior, **tools.float64)
     estimator.fit(problem.X, problem.y, validation=(validation.X, validation.y))
     labels = np.searchsorted(estimator.classes_, validation.y)
+    noise = estimator.label_noise_
+
+    def loss(logits):
+        right = tools.softmax(logits)[np.arange(len(labels)), labels]
+        return -np.log((1 - noise) * right + noise / 5).mean()
+
     logits = estimator.logits(validation.X)
-    found = tools.smoothed_nll(logits, labels)
+    found = loss(logits)
     assert estimator.search_["nll"][0] == pytest.approx(found, rel=0.02)
     right = np.mean(logits.argmax(1) == labels)
     assert estimator.search_["accuracy"][0] == pytest.approx(right, abs=1.5 / 60)
-    # The weights are the best of those rows, a pull towards the shipped ones apart.
+    assert loss(2 * logits) > found
+    assert loss(0.5 * logits) > found
     zero_shot = tools.zero_shot(problem.prior, validation.X)
-    for factor in (0.5, 2.0):
-        moved = logits + (factor - 1) * estimator.gain_ * zero_shot
-        assert tools.smoothed_nll(moved, labels) > found - 1e-3
-    assert tools.smoothed_nll(2 * logits, labels) > found
-    assert tools.smoothed_nll(0.5 * logits, labels) > found
+    for factor in (0.0, 2.0):
+        assert loss(logits + (factor - 1) * estimator.gain_ * zero_shot) > found
 
 
 def test_a_validation_set_chooses_for_one_shot_too(tools):
@@ -575,11 +605,12 @@ def test_held_out_logits_are_those_of_refits(tools):
     folds = estimator._fold_rows(estimator.n_folds // 2)
     assert sorted(np.concatenate([held.numpy() for _, held in folds])) == list(range(20))
     for train, held in folds:
+        train, held = train.numpy(), held.numpy()
         expected = expected_logits(
-            estimator, problem.rows(train.numpy()), problem.X[held.numpy()], tools
+            estimator, problem.rows(train), problem.X[held], tools, rows=train
         )
         allowed = 1e-3 * np.abs(expected).max()
-        np.testing.assert_allclose(found[held.numpy()], expected, rtol=0, atol=allowed)
+        np.testing.assert_allclose(found[held], expected, rtol=0, atol=allowed)
 
 
 def test_held_out_figures_are_near_those_of_a_test_set(tools):
@@ -704,17 +735,6 @@ def test_a_given_gain_is_kept_to_the_last_digit(tools):
     assert fitted(problem, tools, gain=0.8).gain_ == 0.8
 
 
-@fault("recall 0.1 where 1-nearest-neighbour has 1.0: no held-out row speaks for such a class")
-def test_a_class_with_one_shot_among_classes_with_many_is_found(tools):
-    recalls = []
-    for seed in range(3):
-        problem = tools.make_problem(shots=(1, 12, 12, 12, 12), spread=0.4, seed=seed)
-        fresh = more_of(tools, spread=0.4, seed=seed)
-        own = fresh.y == "oak"
-        recalls.append(fitted(problem, tools, text=False).score(fresh.X[own], fresh.y[own]))
-    assert np.mean(recalls) > 0.5
-
-
 @fault("recall 0.5 where the text alone has 1.0: the cache lifts the best of the other classes")
 def test_at_one_shot_a_class_without_any_keeps_its_place(tools):
     recalls = []
@@ -735,7 +755,7 @@ def test_held_out_figures_say_how_they_came_about(tools):
 
 
 @fault("`offset` in search_ is the share of the gain where rows were held out, else the product")
-def test_the_offset_in_the_search_is_that_of_the_choice(tools):
+def test_the_offset_in_the_search_is_that_of_a_model(tools):
     problem = tools.make_problem(shots=EQUAL, spread=0.8)
-    estimator = fitted(problem, tools, gain=0.5)
-    assert estimator.search_["offset"][0] == pytest.approx(estimator._choice.offset)
+    estimator = fitted(problem, tools, gain=0.1)
+    assert estimator.search_["offset"].max() <= 0.1
