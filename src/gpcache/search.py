@@ -139,12 +139,15 @@ class Choice:
     losses: Tensor | None = field(default=None, compare=False, repr=False)
     # Of the softmax likelihood: variance of the prior, shrinkage of the whitening, the gain of the
     # text in the prior mean, the weight of the discriminant, and the share of wrong labels.
-    tau: float = math.nan
-    shrinkage: float = math.nan
+    tau: float = 0.0
+    shrinkage: float = 0.0
     offset: float = 0.0
     discriminant: float = 0.0
     label_noise: float = 0.0
 
+
+# What a table of a search by regression shows.
+COLUMNS = ("beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score")
 
 Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]
 Place = tuple[float, float, float]

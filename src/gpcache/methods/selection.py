@@ -7,7 +7,7 @@ rows, so that no figure is selected on or shown that has seen its own answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,17 @@ from gpcache.methods.nested import best_without, cross_fitted
 from gpcache.methods.shots import Evidence, Part, Recipe, Shots, Trail
 from gpcache.probability import Calibration, fit_calibration
 from gpcache.progress import progress_bar
-from gpcache.search import Auto, Choice, Defaults, HeldOut, Settings, search, shipped, weigh
+from gpcache.search import (
+    COLUMNS,
+    Auto,
+    Choice,
+    Defaults,
+    HeldOut,
+    Settings,
+    search,
+    shipped,
+    weigh,
+)
 
 LEAVE_ONE_OUT = "leave-one-out"
 # Folds of the rows that are reported on, each judged by what the others chose.
@@ -134,8 +144,7 @@ class SelectionMixin:
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
         self.noise_, self.gain_ = choice.noise, choice.gain
         self._shots = self._shots.at_gain(choice.gain)
-        names = [one.name for one in fields(choice) if one.name != "losses"]
-        self.search_ = {name: np.array([getattr(one, name) for one in seen]) for name in names}
+        self.search_ = {name: np.array([getattr(one, name) for one in seen]) for name in COLUMNS}
 
     def _uses_loo(self) -> bool:
         """Whether to choose by leave-one-out: keys are trained only after the choice is made."""
