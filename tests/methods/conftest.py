@@ -6,8 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from gpcache import GPCacheClassifier, GPCacheError, TextPrior, TipAdapterClassifier
+from gpcache.methods.model import CacheModel
+from gpcache.methods.softmax import _solved
 
 # Not in sorted order, and the last one has text but no shots.
 NAMES = ("oak", "ash", "fir", "elm", "yew")
@@ -15,6 +18,14 @@ SHOTS = (5, 3, 4, 2, 0)
 
 # Numbers at which nothing is left to choose.
 NUMBERS = {"alpha": 3.0, "beta": 2.5, "noise": 0.2, "gain": 0.8}
+SOFTMAX_NUMBERS = {
+    "alpha": 3.0,
+    "beta": 2.5,
+    "tau": 7.0,
+    "shrinkage": 0.3,
+    "gain": 0.8,
+    "discriminant": 0.05,
+}
 FLOAT64 = {"device": "cpu", "dtype": "float64"}
 
 # Every posterior of GPCache, small enough that an approximation differs from the exact one.
@@ -175,6 +186,31 @@ def gp_cache(problem=None, **options):
     return GPCacheClassifier(**fixed | options)
 
 
+def softmax_cache(problem=None, **options):
+    """As `gp_cache`, with the softmax likelihood: only the trust in the text is left to choose."""
+    prior = None if problem is None else problem.prior
+    return GPCacheClassifier(**{"text_prior": prior} | SOFTMAX_NUMBERS | FLOAT64 | options)
+
+
+def solved_anew(estimator, X, y, **options):
+    """The softmax likelihood's model of rows X with labels y, solved from scratch.
+
+    Choice, feature map, calibration and what each label is believed are those of the estimator, as
+    they are after an update.
+    """
+    fresh = clone(estimator).set_params(**options).fit(X, y)
+    feature_map, choice = estimator._model.feature_map, estimator._model.choice
+    fresh._accept([choice])
+    fresh._recipe = estimator._recipe
+    fresh._shots = replace(fresh._shots, weights=estimator._shots.weights)
+    precision = fresh._condition(fresh._shots, feature_map(fresh._shots.features))
+    unsolved = CacheModel(feature_map, precision, fresh._text, choice)
+    fresh._model = _solved(unsolved, fresh._shots, None)
+    fresh._accept_calibration(estimator._calibration)
+    fresh._report = fresh._novelty = None
+    return fresh
+
+
 def tip_adapter(problem=None, **options):
     """Tip-Adapter at given numbers in float64."""
     prior = None if problem is None else problem.prior
@@ -197,6 +233,18 @@ def one_sentence(kind, phrase):
 @pytest.fixture
 def problem():
     return make_problem()
+
+
+@pytest.fixture(scope="session", params=["softmax", "gaussian"])
+def likelihood(request):
+    """Both likelihoods of GPCache."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=[name for name in PRECISIONS if name != "unweighted"])
+def softmax_precision(request):
+    """Options of every posterior that the softmax likelihood knows."""
+    return PRECISIONS[request.param]
 
 
 @pytest.fixture(scope="session", params=list(PRECISIONS))
@@ -226,6 +274,8 @@ def tools():
         zero_shot=zero_shot,
         gp_logits=gp_logits,
         gp_cache=gp_cache,
+        softmax_cache=softmax_cache,
+        solved_anew=solved_anew,
         tip_adapter=tip_adapter,
         one_sentence=one_sentence,
     )

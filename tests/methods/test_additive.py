@@ -104,7 +104,13 @@ def test_proker_is_its_equation(problem):
 def test_proker_is_the_prior_mean_process_scaled_by_its_noise(problem):
     """λ times the posterior mean of a Gaussian process on the same residuals."""
     process = GPCacheClassifier(
-        beta=2.0, noise=0.3, alpha=1.0, kernel_space="raw", prior="zero_shot", **HERE
+        likelihood="gaussian",
+        beta=2.0,
+        noise=0.3,
+        alpha=1.0,
+        kernel_space="raw",
+        prior="zero_shot",
+        **HERE,
     )
     residual = problem.hot - problem.X @ problem.text.T
     process.fit(problem.X, problem.labels)

@@ -82,10 +82,10 @@ OPTIONS = [
     ({"alpha": -1}, "alpha of GPCacheClassifier must be 'auto' or a number of zero or more"),
     ({"gain": "much"}, "gain.*'auto' or a number of zero or more, got 'much'"),
     ({"eta": -1, "confidence_scaling": True}, "eta.*'auto' or a number of zero or more, got -1"),
-    (
-        {"shrinkage": "auto"},
-        "shrinkage of GPCacheClassifier must be a number above zero, got 'auto'",
-    ),
+    *[
+        ({"shrinkage": value}, f"shrinkage of GPCacheClassifier {NUMBER} {value!r}")
+        for value in ("much", 0, -1)
+    ],
     ({"kernel_space": "white"}, "kernel_space.*one of 'raw', 'centred', 'whitened', got 'white'"),
     ({"prior": "text"}, "prior.*one of 'residual', 'zero_shot', got 'text'"),
     ({"precision": "fast"}, "precision.*one of 'exact', 'grouped', .*got 'fast'"),
@@ -101,7 +101,7 @@ OPTIONS = [
     ({"n_landmarks": 2.5}, "n_landmarks must be a whole number above zero, got 2.5"),
     ({"n_features": "many"}, "n_features must be a whole number above zero, got 'many'"),
     (
-        {"precision_weighting": False, "confidence_scaling": True},
+        {"precision_weighting": False, "confidence_scaling": True, "likelihood": "gaussian"},
         "confidence_scaling needs precision",
     ),
     ({"projection": np.eye(5)}, r"projection.*\(12, 12\), got shape \(5, 5\)"),
@@ -187,7 +187,7 @@ def test_a_validation_set_that_does_not_fit(name, problem, tools):
 
 @pytest.mark.parametrize(
     "estimator",
-    [TipAdapterClassifier(), GPCacheClassifier(precision_weighting=False)],
+    [TipAdapterClassifier(), GPCacheClassifier(likelihood="gaussian", precision_weighting=False)],
     ids=["Tip-Adapter", "B"],
 )
 def test_a_plain_sum_has_no_marginal_likelihood(estimator, problem, tools):

@@ -231,12 +231,12 @@ def test_queries_of_another_width_are_refused(problem, tools):
 
 
 def test_an_encoder_gives_what_is_needed():
-    """End to end through `lite`: the image's feature first, then its 49 places."""
+    """End to end through `lite`: the image's feature first, then its 81 places."""
     generator = np.random.default_rng(0)
     images = [generator.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(3)]
     encoder = load_encoder("lite", device="cpu")
     X = image_and_places(encoder, images)
-    assert X.shape == (3, 50, encoder.dim)
+    assert X.shape == (3, 82, encoder.dim)
     np.testing.assert_allclose(X[:, 0], encoder.encode_images(images), atol=1e-6)
     np.testing.assert_allclose(X[:, 1:], encoder.encode_spatial(images), atol=1e-6)
     prior = TextPrior(["cat", "dog"], encoder.encode_texts(["a cat", "a dog"]))

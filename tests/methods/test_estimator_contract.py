@@ -30,6 +30,7 @@ ALL = [
 @parametrize_with_checks(
     [
         GPCacheClassifier(),
+        GPCacheClassifier(likelihood="gaussian"),
         TipAdapterClassifier(),
         GPCacheFClassifier(epochs=2),
         TipAdapterFClassifier(epochs=2),
@@ -42,7 +43,7 @@ def test_scikit_learn_agrees(estimator, check):
 CACHE = {"text_prior", "alpha", "beta", "gain", "kernel_space", "shrinkage", "projection"}
 CACHE |= {"criterion", "selection", "strategy", "n_folds", "device", "dtype", "random_state"}
 GP = {"noise", "eta", "prior", "precision", "n_groups", "n_landmarks", "n_features", "cross"}
-GP |= {"precision_weighting", "confidence_scaling"}
+GP |= {"precision_weighting", "confidence_scaling", "likelihood", "tau", "discriminant"}
 TRAINED = {"epochs", "batch_size", "learning_rate", "weight_decay", "epsilon"}
 TRAINED |= {"stopping", "calibrate"}
 MOVES = {"trains", "loss", "rank", "pull", "precision_gradient"}

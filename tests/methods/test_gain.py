@@ -25,7 +25,9 @@ def useless(tools):
 
 
 def automatic(problem, tools, kind=GPCacheClassifier, **options):
-    return kind(text_prior=problem.prior, **tools.float64 | options)
+    """Regression: the softmax likelihood has no values to shape."""
+    fixed = {"text_prior": problem.prior, "likelihood": "gaussian"} | tools.float64
+    return kind(**fixed | options)
 
 
 def at_the_numbers_of(estimator):
@@ -115,6 +117,32 @@ def test_it_is_the_best_of_its_lattice_by_refits(strategy, useless, tools):
 
 
 @pytest.mark.parametrize("space", ["raw", "whitened"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_useless_text_is_hardly_heard_by_the_softmax_likelihood(seed, space, tools):
+    """Its gain is a weight that may be zero, and its cache alone must do as well."""
+    shots, fresh = (
+        with_useless_text(tools.make_problem(shots=(count,) * 5, spread=0.8, seed=seed), seed)
+        for count in (8, 100)
+    )
+    options = {"likelihood": "softmax", "kernel_space": space}
+    chosen = automatic(shots, tools, **options).fit(shots.X, shots.y)
+    alone = automatic(shots, tools, text_prior=None, **options).fit(shots.X, shots.y)
+    assert 0 <= chosen.gain_ < 0.3
+    assert held_out_nll(chosen, fresh) < 1.1 * held_out_nll(alone, fresh)
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+def test_the_softmax_likelihood_does_not_judge_the_text_of_absent_classes(space, tools):
+    problem = with_useless_text(tools.make_problem(shots=(5, 5, 4, 5, 0), spread=0.8))
+    options = {"kernel_space": space, "likelihood": "softmax"}
+    estimator = automatic(problem, tools, **options).fit(problem.X, problem.y)
+    assert estimator.gain_ == 1.0
+    assert len(estimator.search_["beta"]) > 4  # the rest was chosen
+    fixed = automatic(problem, tools, gain=1.0, **options).fit(problem.X, problem.y)
+    assert_same(estimator, fixed, problem.queries)
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
 @pytest.mark.parametrize("strategy", ["adaptive", "grid"])
 def test_where_a_class_has_no_shots_the_text_cannot_be_judged(space, strategy, tools):
     """Nothing but its text would find that class, whatever the shots say of the others."""
@@ -133,10 +161,11 @@ def test_one_shot_a_class_cannot_judge_the_text(tools):
     assert automatic(problem, tools).fit(problem.X, problem.y).gain_ == 1.0
 
 
-def test_a_validation_set_judges_the_text_of_one_shot_a_class(tools):
+def test_a_validation_set_judges_the_text_of_one_shot_a_class(likelihood, tools):
     problem = with_useless_text(tools.make_problem(shots=(1, 1, 1, 1, 1), spread=0.8))
     more = tools.make_problem(shots=(12, 12, 12, 12, 12), spread=0.8)
-    estimator = automatic(problem, tools).fit(problem.X, problem.y, validation=(more.X, more.y))
+    estimator = automatic(problem, tools, likelihood=likelihood)
+    estimator.fit(problem.X, problem.y, validation=(more.X, more.y))
     assert estimator.gain_ < 0.5
 
 

@@ -164,7 +164,7 @@ def test_the_ablation_is_three_constructor_calls(problem, tools):
     """B, B+W, B+W+C of the paper: plain sum, precision weighting, confidence scaling."""
     numbers = {"alpha": 3.0, "beta": 2.5, "noise": 0.2, "eta": 1.5, "gain": 1.0}
     shared = {"text_prior": problem.prior, "kernel_space": "raw", "prior": "zero_shot"}
-    shared |= numbers | tools.float64
+    shared |= {"likelihood": "gaussian"} | numbers | tools.float64
     calls = {
         "B": GPCacheClassifier(precision_weighting=False, **shared),
         "B+W": GPCacheClassifier(**shared),
@@ -201,6 +201,7 @@ def test_the_paper_to_the_letter(problem):
     options = GPCacheClassifier.paper(problem.prior, n_folds=5).get_params()
     expected = {
         "text_prior": problem.prior,
+        "likelihood": "gaussian",
         "kernel_space": "raw",
         "prior": "zero_shot",
         "confidence_scaling": True,

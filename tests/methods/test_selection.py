@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 
 from gpcache import (
     GPCacheClassifier,
@@ -14,6 +15,7 @@ from gpcache import (
     TipAdapterClassifier,
     metrics,
 )
+from gpcache.methods import softmax
 from gpcache.methods.shots import Shots
 from gpcache.probability import fit_calibration, fit_scales
 from gpcache.search import Settings, shipped
@@ -89,8 +91,8 @@ def test_trained_keys_are_trained_anew_in_every_fold(tools):
         )
 
 
-def test_figures_are_those_of_the_held_out_probabilities(problem, tools):
-    estimator = GPCacheClassifier(text_prior=problem.prior, **tools.float64)
+def test_figures_are_those_of_the_held_out_probabilities(likelihood, problem, tools):
+    estimator = GPCacheClassifier(text_prior=problem.prior, likelihood=likelihood, **tools.float64)
     held_out = estimator.fit(problem.X, problem.y).loo_
     labels = np.searchsorted(estimator.classes_, problem.y)
     assert held_out.counted.all()
@@ -104,7 +106,8 @@ def test_what_is_reported_of_a_fold_was_chosen_on_the_others(all_given, tools):
     """At given numbers only the calibration is chosen; else α is, too, at the same place."""
     problem = tools.make_problem(shots=(8, 8, 8, 8, 8), spread=1.2)
     numbers = {"beta": 2.0, "noise": 0.5, "gain": 1.0} | ({"alpha": 6.0} if all_given else {})
-    estimator = GPCacheClassifier(text_prior=problem.prior, **numbers, **tools.float64)
+    options = {"text_prior": problem.prior, "likelihood": "gaussian"} | numbers | tools.float64
+    estimator = GPCacheClassifier(**options)
     report = estimator.fit(problem.X, problem.y).loo_
     labels = np.searchsorted(estimator.classes_, problem.y)
     text = tools.zero_shot(problem.prior, problem.X)
@@ -126,12 +129,16 @@ def test_what_is_reported_of_a_fold_was_chosen_on_the_others(all_given, tools):
         np.testing.assert_allclose(report.probabilities[mine], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
+@pytest.mark.parametrize(
+    "estimator",
+    [GPCacheClassifier(), GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier()],
+    ids=str,
+)
 @pytest.mark.parametrize("with_text", [True, False])
-def test_a_class_with_one_shot_is_not_counted(kind, with_text, tools):
+def test_a_class_with_one_shot_is_not_counted(estimator, with_text, tools):
     problem = tools.make_problem(shots=(4, 1, 3, 1, 0))
     text = problem.prior if with_text else None
-    estimator = kind(text_prior=text, **tools.float64).fit(problem.X, problem.y)
+    estimator.set_params(text_prior=text, **tools.float64).fit(problem.X, problem.y)
     alone = np.isin(problem.y, ["ash", "elm"])
     held_out = estimator.loo_
     np.testing.assert_array_equal(held_out.counted, ~alone)
@@ -142,16 +149,38 @@ def test_a_class_with_one_shot_is_not_counted(kind, with_text, tools):
     assert held_out.accuracy == pytest.approx(right.mean())
 
 
-@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier, GPCacheFClassifier])
+@pytest.mark.parametrize(
+    "estimator",
+    [GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier(), GPCacheFClassifier()],
+    ids=lambda estimator: type(estimator).__name__,
+)
 @pytest.mark.parametrize("with_text", [True, False])
-def test_one_shot_a_class_takes_what_is_shipped(kind, with_text, tools):
+def test_one_shot_a_class_takes_what_is_shipped(estimator, with_text, tools):
     problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
-    estimator = kind(text_prior=problem.prior if with_text else None, **tools.float64)
+    estimator.set_params(text_prior=problem.prior if with_text else None, **tools.float64)
     estimator.fit(problem.X, problem.y)
-    expected = shipped(Settings(defaults=kind._defaults), with_text=with_text)
+    expected = shipped(Settings(defaults=estimator._defaults), with_text=with_text)
     assert (estimator.alpha_, estimator.beta_) == (expected.alpha, expected.beta)
     assert (estimator.noise_, estimator.eta_) == (expected.noise, 0.0)
     assert (estimator.gain_, estimator.temperature_) == (1.0, 1.0)
+    assert_nothing_was_held_out(estimator, problem)
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+def test_one_shot_a_class_takes_what_is_shipped_with_the_softmax_likelihood(with_text, tools):
+    problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
+    prior = problem.prior if with_text else None
+    estimator = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, problem.y)
+    # With text the cache has a weight of its own; without it, twice that of many shots.
+    assert estimator.alpha_ == (softmax.ONE_SHOT_ALPHA if with_text else 2.0)
+    assert (estimator.beta_, estimator.eta_) == (softmax.BETA, 0.0)
+    assert estimator.tau_ == softmax.FEW_THETA / softmax.BETA
+    assert (estimator.shrinkage_, estimator.discriminant_) == (softmax.ONE_SHOT_SHRINKAGE, 0.0)
+    assert (estimator.gain_, estimator.temperature_) == (1.0, 1.0)
+    assert_nothing_was_held_out(estimator, problem)
+
+
+def assert_nothing_was_held_out(estimator, problem):
     held_out = estimator.loo_
     assert np.isnan([held_out.accuracy, held_out.nll, held_out.ece]).all()
     assert not held_out.counted.any()
@@ -175,7 +204,7 @@ def test_at_one_shot_nothing_is_known_of_the_scatter(with_text, space, tools):
 @pytest.mark.parametrize(
     ("estimator", "learned"),
     [
-        (GPCacheClassifier(selection="loo"), "a whitening"),
+        (GPCacheClassifier(likelihood="gaussian", selection="loo"), "a whitening"),
         (TipAdapterClassifier(selection="loo", kernel_space="whitened"), "a whitening"),
     ],
 )
@@ -184,10 +213,15 @@ def test_a_leave_one_out_that_would_leak_is_refused(estimator, learned, problem)
         estimator.fit(problem.X, problem.y)
 
 
-@pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
-def test_where_nothing_leaks_both_protocols_are_offered(kind, problem):
+@pytest.mark.parametrize(
+    "estimator", [GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier()], ids=str
+)
+def test_where_nothing_leaks_both_protocols_are_offered(estimator, problem):
     protocols = [
-        kind(kernel_space=space, selection=selection).fit(problem.X, problem.y).loo_.protocol
+        clone(estimator)
+        .set_params(kernel_space=space, selection=selection)
+        .fit(problem.X, problem.y)
+        .loo_.protocol
         for space in ("raw", "centred")
         for selection in ("auto", "loo", "folds")
     ]
@@ -200,7 +234,11 @@ def test_where_nothing_leaks_both_protocols_are_offered(kind, problem):
 def test_the_table_of_the_search_has_every_column_and_the_best_first(criterion, space, tools):
     problem = tools.make_problem(shots=(5, 5, 4, 5, 5), spread=1.2)
     estimator = GPCacheClassifier(
-        text_prior=problem.prior, kernel_space=space, criterion=criterion, gain="auto"
+        text_prior=problem.prior,
+        likelihood="gaussian",
+        kernel_space=space,
+        criterion=criterion,
+        gain="auto",
     )
     table = estimator.fit(problem.X, problem.y).search_
     numbers = ["beta", "noise", "alpha", "eta", "gain"]

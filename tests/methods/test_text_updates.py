@@ -55,11 +55,37 @@ def test_tip_adapter_takes_other_text_too(problem, tools):
     assert_same(updated, tools.tip_adapter(text_prior=text).fit(problem.X, problem.y), problem.X)
 
 
-def test_there_and_back_changes_nothing(problem):
-    estimator = GPCacheClassifier(text_prior=problem.prior, device="cpu")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+def test_with_the_softmax_likelihood_it_is_a_solve_from_scratch(
+    change, space, softmax_precision, problem, tools
+):
+    text = prior_of(problem, CHANGES[change])
+    options = {"kernel_space": space, **softmax_precision}
+    updated = tools.softmax_cache(problem, **options).fit(problem.X, problem.y)
+    _ = updated.loo_, updated.held_out_novelty_  # what was computed before must not stay
+    updated.set_text(text)
+    fresh = tools.solved_anew(updated, problem.X, problem.y, text_prior=text)
+    assert_solved(updated, fresh, problem.queries)
+
+
+def assert_solved(found, fresh, queries):
+    """To what the solver's tolerance leaves of probabilities."""
+    assert found.classes_.tolist() == fresh.classes_.tolist()
+    np.testing.assert_allclose(
+        found.predict_proba(queries), fresh.predict_proba(queries), rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(found.novelty(queries), fresh.novelty(queries), **CLOSE)
+    np.testing.assert_allclose(found.loo_.logits, fresh.loo_.logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("likelihood_close", [("gaussian", 1e-8), ("softmax", 1e-6)])
+def test_there_and_back_changes_nothing(likelihood_close, problem):
+    likelihood, close = likelihood_close
+    estimator = GPCacheClassifier(text_prior=problem.prior, likelihood=likelihood, device="cpu")
     before = estimator.fit(problem.X, problem.y).logits(problem.queries)
     estimator.set_text(prior_of(problem, CHANGES["a class more"])).set_text(problem.prior)
-    np.testing.assert_allclose(estimator.logits(problem.queries), before, **CLOSE)
+    np.testing.assert_allclose(estimator.logits(problem.queries), before, rtol=close, atol=close)
 
 
 def test_a_class_that_came_by_text_can_get_shots(problem, tools):
@@ -70,6 +96,10 @@ def test_a_class_that_came_by_text_can_get_shots(problem, tools):
     rebuilt = tools.gp_cache(text_prior=text, kernel_space="raw")
     rebuilt.fit(X, np.append(problem.y, ["beech", "yew"]))
     assert_same(updated, rebuilt, problem.queries)
+    softmax = tools.softmax_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+    softmax.set_text(text).add(problem.queries[:2], ["beech", "yew"])
+    fresh = tools.solved_anew(softmax, X, np.append(problem.y, ["beech", "yew"]))
+    assert_solved(softmax, fresh, problem.queries)
 
 
 BAD = {

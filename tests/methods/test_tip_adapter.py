@@ -51,6 +51,7 @@ def test_it_is_gpcache_without_precision_weighting(problem, tools):
     numbers = {"alpha": 3.0, "beta": 2.5, "gain": 0.8}
     plain = GPCacheClassifier(
         text_prior=problem.prior,
+        likelihood="gaussian",
         precision_weighting=False,
         prior="zero_shot",
         kernel_space="raw",

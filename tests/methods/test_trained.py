@@ -22,6 +22,11 @@ TIP = {"alpha": ALPHA, "beta": BETA, "gain": GAIN}
 GP = TIP | {"noise": NOISE}
 
 
+def regression(**options):
+    """GPCache as its trained variant starts: trained keys have no other likelihood."""
+    return GPCacheClassifier(likelihood="gaussian", **options)
+
+
 @pytest.fixture
 def views(problem):
     draw = np.random.default_rng(8).normal(size=(len(problem.X), 3, 12))
@@ -156,7 +161,7 @@ def test_the_precision_gradient_matters(problem, tools, precision):
 @pytest.mark.parametrize("selection", ["given", "auto"])
 @pytest.mark.parametrize(
     ("trained", "parent"),
-    [(GPCacheFClassifier, GPCacheClassifier), (TipAdapterFClassifier, TipAdapterClassifier)],
+    [(GPCacheFClassifier, regression), (TipAdapterFClassifier, TipAdapterClassifier)],
 )
 def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tools):
     """In folds of the shots: a parent in raw space would leave them out one by one."""
@@ -190,7 +195,7 @@ def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
     """Choosing comes before training, so leave-one-out may choose; only the report needs folds."""
     options = {"text_prior": problem.prior, "kernel_space": "raw", **tools.float64}
     moved = GPCacheFClassifier(epochs=2, **options).fit(problem.X, problem.y)
-    free = GPCacheClassifier(**options).fit(problem.X, problem.y)
+    free = regression(**options).fit(problem.X, problem.y)
     for name in ("alpha_", "beta_", "noise_", "gain_"):
         assert getattr(moved, name) == getattr(free, name), name
     assert free.loo_.protocol == "leave-one-out"
@@ -320,7 +325,7 @@ def test_without_calibration_the_temperature_is_the_training_free_one(problem, t
         quick = GPCacheFClassifier(calibrate=False, **training, **options)
         quick.fit(problem.X, problem.y)
         slow = GPCacheFClassifier(**training, **options).fit(problem.X, problem.y)
-        free = GPCacheClassifier(**options).fit(problem.X, problem.y)
+        free = regression(**options).fit(problem.X, problem.y)
         np.testing.assert_array_equal(quick.logits(problem.queries), slow.logits(problem.queries))
         assert slow.temperature_ != pytest.approx(free.temperature_)
         assert quick.temperature_ == pytest.approx(free.temperature_), numbers
@@ -410,7 +415,7 @@ def test_the_variance_without_the_own_key_is_that_of_a_model_without_it(problem,
     """With η, the divisor too must not know the left-out key."""
     options = GP | tools.float64 | {"kernel_space": "raw", "text_prior": problem.prior}
     options |= {"confidence_scaling": True, "eta": 1.0, "selection": "folds"}
-    whole = GPCacheClassifier(**options).fit(problem.X, problem.y)
+    whole = regression(**options).fit(problem.X, problem.y)
     rows = torch.tensor([0, 3, 7])
     queries = whole._model.feature_map(whole._shots.features[rows + 1])
     found = whole._model.precision.posterior_without(queries, rows)
@@ -440,7 +445,7 @@ def test_training_that_only_hurts_is_not_done(tools):
     options = {"learning_rate": 0.3, "epochs": 20, **tools.float64}
     model = GPCacheFClassifier(**options).fit(X, y)
     last = GPCacheFClassifier(stopping="last", **options).fit(X, y)
-    free = GPCacheClassifier(**tools.float64).fit(X, y)
+    free = regression(**tools.float64).fit(X, y)
     assert model.epochs_ < 20
     assert last.epochs_ == 20
     one, other = (
