@@ -137,10 +137,11 @@ class Choice:
     score: float = math.nan
     # What each row adds to the score, beside what the place costs.
     losses: Tensor | None = field(default=None, compare=False, repr=False)
-    # Of the softmax likelihood: variance of the prior, shrinkage of the whitening, the gain of the
-    # text in the prior mean, the weight of the discriminant, and the share of wrong labels.
+    # Of the softmax likelihood: variance of the prior, shrinkage of the whitening and its target,
+    # gain of the text in the prior mean, weight of the discriminant, share of wrong labels.
     tau: float = 0.0
     shrinkage: float = 0.0
+    diagonal: float = 0.0
     offset: float = 0.0
     discriminant: float = 0.0
     label_noise: float = 0.0

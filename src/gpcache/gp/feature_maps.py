@@ -71,12 +71,14 @@ class KernelSpace:
     root (a Cholesky factor serves: only inner products matter) of the shrunk scatter within
     classes, S + λ·tr(S)/(n − 1)·I, with S = Σ (x − class mean)(x − class mean)ᵀ and λ `shrinkage`.
     *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels:
-    the best there is where classes have one shot each.
+    the best there is where classes have one shot each. With `diagonal` above 0, the ridge follows
+    the diagonal of S by that share, so that features of little scatter are not drowned by it.
     """
 
     name: SpaceName = "raw"
     shrinkage: float = 4.0
     projection: Projection | None = None
+    diagonal: float = 0.0
 
     @property
     def sees_labels(self) -> bool:
@@ -100,6 +102,23 @@ class KernelSpace:
 
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
         centred = within_class(rows, labels)
+        if self.diagonal:
+            return self._scaled_whitening(centred)
+        return self._whitening_of(centred)
+
+    def _scaled_whitening(self, centred: Tensor) -> Tensor | None:
+        """The whitening of features that were scaled by their own scatter first."""
+        variance = centred.square().mean(0)
+        mean = variance.mean()
+        if float(mean.detach()) <= _tiny(centred) ** 2:
+            return None
+        scale = 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
+        whitening = self._whitening_of(centred * scale)
+        return None if whitening is None else scale[:, None] * whitening
+
+    def _whitening_of(self, centred: Tensor) -> Tensor | None:
+        """A matrix (d, d) for the differences (n, d) to the class means."""
+        rows = centred
         spread = centred.square().sum() / max(1, len(rows) - 1)
         if float(spread.detach()) <= _tiny(rows) ** 2:
             # One shot a class (or copies of it): nothing is known of the scatter within classes.

@@ -168,7 +168,8 @@ class CacheClassifier(SelectionMixin, UpdatesMixin, FeatureClassifier):
         one_of("kernel_space", self.kernel_space, ("raw", "centred", "whitened"), owner=self)
         projection = self._read_projection(self.projection)
         shrinkage = SHRINKAGE if self.shrinkage == "auto" else float(self.shrinkage)
-        space = KernelSpace(self.kernel_space, shrinkage, projection)
+        diagonal = softmax.DIAGONALS[0] if self._is_softmax else 0.0
+        space = KernelSpace(self.kernel_space, shrinkage, projection, diagonal)
         if self.selection == "loo" and space.sees_labels:
             raise ProtocolError(
                 "Leave-one-out would leak: a whitening has seen the label that is left out. "

@@ -275,7 +275,7 @@ class GPCacheClassifier(CacheClassifier):
             choice = seen[0]
             self.tau_, self.shrinkage_ = choice.tau, choice.shrinkage
             self.discriminant_, self.label_noise_ = choice.discriminant, choice.label_noise
-            self._recipe = self._recipe._replace(space=self._recipe.at(choice.shrinkage))
+            self._recipe = self._recipe.at(choice.shrinkage, choice.diagonal)
 
     def _build(self, shots: Shots) -> CacheModel:
         if not self._is_softmax:
@@ -300,13 +300,14 @@ class GPCacheClassifier(CacheClassifier):
             logits = self._model.logits(validation.features)
             self._accept_calibration(fit_calibration(logits, validation.labels))
             return
-        rows = torch.cat([held for _, held in self._fold_rows(self.n_folds // 2)])
+        folds = self._fold_rows(self.n_folds // 2)
+        rows = torch.cat([held for _, held in folds])
         labels, fold = self._shots.labels[rows], self._judged(rows)
         if chosen.calibrates:
             weights = self._shots.weights
             counted = None if weights is None else weights[rows]
             self._accept_calibration(fit_calibration(logits, labels, counted))
-        protocol = folds_protocol(len(torch.unique(fold)))
+        protocol = folds_protocol(len(folds))
         nested = chosen.nested(fold, labels)
         self._report = self._make_report(logits, rows, protocol, nested)
 

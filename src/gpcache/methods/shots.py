@@ -162,9 +162,9 @@ class Recipe(NamedTuple):
     precision: type[Precision]
     options: dict[str, Any]
 
-    def at(self, shrinkage: float) -> KernelSpace:
-        """The space with this shrinkage."""
-        return replace(self.space, shrinkage=shrinkage)
+    def at(self, shrinkage: float, diagonal: float) -> Recipe:
+        """The same with this shrinkage of the space, towards this share of the diagonal."""
+        return self._replace(space=replace(self.space, shrinkage=shrinkage, diagonal=diagonal))
 
     def to(self, dtype: torch.dtype, *, given: torch.dtype) -> Recipe:
         """The same for features of another dtype than the `given` one.

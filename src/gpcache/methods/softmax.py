@@ -37,6 +37,9 @@ from gpcache.search import Auto, Choice
 # Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
 # in units that do not depend on β while the kernel is nearly linear.
 SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
+# How far the shrunk scatter follows its own diagonal instead of the identity: the search tries
+# each, few shots take the first.
+DIAGONALS = (0.5, 0.9, 0.0)
 # One and two shots a class cannot choose; weights near one belong to a wide prior. With one shot
 # the features are decorrelated instead of whitened, and with text the cache gets a larger weight.
 FEW_THETA = 300.0
@@ -68,17 +71,22 @@ ENOUGH_ROWS = 300
 KEPT = 4
 
 
-# Half steps of shrinkage, β and θ from the start, and the trust.
-Spot = tuple[int, int, int, float]
+# Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
+Spot = tuple[int, int, int, float, float]
 
 
 class Setting(NamedTuple):
-    """A point of the search: `trust` is the share of the text's gain in the prior mean."""
+    """A point of the search.
+
+    `trust` is the share of the text's gain in the prior mean, `diagonal` that of the diagonal in
+    the target of the shrinkage.
+    """
 
     shrinkage: float
     beta: float
     theta: float
-    trust: float
+    trust: float = TRUSTS[0]
+    diagonal: float = DIAGONALS[0]
 
     @property
     def tau(self) -> float:
@@ -103,7 +111,7 @@ class Given:
         beta = setting.beta if self.beta == "auto" else float(self.beta)
         theta = setting.theta if self.tau == "auto" else float(self.tau) * min(beta, 1.0)
         shrinkage = setting.shrinkage if self.shrinkage == "auto" else float(self.shrinkage)
-        return Setting(shrinkage, beta, theta, setting.trust)
+        return Setting(shrinkage, beta, theta, setting.trust, setting.diagonal)
 
 
 class Trusted(NamedTuple):
@@ -186,12 +194,12 @@ class Folds:
         self._text = torch.stack([_padded(text, size) for text in texts])
         self._frequency = torch.stack([class_frequency(fold.shots) for fold in folds])[:, None]
         self.labels = torch.cat([fold.held_out.labels for fold in folds])
-        self._spaces: tuple[float, list[_Space]] | None = None
+        self._spaces: tuple[tuple[float, float], list[_Space]] | None = None
         self._start: Tensor | None = None
 
     def parts(self, setting: Setting) -> Tensor:
         """Cache, discriminant (if any) and text (if any) of the held-out rows: (k, r, c)."""
-        spaces = self._at(setting.shrinkage)
+        spaces = self._at(setting.shrinkage, setting.diagonal)
         product, rows = self._kernels(spaces, setting.beta)
         last = self._start
         start = None if last is None else Coefficients(last, product(last))
@@ -223,11 +231,12 @@ class Folds:
             count.index_add_(0, fold.rows, torch.ones_like(count[: len(fold.rows)]))
         return total / count.clamp(min=1)
 
-    def _at(self, shrinkage: float) -> list[_Space]:
-        if self._spaces is None or self._spaces[0] != shrinkage:
+    def _at(self, shrinkage: float, diagonal: float) -> list[_Space]:
+        if self._spaces is None or self._spaces[0] != (shrinkage, diagonal):
             self._spaces = None  # the old similarities go before the new ones come
-            found = [_Space(self._recipe, fold, shrinkage, self._exact) for fold in self._folds]
-            self._spaces = (shrinkage, found)
+            recipe = self._recipe.at(shrinkage, diagonal)
+            found = [_Space(recipe, fold, self._exact) for fold in self._folds]
+            self._spaces = ((shrinkage, diagonal), found)
         return self._spaces[1]
 
     def _kernels(
@@ -263,11 +272,11 @@ class Folds:
 
 
 class _Space:
-    """One fold in the space of one shrinkage, fitted without the held-out rows."""
+    """One fold in the space of a recipe, fitted without the held-out rows."""
 
-    def __init__(self, recipe: Recipe, fold: Fold, shrinkage: float, exact: bool) -> None:
+    def __init__(self, recipe: Recipe, fold: Fold, exact: bool) -> None:
         shots, held_out = fold.shots, fold.held_out
-        feature_map = recipe.at(shrinkage).fit(shots.features, shots.labels)
+        feature_map = recipe.space.fit(shots.features, shots.labels)
         own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
         self.keys, self.queries = _unit(own), _unit(asked)
         discriminant = Discriminant.of(shots.features, shots.labels, shots.n_classes, feature_map)
@@ -285,10 +294,11 @@ class Chosen:
     are near enough to the final one to set its temperature. `reweigh` gives the logits (r, c) of a
     setting with weights that were fitted on some of the rows alone. `start` (n, c) are coefficients
     near those of the model. Where labels seem wrong, `shot_weights` (n,) are the probabilities of
-    the labels to be right.
+    the labels to be right. `gain` is that of the text by itself.
     """
 
     choice: Choice
+    gain: float = 0.0
     looked: Sequence[Looked] = ()
     held_out: Looked | None = None
     calibrates: bool = False
@@ -326,11 +336,11 @@ def choose(
     scores = recipe.space.name == "whitened" and given.discriminant != 0 and not shots.absent.any()
     few = not validated and shots.per_class < FEW
     if not folds:
-        setting = given.at(Setting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0]))
+        setting = given.at(Setting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA))
         weights = prior_weights(shots, setting, gain, scores=scores and not few, shots_left=1.0)
         if shots.zero_shot is not None:
             weights[0] = ONE_SHOT_ALPHA
-        return Chosen(_choice(shots, setting, weights, gain, given, None))
+        return Chosen(_choice(shots, setting, weights, gain, given, None), gain)
     search = _Search(recipe, shots, given, gain, scores, few=few, look=look)
     looked = search.run(folds)
     best = looked[0]
@@ -346,7 +356,9 @@ def choose(
     if not (validated or few) and choice.label_noise >= NOISE_MATTERS:
         shot_weights = best.trusted.rows.new_ones(len(shots))
         shot_weights[torch.cat([fold.held_rows for fold in folds])] = best.trusted.rows
-    return Chosen(choice, looked, best, validated or not few, reweigh, search.start, shot_weights)
+    return Chosen(
+        choice, gain, looked, best, validated or not few, reweigh, search.start, shot_weights
+    )
 
 
 class _Search:
@@ -372,7 +384,7 @@ class _Search:
         #: Shots a class that the models of the folds have.
         self._left = 1.0
         theta = FEW_THETA if few else THETA
-        self._start = given.at(Setting(SHRINKAGE, BETA, theta, TRUSTS[0]))
+        self._start = given.at(Setting(SHRINKAGE, BETA, theta))
 
     def run(self, folds: Sequence[Fold]) -> list[Looked]:
         """All settings that were looked at, the best first, with the answers of the best few."""
@@ -443,10 +455,16 @@ class _Search:
         pull = (FEW_PULL if self._few else PULL) / len(labels)
         given: list[float | Auto] = [self._given.alpha]
         if self._scores:
-            # Models with one shot a class have no scatter: they cannot weigh its discriminant.
-            given.append(float(toward[1]) if self._few else self._given.discriminant)
+            own = self._given.discriminant
+            if own != "auto":
+                own = float(own) / degrees_of_freedom(self._shots)
+            elif self._few:
+                # Models with one shot a class have no scatter: they cannot weigh a discriminant.
+                own = float(toward[1])
+            given.append(own)
         if self._shots.zero_shot is not None:
-            given.append(1.0 if self._shots.absent.any() else self._given.gain)
+            asked = self._given.gain
+            given.append(1.0 if asked == "auto" and self._shots.absent.any() else asked)
         free = torch.tensor([one == "auto" for one in given])
         weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
         weights = weights.to(toward)
@@ -494,15 +512,17 @@ class _Search:
             if not all(inside):
                 return math.inf
             if spot not in seen:
-                setting = given.at(Setting(shrinkage, beta, theta, spot[3]))
+                setting = given.at(Setting(shrinkage, beta, theta, *spot[3:]))
                 seen[spot] = self._look_at(folds, setting)
                 self._forget(seen)
             return seen[spot].score
 
         far = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
-        spots: list[Spot] = [(0, 0, k, trusts[0]) for k in (0, *(far if free[2] else ()))]
-        here = min(spots, key=score)
-        here = min(((*here[:3], trust) for trust in trusts), key=score)
+        thetas = (0, *far) if free[2] else (0,)
+        here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
+        here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
+        if self._recipe.space.name == "whitened":
+            here = min(((*here[:4], diagonal) for diagonal in DIAGONALS), key=score)
         ways = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
         ways = [way for way in ways if any(a and b for a, b in zip(way, free, strict=True))]
         for step in (2, 1):
@@ -525,7 +545,8 @@ class _Search:
 
 
 def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
-    return (spot[0] + step * way[0], spot[1] + step * way[1], spot[2] + step * way[2], spot[3])
+    i, j, k = (count + step * one for count, one in zip(spot[:3], way, strict=True))
+    return (i, j, k, *spot[3:])
 
 
 def text_gain(shots: Shots, given: Given) -> float:
@@ -569,26 +590,29 @@ def _choice(
     """The weights by name, as a model of all shots has them."""
     found = weights.tolist()
     has_text = shots.zero_shot is not None
-    if best is None:  # nothing was fitted: what was asked for goes before what is shipped
-        asked = [given.alpha, given.discriminant] if len(found) - has_text > 1 else [given.alpha]
-        asked += [given.gain] if has_text else []
-        found = [
-            own if one == "auto" else float(one) for own, one in zip(found, asked, strict=True)
-        ]
-    scores = len(found) - has_text > 1
+    alpha, text = found[0], found[-1] if has_text else 1.0
+    discriminant = found[1] * degrees_of_freedom(shots) if len(found) - has_text > 1 else 0.0
+    # What was given is kept to the last digit.
+    if given.alpha != "auto":
+        alpha = float(given.alpha)
+    if given.gain != "auto":
+        text = float(given.gain) if has_text else 1.0
+    if given.discriminant != "auto" and discriminant:
+        discriminant = float(given.discriminant)
     return Choice(
         beta=setting.beta,
         noise=math.nan,
-        alpha=found[0],
+        alpha=alpha,
         eta=0.0,
-        gain=found[-1] if has_text else 1.0,
+        gain=text,
         nll=math.nan if best is None else best.nll,
         accuracy=math.nan if best is None else best.accuracy,
         score=math.nan if best is None else best.score,
         tau=setting.tau,
         shrinkage=setting.shrinkage,
+        diagonal=setting.diagonal,
         offset=setting.trust * gain,
-        discriminant=found[1] * degrees_of_freedom(shots) if scores else 0.0,
+        discriminant=discriminant,
         label_noise=0.0 if best is None else best.trusted.label_noise,
     )
 
@@ -599,7 +623,7 @@ def search_table(found: Chosen, choice: Choice) -> dict[str, NDArray[Any]]:
     `at_edge` says whether a setting lies within a step of the limits of the search.
     """
     if not found.looked:
-        names = ("shrinkage", "beta", "tau", "offset", "nll", "accuracy", "score")
+        names = ("shrinkage", "beta", "tau", "diagonal", "offset", "nll", "accuracy", "score")
         return {name: np.array([getattr(choice, name)]) for name in names}
     rows = found.looked
     edge = [
@@ -613,7 +637,8 @@ def search_table(found: Chosen, choice: Choice) -> dict[str, NDArray[Any]]:
         "shrinkage": np.array([row.setting.shrinkage for row in rows]),
         "beta": np.array([row.setting.beta for row in rows]),
         "tau": np.array([row.setting.tau for row in rows]),
-        "offset": np.array([row.setting.trust for row in rows]),
+        "diagonal": np.array([row.setting.diagonal for row in rows]),
+        "offset": np.array([row.setting.trust * found.gain for row in rows]),
         "nll": np.array([row.nll for row in rows]),
         "accuracy": np.array([row.accuracy for row in rows]),
         "score": np.array([row.score for row in rows]),
@@ -629,7 +654,8 @@ def build(
     start: Tensor | None = None,
 ) -> CacheModel:
     """The model of these shots at a choice; the solver may `start` from coefficients (n, c)."""
-    feature_map = recipe.at(choice.shrinkage).fit(shots.features, shots.labels)
+    space = recipe.at(choice.shrinkage, choice.diagonal).space
+    feature_map = space.fit(shots.features, shots.labels)
     precision = recipe.precision(
         recipe.plan(shots),
         feature_map(shots.features),
