@@ -267,7 +267,7 @@ def main() -> None:
         "*gpcache* the default of gpcache with them. *both side by side* joins the two vectors; "
         "the class names meet that of `lite`.",
         tested,
-        "Images a second and megabytes are on [a page of their own](encoder-speed.md).",
+        "Images a second and megabytes come from `python benchmarks/encoder_speed.py`.",
         "## How images are compared: the weight of the ConSE part",
         f"Accuracy in percent of `lite` on training photos that were not drawn, mean of "
         f"{', '.join(map(str, CHOICE_SHOTS))} shots, {CHOICE_DRAWS} draws each. Class names have "
