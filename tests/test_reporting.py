@@ -13,6 +13,7 @@ from gpcache.images.records import Refused
 from gpcache.images.thumbnails import thumbnail
 from gpcache.report import render
 from gpcache.reporting import CASES, SHARES, make_report
+from gpcache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 
 TINY = Path(__file__).parent / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
@@ -96,9 +97,9 @@ def test_everything_else_is_the_models(report, classifier):
     assert report.title == "3 classes from 19 images"
     assert report.held_out.accuracy == model.loo_.accuracy
     assert report.chosen == {
-        name: getattr(model, f"{name}_")
-        for name in ("temperature", "alpha", "beta", "noise", "eta", "gain")
+        name: getattr(model, f"{name}_") for name in ("temperature", *SOFTMAX_NUMBERS)
     }
+    assert len(report.chosen) == 7
     assert report.search is model.search_
     assert report.embedding.features.shape == (19, 16)
     assert [report.embedding.class_names[i] for i in report.embedding.labels] == [
@@ -106,6 +107,15 @@ def test_everything_else_is_the_models(report, classifier):
     ]
     assert report.refused == [("x.jpg", "it is empty")]
     assert report.facts["encoder"] == "colour"
+
+
+def test_a_report_of_regression_has_its_numbers(photos, test_set):
+    model = GPCacheClassifier(likelihood="gaussian", device="cpu")
+    classifier = ImageClassifier(tiny.ColourEncoder(), method=model, device="cpu")
+    classifier.fit(photos / "train")
+    found = make_report(classifier, test_set, photos / "test")
+    assert set(found.chosen) == {"temperature", *REGRESSION_NUMBERS}
+    assert all(case.average is None for cases in found.cases.values() for case in cases)
 
 
 def test_the_page_shows_the_figures(report, test_set):

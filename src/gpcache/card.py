@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from gpcache.evaluation import Evaluation
+from gpcache.search import SOFTMAX_NUMBERS
 from gpcache.similarity.facts import ProjectionFacts, told
 
 _MARKUP = "\\`*_[]|#~$"
@@ -66,9 +67,10 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         "- Classes: " + ", ".join(f"{_plain(name)} ({counts[name]})" for name in model["classes"]),
     ]
     if "choice" in model:
-        choice = ", ".join(
-            f"{name} {model['choice'][name]:.4g}" for name in ("alpha", "beta", "noise", "gain")
-        )
+        # Models of version 0.1 know no likelihood but the Gaussian one.
+        is_softmax = bool(model["choice"].get("tau"))
+        names = SOFTMAX_NUMBERS if is_softmax else ("alpha", "beta", "noise", "gain")
+        choice = ", ".join(f"{name} {model['choice'][name]:.4g}" for name in names)
         lines.append(f"- Chosen: {choice}; temperature {model['temperature']:.4g}.")
     lines += [
         "",

@@ -17,6 +17,7 @@ from gpcache.images.thumbnails import thumbnail
 from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.registry import name_of
 from gpcache.report import Case, Embedding, Evidence, Report
+from gpcache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 
 CASES = 12
 SHARES = 6
@@ -38,7 +39,7 @@ def make_report(
         cases["Suspicious training images"] = suspicious(classifier, model)
         embedding = _embedding(classifier, model)
         search = model.search_
-        names = ("alpha", "beta", "noise", "eta", "gain")
+        names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
     return Report(
         title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
@@ -129,7 +130,8 @@ def _evidence(
     ]
     rest = float(why.cache_logit[0]) - sum(share for _, share in loudest)
     text = None if model.text_prior is None else float(why.text_logit[0])
-    return {"evidence": evidence, "others": rest, "text": text}
+    average = float(why.discriminant_logit[0]) or None
+    return {"evidence": evidence, "others": rest, "text": text, "average": average}
 
 
 def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding:

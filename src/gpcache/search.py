@@ -147,6 +147,9 @@ class Choice:
     label_noise: float = 0.0
 
 
+# The hyper-parameters that are shown of a fitted model.
+REGRESSION_NUMBERS = ("alpha", "beta", "noise", "eta", "gain")
+SOFTMAX_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "gain")
 # What a table of a search by regression shows.
 COLUMNS = ("beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score")
 

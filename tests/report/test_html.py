@@ -254,7 +254,11 @@ def test_without_text_the_class_name_adds_nothing(image, read):
     case = Case(image(), "a.jpg", "a", "b", 0.5, [Evidence(None, "b", 1.0)], others=-2.0)
     text = read(render(Report("bare", cases={"Hardest": [case]}))).text
     assert "class name" not in text
+    assert "class average" not in text
     assert "together −1.00" in text
+    case = replace(case, average=0.75)
+    text = read(render(Report("bare", cases={"Hardest": [case]}))).text
+    assert "other photos −2.00, class average +0.75: together −0.25" in text
 
 
 def test_numbers_that_were_not_searched_for(read):

@@ -87,7 +87,7 @@ def test_surface_takes_the_best_of_a_place_and_leaves_out_what_has_no_score():
     surface = Surface.of(
         columns([1.0, 1.0, 2.0, 2.0, 4.0], [0.1, 1.0, 1.0, 1.0, 1.0], [1, 2, 5, 3, np.nan])
     )
-    found = dict(zip(zip(surface.beta, surface.noise, strict=True), surface.score, strict=True))
+    found = dict(zip(zip(surface.beta, surface.other, strict=True), surface.score, strict=True))
     assert found == {(1, 0.1): 1, (1, 1): 2, (2, 1): 3}
     assert surface.chosen == (1.0, 0.1)
 
@@ -96,6 +96,21 @@ def test_choice_that_was_scored_again_is_compared_by_its_first_score():
     surface = Surface.of(columns([1.0, 2.0, 1.0], [0.1, 0.1, 0.1], [0.2, 0.9, 0.8]))
     assert dict(zip(surface.beta, surface.score, strict=True)) == {2.0: 0.9, 1.0: 0.8}
     assert surface.chosen == (1.0, 0.1)
+
+
+def test_settings_of_the_softmax_likelihood_are_compared_with_their_shrinkage():
+    """The choice comes again only if all of it does: here the last row has another shrinkage."""
+    table = columns([1.0, 2.0, 1.0], [0.1, 0.1, 0.1], [0.2, 0.9, 0.8])
+    table["tau"] = table.pop("noise")
+    table |= {"shrinkage": np.array([1.0, 1.0, 3.0]), "offset": np.full(3, 0.7)}
+    surface = Surface.of(table)
+    assert surface.name == "tau"
+    assert dict(zip(surface.beta, surface.score, strict=True)) == {1.0: 0.2, 2.0: 0.9}
+    table["shrinkage"][2] = 1.0
+    scores = dict(zip((again := Surface.of(table)).beta, again.score, strict=True))
+    assert scores == {2.0: 0.9, 1.0: 0.8}
+    table["tau"] = np.array([0.1, 3.0, 30.0])
+    assert "τ" in search_figure(Surface.of(table)).axes[0].get_ylabel()
 
 
 @pytest.mark.parametrize(

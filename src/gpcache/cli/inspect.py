@@ -5,6 +5,10 @@ from dataclasses import asdict
 
 from gpcache.cli.options import JsonOption, ModelArgument, VerboseOption, print_json, print_rows
 
+# Those that the model has are shown.
+_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
+_NUMBERS += ("temperature",)
+
 
 def inspect(
     model: ModelArgument, json: JsonOption = False, _verbose: VerboseOption = False
@@ -23,7 +27,7 @@ def inspect(
     counts = Counter(example.label for example in classifier.examples)
     numbers = {
         name: getattr(classifier.model, f"{name}_")
-        for name in ("alpha", "beta", "noise", "eta", "gain", "temperature")
+        for name in _NUMBERS
         if hasattr(classifier.model, f"{name}_")
     }
     projection = classifier.projection

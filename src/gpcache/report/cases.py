@@ -29,11 +29,12 @@ def _evidence(case: Case) -> str:
     about = case.answer if case.evidence_for is None else case.evidence_for
     shown = sum(one.weight for one in case.evidence)
     text = "" if case.text is None else f", class name {signed(case.text)}"
+    average = "" if case.average is None else f", class average {signed(case.average)}"
     return (
         '<div class="why"><p>Training photos for (+) and against (\N{MINUS SIGN}) '
         f"{name(about)}</p>"
         f"<ol>{''.join(_voice(one) for one in case.evidence)}</ol>"
-        f"<p>These {signed(shown)}, other photos {signed(case.others)}{text}: "
+        f"<p>These {signed(shown)}, other photos {signed(case.others)}{average}{text}: "
         f"together <b>{signed(case.logit)}</b></p></div>"
     )
 

@@ -28,7 +28,8 @@ class Case:
 
     `image` and those of the evidence are small JPEG or PNG files. The evidence is about the class
     `evidence_for`, by default the answer; `others` is the sum of the weights that are not listed,
-    and `text` what the class name adds: together they are the class's logit.
+    `average` what the mean of the class's images adds, and `text` what the class name adds:
+    together they are the class's logit.
     """
 
     image: bytes
@@ -40,11 +41,13 @@ class Case:
     evidence_for: str | None = None
     others: float = 0.0
     text: float | None = None
+    average: float | None = None
 
     @property
     def logit(self) -> float:
-        """What all weights and the text sum to."""
-        return sum(one.weight for one in self.evidence) + self.others + (self.text or 0.0)
+        """What all weights, the average and the text sum to."""
+        weights = sum(one.weight for one in self.evidence) + self.others
+        return weights + (self.average or 0.0) + (self.text or 0.0)
 
 
 @dataclass(frozen=True, eq=False)

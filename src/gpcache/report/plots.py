@@ -218,39 +218,45 @@ def map_figure(
 
 
 class Surface(NamedTuple):
-    """The places (m,) that a search looked at, the best score at each, and the chosen place."""
+    """The places (m,) that a search looked at, the best score at each, and the chosen place.
+
+    `other` is what `name` says: the noise of regression, or τ of the softmax likelihood.
+    """
 
     beta: NDArray[np.float64]
-    noise: NDArray[np.float64]
+    other: NDArray[np.float64]
     score: NDArray[np.float64]
     chosen: tuple[float, float]
+    name: Literal["noise", "tau"] = "noise"
 
     @classmethod
     def of(cls, search: Mapping[str, NDArray[Any]]) -> Surface | None:
         """The surface in the columns of a search; None where there was nothing to choose between.
 
-        At one place other numbers may differ (gain, α): the best of them counts. The first row is
-        the choice; where its place comes again, it was scored once more in another way, which
-        cannot be compared with the rest.
+        At one place other numbers may differ (gain, α, shrinkage): the best of them counts. The
+        first row is the choice; where its setting comes again, it was scored once more in another
+        way, which cannot be compared with the rest.
         """
-        columns = [np.asarray(search[name], dtype=float) for name in ("beta", "noise", "score")]
+        name: Literal["noise", "tau"] = "tau" if "tau" in search else "noise"
+        setting = ["beta", name, *(("shrinkage", "offset") if name == "tau" else ())]
+        columns = [np.asarray(search[one], dtype=float) for one in (*setting, "score")]
         rows = list(zip(*columns, strict=True))
-        chosen = rows[0][:2]
-        compared = rows[1:] if chosen in [row[:2] for row in rows[1:]] else rows
+        again = rows[0][:-1] in [row[:-1] for row in rows[1:]]
         best: dict[tuple[float, float], float] = {}
-        for beta, noise, score in compared:
-            if np.isfinite(score):
-                best[beta, noise] = min(score, best.get((beta, noise), np.inf))
+        for row in rows[1:] if again else rows:
+            if np.isfinite(row[-1]):
+                best[row[:2]] = min(row[-1], best.get(row[:2], np.inf))
         if len(best) < 2:
             return None
-        betas, noises = np.array(list(best)).T
-        return cls(betas, noises, np.array(list(best.values())), chosen)
+        betas, others = np.array(list(best)).T
+        return cls(betas, others, np.array(list(best.values())), rows[0][:2], name)
 
 
 def search_figure(surface: Surface) -> Figure:
-    """Scores over β and noise, the stronger the better; over one of them if the other is fixed."""
-    varied = [name for name in ("beta", "noise") if len(np.unique(getattr(surface, name))) > 1]
-    titles = {"beta": "β, sharpness of the kernel", "noise": "noise variance"}
+    """Scores over β and noise or τ, the stronger the better; over one if the other is fixed."""
+    varied = [name for name in ("beta", "other") if len(np.unique(getattr(surface, name))) > 1]
+    other = {"noise": "noise variance", "tau": "τ, variance of the prior"}[surface.name]
+    titles = {"beta": "β, sharpness of the kernel", "other": other}
     figure = blank(4.6, 3.6)
     if len(varied) == 1:
         axes = dress(figure.add_subplot(), x=titles[varied[0]], y="score, lower is better")
@@ -258,21 +264,21 @@ def search_figure(surface: Surface) -> Figure:
         order = np.argsort(x)
         axes.plot(x[order], score[order], "o-", color=FOR, markersize=5)
         axes.axvline(
-            surface.chosen[varied[0] == "noise"], color=AGAINST, linewidth=1.5, label="chosen"
+            surface.chosen[varied[0] == "other"], color=AGAINST, linewidth=1.5, label="chosen"
         )
         _log_scale(axes, "x", x)
     else:
-        axes = dress(figure.add_subplot(), x=titles["beta"], y=titles["noise"])
+        axes = dress(figure.add_subplot(), x=titles["beta"], y=titles["other"])
         low, high = surface.score.min(), np.quantile(surface.score, 0.9)
         quality = np.clip((high - surface.score) / max(high - low, 1e-12), 0.06, 1)
         fill = matplotlib("colors").to_rgba_array([FOR] * len(quality), quality)
-        axes.scatter(surface.beta, surface.noise, s=130, color=fill, edgecolor=LINE)
+        axes.scatter(surface.beta, surface.other, s=130, color=fill, edgecolor=LINE)
         axes.plot(
             *surface.chosen, "o", color=AGAINST, markerfacecolor="none", markersize=16,
             markeredgewidth=2, linestyle="", label="chosen",
         )  # fmt: skip
         _log_scale(axes, "x", surface.beta)
-        _log_scale(axes, "y", surface.noise)
+        _log_scale(axes, "y", surface.other)
     axes.margins(0.1)
     figure.legend(loc="outside upper left", frameon=False, fontsize=FONT_SIZE - 1, labelcolor=MUTED)
     return figure

@@ -42,6 +42,9 @@ _COVERAGES = (0.95, 0.9, 0.8)
 _MEANINGS = {
     "beta": "β, sharpness of the kernel",
     "noise": "σ², noise variance",
+    "tau": "τ, variance of the prior",
+    "shrinkage": "shrinkage of the whitening",
+    "discriminant": "weight of the linear discriminant",
     "alpha": "α, weight of the photos",
     "eta": "η, exponent of the variance",
     "gain": "gain, trust in the class names",
