@@ -16,6 +16,12 @@ def options(request, precision):
     return {**precision, "confidence_scaling": True, "eta": request.param}
 
 
+@pytest.fixture(params=["softmax", "gaussian"])
+def make(request, tools):
+    """An estimator of either likelihood at given numbers."""
+    return tools.softmax_cache if request.param == "softmax" else tools.gp_cache
+
+
 @pytest.mark.parametrize("space", ["raw", "whitened"])
 @pytest.mark.parametrize("with_text", [True, False])
 def test_shares_sum_to_the_cache_and_cache_and_text_to_the_logit(
@@ -28,11 +34,34 @@ def test_shares_sum_to_the_cache_and_cache_and_text_to_the_logit(
     rows, columns = np.arange(9), np.searchsorted(estimator.classes_, told.labels)
     np.testing.assert_allclose(told.shares.sum(1), told.cache_logit, **CLOSE)
     np.testing.assert_allclose(told.cache_logit + told.text_logit, logits[rows, columns], **CLOSE)
+    assert (told.discriminant_logit == 0).all()
     assert (told.labels == estimator.predict(problem.queries)).all()
     text = 0.8 * tools.zero_shot(problem.prior, problem.queries)[rows, columns] if with_text else 0
     np.testing.assert_allclose(told.text_logit, text, **CLOSE)
     # Each shot is named once.
     np.testing.assert_array_equal(np.sort(told.shots, 1), np.tile(np.arange(14), (9, 1)))
+
+
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+@pytest.mark.parametrize("with_text", [True, False])
+def test_with_the_softmax_likelihood_the_discriminant_adds_its_part(
+    space, with_text, softmax_precision, tools
+):
+    """All classes have shots, so that the whitened space has a discriminant."""
+    problem = tools.make_problem(shots=(5, 3, 4, 2, 3))
+    options = {"kernel_space": space, **softmax_precision}
+    estimator = tools.softmax_cache(problem if with_text else None, **options)
+    estimator.fit(problem.X, problem.y)
+    logits = estimator.logits(problem.queries)
+    for column, name in enumerate(estimator.classes_):
+        told = estimator.explain(problem.queries, labels=[name] * 9, top=None)
+        np.testing.assert_allclose(told.shares.sum(1), told.cache_logit, **CLOSE)
+        together = told.cache_logit + told.text_logit + told.discriminant_logit
+        np.testing.assert_allclose(together, logits[:, column], **CLOSE)
+        assert told.discriminant_logit.any() == (space == "whitened")
+        assert told.text_logit.any() == with_text
+    told = estimator.explain(problem.queries)
+    assert (told.labels == estimator.predict(problem.queries)).all()
 
 
 def test_any_label_can_be_explained(options, problem, tools):
@@ -76,8 +105,8 @@ def test_shots_speak_for_and_against(problem, tools):
     assert (told.shares[by_text] == 0).all()
 
 
-def test_the_loudest_come_first(problem, tools):
-    estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
+def test_the_loudest_come_first(make, problem):
+    estimator = make(problem).fit(problem.X, problem.y)
     everyone = estimator.explain(problem.queries, top=None)
     sizes = np.abs(everyone.shares)
     assert (np.diff(sizes, axis=1) <= 0).all()

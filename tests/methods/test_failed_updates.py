@@ -24,8 +24,10 @@ BAD = {
 }
 
 
-@pytest.fixture(params=["exact", "grouped"])
+@pytest.fixture(params=["exact", "grouped", "softmax"])
 def fitted(request, problem, tools):
+    if request.param == "softmax":
+        return tools.softmax_cache(kernel_space="raw").fit(problem.X, problem.y)
     estimator = tools.gp_cache(kernel_space="raw", precision=request.param)
     return estimator.fit(problem.X, problem.y)
 
@@ -46,10 +48,11 @@ def test_a_bad_update_is_refused(name, fitted, problem):
 
 
 def test_with_text_a_new_class_is_refused(problem, tools):
-    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    assert_refused(
-        estimator, problem, lambda e, p: e.add(p.X[:1], ["beech"]), "'beech'.* is none of the 5"
-    )
+    for make in (tools.gp_cache, tools.softmax_cache):
+        estimator = make(problem, kernel_space="raw").fit(problem.X, problem.y)
+        assert_refused(
+            estimator, problem, lambda e, p: e.add(p.X[:1], ["beech"]), "'beech'.* is none of the 5"
+        )
 
 
 def test_a_new_class_of_another_kind_is_refused(problem, tools):

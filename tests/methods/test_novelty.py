@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from gpcache import TipAdapterClassifier
 
@@ -22,6 +23,22 @@ def test_novelty_is_the_variance(space, text, problem, tools):
     phi = tools.feature_map(space, problem.X, problem.y)
     expected = brute_novelty(phi(problem.X), phi(problem.queries), tools)
     np.testing.assert_allclose(estimator.novelty(problem.queries), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("text", [True, False], ids=["text", "no text"])
+@pytest.mark.parametrize("space", ["raw", "centred", "whitened"])
+def test_the_likelihood_has_no_say(space, text, problem, tools):
+    """At the same β and noise, and in the same space, novelty is that of regression."""
+    options = {"kernel_space": space, "shrinkage": 0.3, "beta": 2.5, "noise": 0.2}
+    one = tools.softmax_cache(problem if text else None, **options).fit(problem.X, problem.y)
+    found = one.novelty(problem.queries)
+    keys, queries = (
+        one._model.feature_map(torch.tensor(tools.unit(rows))).numpy()
+        for rows in (problem.X, problem.queries)
+    )
+    np.testing.assert_allclose(found, brute_novelty(keys, queries, tools), atol=1e-10)
+    assert not np.isnan(one.held_out_novelty_).any()
+    assert (one.held_out_novelty_ > one.novelty(problem.X)).all()
 
 
 def test_of_groups_the_nearest_speaks(problem, tools):
@@ -69,8 +86,9 @@ def test_a_plain_sum_has_no_variance(problem):
     np.testing.assert_array_equal(estimator.novelty(problem.queries), np.ones(9))
 
 
-def test_updates_are_seen(problem, tools):
-    estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
+def test_updates_are_seen(likelihood, problem, tools):
+    make = tools.softmax_cache if likelihood == "softmax" else tools.gp_cache
+    estimator = make(problem, kernel_space="raw", noise=0.2).fit(problem.X, problem.y)
     before = estimator.held_out_novelty_.copy()
     estimator.add(problem.X[:1], problem.y[:1])
     assert estimator.held_out_novelty_.shape == (15,)

@@ -19,11 +19,16 @@ POSTERIORS = {
     "fourier": {"precision": "fourier", "n_features": 64},
     "class_mean": {"precision": "class_mean"},
 }
+NUMBERS = ("alpha_", "beta_", "noise_", "eta_", "gain_", "lam_", "gamma_", "temperature_")
+NUMBERS += ("tau_", "shrinkage_", "discriminant_")
 CASES = {
     f"{name} {posterior}": (name, POSTERIORS[posterior])
     for name, method in registry().items()
     if not method.beyond_features
     for posterior in (POSTERIORS if name.startswith("gpcache") else ["exact"])
+} | {
+    f"gpcache gaussian {posterior}": ("gpcache", options | {"likelihood": "gaussian"})
+    for posterior, options in POSTERIORS.items()
 }
 
 
@@ -78,7 +83,7 @@ def test_a_method_comes_back_and_can_be_updated(case, text, problem):
     assert list(found.search_) == list(original.search_)
     for column in original.search_:
         np.testing.assert_array_equal(found.search_[column], original.search_[column])
-    for number in ("alpha_", "beta_", "noise_", "eta_", "gain_", "lam_", "gamma_", "temperature_"):
+    for number in NUMBERS:
         assert getattr(found, number, None) == getattr(original, number, None)
     if not hasattr(original, "add"):
         return
@@ -95,19 +100,20 @@ def test_a_method_comes_back_and_can_be_updated(case, text, problem):
     assert_same(found, original, problem.queries, {"rtol": 1e-8, "atol": 1e-8})
 
 
-def test_what_is_restored_gives_the_same_state_again(problem):
-    state = written(fitted("gpcache", {}, problem, text=True))
+def test_what_is_restored_gives_the_same_state_again(likelihood, problem):
+    state = written(fitted("gpcache", {"likelihood": likelihood}, problem, text=True))
     again = written(restore(state, device="cpu"))
     assert again.settings == state.settings
     for name, array in state.arrays.items():
         np.testing.assert_allclose(again.arrays[name], array, **CLOSE)
 
 
-def test_the_space_of_the_fit_is_kept_when_shots_come_and_go(problem):
+def test_the_space_of_the_fit_is_kept_when_shots_come_and_go(likelihood, problem):
     """One shot a class has no scatter to whiten by; that later ones would is no matter."""
     first = [int(np.flatnonzero(problem.y == name)[0]) for name in np.unique(problem.y)]
     rest = np.setdiff1d(np.arange(len(problem.y)), first)
-    original = GPCacheClassifier(device="cpu").fit(problem.X[first], problem.y[first])
+    original = GPCacheClassifier(likelihood=likelihood, device="cpu")
+    original.fit(problem.X[first], problem.y[first])
     original.add(problem.X[rest], problem.y[rest])
     found = restore(written(original), device="cpu")
     for model in (original, found):
@@ -144,12 +150,13 @@ def test_class_names_of_every_kind_come_back(names, problem):
     assert found.classes_.dtype == original.classes_.dtype
 
 
-def test_a_projection_that_is_a_matrix_survives(problem):
+def test_a_projection_that_is_a_matrix_survives(likelihood, problem):
     matrix = np.random.default_rng(0).normal(size=(12, 12))
-    original = fitted("gpcache", {"projection": matrix}, problem, text=True)
+    options = {"likelihood": likelihood}
+    original = fitted("gpcache", options | {"projection": matrix}, problem, text=True)
     found = restore(written(original), device="cpu")
     assert_same(found, original, problem.queries)
-    without = fitted("gpcache", {}, problem, text=True)
+    without = fitted("gpcache", options, problem, text=True)
     assert np.abs(found.logits(problem.queries) - without.logits(problem.queries)).max() > 0.01
 
 

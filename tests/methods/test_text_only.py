@@ -26,6 +26,19 @@ def test_their_logits_are_those_of_the_text(space, precision, problem, tools):
     assert (np.abs(logits - text).max(0) > 0.01).sum() == 4  # it speaks of the other classes
 
 
+@pytest.mark.parametrize("space", ["raw", "whitened"])
+def test_with_the_softmax_likelihood_too(space, softmax_precision, problem, tools):
+    """A class without a shot leaves the discriminant out: it would have no mean."""
+    estimator = tools.softmax_cache(problem, **softmax_precision, kernel_space=space)
+    estimator.fit(problem.X, problem.y)
+    yew = column(estimator, "yew")
+    text = estimator.gain_ * tools.zero_shot(problem.prior, problem.queries)
+    logits = estimator.logits(problem.queries)
+    np.testing.assert_allclose(logits[:, yew], text[:, yew], rtol=1e-12)
+    assert (np.abs(logits - text).max(0) > 0.01).sum() == 4
+    assert estimator.discriminant_ == 0
+
+
 def test_of_the_others_they_say_what_the_text_leaves_unsaid(problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     said = tools.softmax(tools.numbers["gain"] * tools.zero_shot(problem.prior, problem.X))
