@@ -52,6 +52,9 @@ TRUSTS = (0.7, 0.0)
 # estimated scatter, and how the first grows as θ falls.
 ALPHA, DISCRIMINANT = 1.25, 0.03
 ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
+# Logits (root mean square) that the discriminant is expected to add at most: on the data above it
+# is 0.02 to 3.5.
+MOST_EXPECTED = 5.0
 # Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
 PULL, FEW_PULL = 0.2, 4.0
 # Labels may be wrong: this number of right labels pulls the share of wrong ones down; rounds of its
@@ -452,6 +455,11 @@ class _Search:
     def weights(self, setting: Setting, parts: Tensor, labels: Tensor) -> Tensor:
         """Non-negative weights (k,) of the least smoothed NLL; those that were given stay."""
         toward = self._prior_weights(setting, self._left)
+        if self._scores:
+            # Classes with hardly any scatter have scores in the thousands: a pull to the usual
+            # weight would then decide against all that held-out rows say.
+            usual = float(parts[1].square().mean().sqrt())
+            toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
         pull = (FEW_PULL if self._few else PULL) / len(labels)
         given: list[float | Auto] = [self._given.alpha]
         if self._scores:
