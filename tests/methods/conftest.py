@@ -121,18 +121,26 @@ def posterior(keys, values, queries, *, beta, noise):
     return cross @ inverse @ values, 1 - np.diag(cross @ inverse @ cross.T)
 
 
-def whitening(rows, y, shrinkage=4.0):
-    """Mean (d,) and inverse root (d, d) of S + λ·tr(S)/(n − 1)·I, S the scatter within classes."""
+def whitening(rows, y, shrinkage=4.0, diagonal=0.0):
+    """Mean (d,) and inverse root (d, d) of S + λ·tr(S)/(n − 1)·I, S the scatter within classes.
+
+    With `diagonal`, of features that were divided by √(diagonal · variance + rest · mean variance).
+    """
     scatter = np.zeros((rows.shape[1], rows.shape[1]))
     for name in np.unique(y):
         deviation = rows[y == name] - rows[y == name].mean(0)
         scatter += deviation.T @ deviation
+    if diagonal:
+        variance = np.diag(scatter) / len(rows)
+        scale = (diagonal * variance + (1 - diagonal) * variance.mean()) ** -0.5
+        _, root = whitening(rows * scale, y, shrinkage)
+        return rows.mean(0), scale[:, None] * root
     shrunk = scatter + shrinkage * np.trace(scatter) / (len(rows) - 1) * np.eye(len(scatter))
     values, vectors = np.linalg.eigh(shrunk)
     return rows.mean(0), vectors @ np.diag(values**-0.5) @ vectors.T
 
 
-def feature_map(space, X, y, *, shrinkage=4.0, projection=None):
+def feature_map(space, X, y, *, shrinkage=4.0, projection=None, diagonal=0.0):
     """φ learned from rows X with labels y: project, centre, whiten, each if asked, normalise."""
 
     def projected(rows):
@@ -143,7 +151,7 @@ def feature_map(space, X, y, *, shrinkage=4.0, projection=None):
         return projected
     if space == "centred":
         return lambda queries: unit(projected(queries) - projected(X).mean(0))
-    mean, root = whitening(projected(X), y, shrinkage)
+    mean, root = whitening(projected(X), y, shrinkage, diagonal)
     return lambda queries: unit((projected(queries) - mean) @ root)
 
 
