@@ -37,7 +37,7 @@ NAMES, SHOTS = ("oak", "ash", "fir", "elm", "yew"), (5, 3, 4, 2, 0)
 NUMBERS = {"alpha": 3.0, "beta": 2.5, "gain": 0.8, "device": "cpu"}
 TOLERANCE = 1e-4
 
-PRECISIONS = {
+POSTERIORS = {
     "exact": {},
     "grouped": {"precision": "grouped", "n_groups": 2},
     "a group without shots": {"precision": "grouped", "n_groups": 5},
@@ -46,7 +46,11 @@ PRECISIONS = {
     "fourier": {"precision": "fourier", "n_features": 64},
     "fourier-consistent": {"precision": "fourier", "n_features": 64, "cross": "consistent"},
     "class_mean": {"precision": "class_mean"},
-    "unweighted": {"precision_weighting": False},
+}
+REGRESSION = {name: {"likelihood": "gaussian"} | options for name, options in POSTERIORS.items()}
+PRECISIONS = REGRESSION | {
+    "unweighted": {"likelihood": "gaussian", "precision_weighting": False},
+    **{f"softmax {name}": options for name, options in POSTERIORS.items()},
 }
 
 
@@ -106,20 +110,22 @@ def test_every_posterior_answers_as_in_torch(precision, with_text, batch, data):
     assert_same(outputs, model, queries[:batch])
 
 
-@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "unweighted"])
+@pytest.mark.parametrize("precision", list(REGRESSION))
 def test_confidence_scaling_divides_by_each_class_s_own_variance(precision, data):
     X, y, queries, prior = data
-    options = PRECISIONS[precision] | {"confidence_scaling": True, "eta": 1.5}
+    options = REGRESSION[precision] | {"confidence_scaling": True, "eta": 1.5}
     model = gp_cache(prior, **options).fit(X, y)
     assert_same(run(export_onnx(model), queries), model, queries)
 
 
+@pytest.mark.parametrize("likelihood", ["softmax", "gaussian"])
 @pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("space", ["raw", "centred", "whitened"])
-def test_every_kernel_space(space, projected, data):
+def test_every_kernel_space(space, projected, likelihood, data):
     X, y, queries, prior = data
     matrix = np.random.default_rng(1).normal(size=(WIDTH, WIDTH)) if projected else None
-    model = gp_cache(prior, kernel_space=space, projection=matrix).fit(X, y)
+    options = {"kernel_space": space, "projection": matrix, "likelihood": likelihood}
+    model = gp_cache(prior, **options).fit(X, y)
     assert_same(run(export_onnx(model), queries), model, queries)
 
 
@@ -132,8 +138,17 @@ def test_every_kernel_space(space, projected, data):
         lambda prior: GPCacheFClassifier(text_prior=prior, epochs=2, learning_rate=0.1),
         lambda prior: GPCacheClassifier(text_prior=prior),
         lambda prior: GPCacheClassifier(text_prior=prior, dtype="float32"),
+        lambda prior: GPCacheClassifier(text_prior=prior, likelihood="gaussian"),
     ],
-    ids=["zero-shot", "tip-adapter", "tip-adapter-f", "gp-cache-f", "defaults", "float32"],
+    ids=[
+        "zero-shot",
+        "tip-adapter",
+        "tip-adapter-f",
+        "gp-cache-f",
+        "defaults",
+        "float32",
+        "regression",
+    ],
 )
 def test_every_method(make, data):
     X, y, queries, prior = data
@@ -141,17 +156,32 @@ def test_every_method(make, data):
     assert_same(run(export_onnx(model), queries), model, queries)
 
 
-def test_after_updates(data):
+@pytest.mark.parametrize("all_classes", [False, True])
+def test_the_discriminant_is_exported_where_there_is_one(all_classes, data):
+    """A class without a shot would have no mean."""
     X, y, queries, prior = data
-    model = gp_cache(prior, kernel_space="raw").fit(X[:-3], y[:-3]).add(X[-3:], y[-3:]).remove([0])
+    if all_classes:
+        X, y = np.vstack([X, queries[[4, 4, 4]] + [[0.1], [0], [0.2]]]), np.append(y, ["yew"] * 3)
+    model = gp_cache(prior, discriminant=0.5, noise=1.0).fit(X, y)
+    assert (model.discriminant_ > 0) == all_classes
     assert_same(run(export_onnx(model), queries), model, queries)
 
 
+@pytest.mark.parametrize("likelihood", ["softmax", "gaussian"])
+def test_after_updates(likelihood, data):
+    X, y, queries, prior = data
+    model = gp_cache(prior, kernel_space="raw", likelihood=likelihood)
+    model.fit(X[:-3], y[:-3]).add(X[-3:], y[-3:]).remove([0])
+    assert_same(run(export_onnx(model), queries), model, queries)
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "gaussian"])
 @pytest.mark.parametrize("cross", ["exact", "consistent"])
-def test_landmarks_that_repeat_each_other(cross, data):
+def test_landmarks_that_repeat_each_other(cross, likelihood, data):
     """The core of Nyström is then singular but for its jitter."""
     X, y, queries, prior = data
     options = {"precision": "nystrom", "n_landmarks": 1000, "cross": cross}
+    options["likelihood"] = likelihood
     model = gp_cache(prior, **options).fit(np.repeat(X, 2, axis=0), np.repeat(y, 2))
     assert_same(run(export_onnx(model), queries), model, queries)
 
@@ -211,7 +241,8 @@ def test_equal_fits_give_equal_bytes(precision, data):
 @pytest.mark.parametrize("eta", [0.0, 1.5])
 def test_the_variance_can_be_left_out(eta, data):
     X, y, queries, prior = data
-    model = gp_cache(prior, confidence_scaling=True, eta=eta).fit(X, y)
+    options = {"likelihood": "gaussian", "confidence_scaling": True, "eta": eta}
+    model = gp_cache(prior, **options).fit(X, y)
     file = export_onnx(model, variance=False)
     outputs = run(file, queries)
     assert list(outputs) == ["logits", "probabilities"]
@@ -223,9 +254,8 @@ def test_the_variance_can_be_left_out(eta, data):
 
 def test_a_model_beyond_protobuf_is_refused_with_the_way_out(data, monkeypatch):
     X, y, queries, _ = data
-    plain, scaled = (
-        gp_cache(confidence_scaling=True, eta=eta, kernel_space="raw").fit(X, y) for eta in (0, 1)
-    )
+    options = {"likelihood": "gaussian", "confidence_scaling": True, "kernel_space": "raw"}
+    plain, scaled = (gp_cache(eta=eta, **options).fit(X, y) for eta in (0, 1))
     # Keys 14 × 12 and values 14 × 4 take 896 bytes, the root of the variance 784.
     monkeypatch.setattr(head, "LARGEST", 1200)
     with pytest.raises(DataError, match=r"would take 1\.7 kB .* pass variance=False, which"):

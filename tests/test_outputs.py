@@ -7,7 +7,9 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -97,8 +99,9 @@ os.chdir({str(folder)!r})
 os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
 write_atomic("file", b"new")
 """
-    for parent in (tmp_path, *list(tmp_path.parents)[:2]):  # pytest's own folders
-        parent.chmod(mode(parent) | 0o011)
+    for parent in (tmp_path, *tmp_path.parents):  # pytest's own folders
+        if Path(tempfile.gettempdir()) in parent.parents:
+            parent.chmod(mode(parent) | 0o011)
     subprocess.run([sys.executable, "-c", program], check=True)
     found = (folder / "file").stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (STRANGER, 0o644)

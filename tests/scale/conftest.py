@@ -50,6 +50,7 @@ def grouped_cache(**options):
 def dense(**options):
     """The same model as the paper's, with all keys and classes in one matrix."""
     settings = {"n_groups": 4, "kernel_space": "raw", "precision": "grouped", "gain": 1.0}
+    settings["likelihood"] = "gaussian"
     settings |= {"prior": "zero_shot", "confidence_scaling": True, "eta": 0.0} | NUMBERS | FLOAT64
     return GPCacheClassifier(**settings | options)
 
