@@ -74,8 +74,8 @@ def fixed(classifier):
     """A classifier at given numbers in the raw space, where an update is a fit."""
 
     def make(pairs, **options):
-        method = GPCacheClassifier(**NUMBERS, kernel_space="raw", device="cpu")
-        return classifier(pairs, method=method, **options)
+        fixed = {"likelihood": "gaussian", "kernel_space": "raw", "device": "cpu"} | NUMBERS
+        return classifier(pairs, method=GPCacheClassifier(**fixed), **options)
 
     return make
 
@@ -475,6 +475,25 @@ def test_updates_are_fits(prompt, fixed):
     assert_same(model, fixed(kept, prompt=prompt))
     model.remove(label="blue")
     assert_same(model, fixed([pair for pair in kept if pair[1] != "blue"], prompt=prompt))
+
+
+@pytest.mark.filterwarnings("ignore:The whitening stays")
+@pytest.mark.parametrize("prompt", ["a {}.", None])
+def test_the_default_method_forgets_what_was_undone(prompt, classifier):
+    """Photos, a label and a class that come and go leave the model where it was."""
+    queries = [image for image, _ in shots(2, start=90)]
+
+    def said(model):
+        return np.concatenate([list(one.probabilities.values()) for one in model.predict(queries)])
+
+    model = classifier(shots(4), prompt=prompt)
+    before = said(model)
+    model.add([(image, "purple") for image, _ in shots(2, 40, colours=["blue"])])
+    assert "purple" in model.classes
+    model.remove(label="purple").relabel({"item 0000002": "green"})
+    assert said(model) != pytest.approx(before, abs=1e-3)
+    model.relabel({"item 0000002": "red"})
+    assert said(model) == pytest.approx(before, abs=1e-6)
 
 
 def test_a_class_of_text_alone_can_be_removed(classifier):

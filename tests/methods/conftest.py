@@ -210,7 +210,7 @@ def solved_anew(estimator, X, y, **options):
     feature_map, choice = estimator._model.feature_map, estimator._model.choice
     fresh._accept([choice])
     fresh._recipe = estimator._recipe
-    fresh._shots = replace(fresh._shots, weights=estimator._shots.weights)
+    fresh._shots = replace(fresh._shots, belief=estimator._shots.belief)
     precision = fresh._condition(fresh._shots, feature_map(fresh._shots.features))
     unsolved = CacheModel(feature_map, precision, fresh._text, choice)
     fresh._model = _solved(unsolved, fresh._shots, None)

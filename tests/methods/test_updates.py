@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from gpcache import GPCacheClassifier, GPCacheFClassifier, TipAdapterClassifier
+from gpcache.methods import restore, state_of
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 KINDS = [
@@ -203,6 +204,29 @@ def test_classes_come_and_go_with_the_softmax_likelihood(text, softmax_precision
     X, y = X[y != "ash"], y[y != "ash"]
     assert ("ash" in updated.classes_) == (text is not None)
     assert_solved(updated, X, y, problem.queries, tools)
+
+
+@pytest.mark.filterwarnings("ignore:The whitening stays")
+@pytest.mark.parametrize("with_text", [True, False])
+def test_a_label_that_is_given_anew_is_believed(with_text, tools):
+    """What was doubted was the old one, which is doubted again when it comes back."""
+    problem = tools.make_problem(shots=(6,) * 5)
+    labels = problem.y.copy()
+    labels[0] = next(name for name in problem.prior.class_names if name != problem.y[0])
+    prior = problem.prior if with_text else None
+    model = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, labels)
+    before, doubts = model.predict_proba(problem.queries), model._shots.weights
+    assert doubts[0] < 0.99
+    model.add(problem.X[1:3], ["oak", "larch"] if not with_text else ["oak", "yew"])
+    assert model._shots.weights.tolist() == [*doubts.tolist(), 1.0, 1.0]
+    model.relabel([0], problem.y[:1])
+    assert model._shots.weights.tolist() == [1.0, *doubts[1:].tolist(), 1.0, 1.0]
+    restored = restore(state_of(model), device="cpu")
+    for one in (model, restored):
+        one.relabel([0], labels[:1]).remove([30, 31])
+        assert one._shots.weights.tolist() == doubts.tolist()
+        after = one.predict_proba(problem.queries)
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-6)
 
 
 def test_a_new_class_is_welcome_where_there_is_no_text(options, problem, tools):

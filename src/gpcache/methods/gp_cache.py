@@ -27,7 +27,7 @@ from gpcache.methods.cache import CacheClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.moves import Move, move_classes, move_keys, move_metric
 from gpcache.methods.selection import folds_protocol
-from gpcache.methods.shots import Evidence, Shots
+from gpcache.methods.shots import Belief, Evidence, Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.probability import Calibration, fit_calibration
@@ -254,7 +254,8 @@ class GPCacheClassifier(CacheClassifier):
         )
         weights = found.shot_weights
         if weights is not None:
-            self._shots = replace(self._shots, weights=weights.to(self._shots.features))
+            belief = Belief(weights.to(self._shots.features), self._shots.labels)
+            self._shots = replace(self._shots, belief=belief)
         self._accept([self._chosen.choice])
         self.search_ = softmax.search_table(found, self._chosen.choice)
         return None

@@ -17,14 +17,24 @@ from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.search import Choice, HeldOut, Place, Settings
 
 
+class Belief(NamedTuple):
+    """How far the labels (n,) that a fit saw are believed, from 0 to 1: `weights` (n,).
+
+    Labels are class numbers, −1 where a class is gone.
+    """
+
+    weights: Tensor
+    labels: Tensor
+
+
 @dataclass(frozen=True)
 class Shots:
     """Unit rows (n, d), class numbers (n,), values to regress on (n, c), text logits (n, c).
 
     The values are one-hot labels; with `residual`, less what gain · zero_shot already says. Of a
     class known by its text alone they say nothing: that no shot is of it means that none was given.
-    `views` (n, v, d) are augmented views of the rows, for methods that train. `weights` (n,) say
-    how far each label is believed; all alike by default.
+    `views` (n, v, d) are augmented views of the rows, for methods that train. `belief` says how
+    far each label is believed; all alike by default.
     """
 
     features: Tensor
@@ -33,7 +43,7 @@ class Shots:
     zero_shot: Tensor | None
     residual: bool = False
     views: Tensor | None = None
-    weights: Tensor | None = None
+    belief: Belief | None = None
 
     @classmethod
     def make(
@@ -58,6 +68,13 @@ class Shots:
         return replace(self, values=values.masked_fill(self.absent, 0))
 
     @property
+    def weights(self) -> Tensor | None:
+        """How much each label (n,) counts. One that was given after the fit counts in full."""
+        if self.belief is None:
+            return None
+        return torch.where(self.labels == self.belief.labels, self.belief.weights, 1.0)
+
+    @property
     def absent(self) -> Tensor:
         """Classes (c,) without a shot: known by their text alone."""
         return torch.bincount(self.labels, minlength=self.n_classes) == 0
@@ -72,7 +89,9 @@ class Shots:
             values=self.values[rows],
             zero_shot=zero_shot,
             views=views,
-            weights=None if self.weights is None else self.weights[rows],
+            belief=None
+            if self.belief is None
+            else Belief(self.belief.weights[rows], self.belief.labels[rows]),
         )
 
     def to(self, dtype: torch.dtype) -> Shots:
@@ -83,7 +102,9 @@ class Shots:
             features=self.features.to(dtype),
             values=self.values.to(dtype),
             zero_shot=zero_shot,
-            weights=None if self.weights is None else self.weights.to(dtype),
+            belief=None
+            if self.belief is None
+            else self.belief._replace(weights=self.belief.weights.to(dtype)),
         )
 
     def with_views(self, views: Tensor) -> Shots:

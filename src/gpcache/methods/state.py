@@ -25,7 +25,7 @@ from gpcache.methods.calip import CALIPClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier
 from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
-from gpcache.methods.shots import Recipe, Shots
+from gpcache.methods.shots import Belief, Recipe, Shots
 from gpcache.methods.softmax import discriminant_of
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.timo import TIMOClassifier
@@ -143,8 +143,9 @@ def _add_shots(shots: Shots, arrays: dict[str, NDArray[Any]]) -> None:
         features=shots.features,
         labels=shots.labels,
         views=shots.views,
-        shot_weights=shots.weights,
     )
+    if shots.belief is not None:
+        _add_tensors(arrays, belief_weights=shots.belief.weights, belief_labels=shots.belief.labels)
 
 
 def _add_tensors(arrays: dict[str, NDArray[Any]], **tensors: torch.Tensor | None) -> None:
@@ -275,7 +276,9 @@ def _read_shots(
     if features is None or labels is None:
         raise DataError("The saved model lacks its shots.")
     shots = model._make_shots(features, labels)
-    return replace(shots, views=tensor("views"), weights=tensor("shot_weights"))
+    weights, believed = tensor("belief_weights"), tensor("belief_labels")
+    belief = None if weights is None or believed is None else Belief(weights, believed)
+    return replace(shots, views=tensor("views"), belief=belief)
 
 
 def _read_evidence(state: State) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:

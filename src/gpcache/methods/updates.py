@@ -21,7 +21,7 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods import softmax
 from gpcache.methods.arguments import label_array, same_kind, shown
 from gpcache.methods.model import CacheModel
-from gpcache.methods.shots import Recipe, Shots
+from gpcache.methods.shots import Belief, Recipe, Shots
 from gpcache.methods.text_prior import TextPrior
 
 
@@ -78,9 +78,12 @@ class UpdatesMixin:
             views=None
             if old.views is None
             else torch.cat([old.views, features[:, None].expand(-1, old.views.shape[1], -1)]),
-            weights=None
-            if old.weights is None
-            else torch.cat([old.weights, old.weights.new_ones(len(new))]),
+            belief=None
+            if old.belief is None
+            else Belief(
+                torch.cat([old.belief.weights, old.belief.weights.new_ones(len(new))]),
+                torch.cat([old.belief.labels, new.labels]),
+            ),
         ).at_gain(self.gain_)
         keys = self._model.feature_map(new.features)
         if (exact := self._exact()) is not None:
@@ -118,10 +121,6 @@ class UpdatesMixin:
         numbers = self._shots.labels.clone()
         numbers[changed] = labels
         self._relabelled(numbers)
-        if self._shots.weights is not None:  # what was doubted was the label
-            weights = self._shots.weights.clone()
-            weights[changed] = 1.0
-            self._shots = replace(self._shots, weights=weights)
         if (exact := self._exact()) is not None:
             self._accept_precision(self._with_values(exact))
         else:
@@ -156,7 +155,7 @@ class UpdatesMixin:
         number = {name: i for i, name in enumerate(self.classes_.tolist())}
         device = self._shots.labels.device
         moved = torch.tensor([number.get(name, -1) for name in old.tolist()], device=device)
-        self._relabelled(moved[self._shots.labels])
+        self._renumbered(moved)
         self._model = replace(self._model, text=self._text)
         position = {name: i for i, name in enumerate(old.tolist())}
         source = [position.get(name, -1) for name in self.classes_.tolist()]
@@ -170,7 +169,15 @@ class UpdatesMixin:
     def _relabelled(self, numbers: Tensor) -> None:
         """The same shots, views included, with other class numbers (n,)."""
         shots = self._make_shots(self._shots.features, numbers).at_gain(self.gain_)
-        self._shots = replace(shots, views=self._shots.views, weights=self._shots.weights)
+        self._shots = replace(shots, views=self._shots.views, belief=self._shots.belief)
+
+    def _renumbered(self, numbers: Tensor) -> None:
+        """The same shots with labels of other numbers: (c,) for the old ones, −1 for none."""
+        belief = self._shots.belief
+        if belief is not None:
+            known = torch.where(belief.labels >= 0, numbers[belief.labels.clamp(min=0)], -1)
+            self._shots = replace(self._shots, belief=belief._replace(labels=known))
+        self._relabelled(numbers[self._shots.labels])
 
     def _drop_empty_classes(self) -> None:
         """Without text, a class is its shots: when they are gone, so is the class."""
@@ -221,7 +228,7 @@ class UpdatesMixin:
         known = source >= 0
         target[source[known]] = torch.nonzero(known).flatten()
         self.classes_ = classes
-        self._relabelled(target[self._shots.labels])
+        self._renumbered(target)
         if (exact := self._exact()) is not None:
             self._accept_precision(exact.with_columns(source))
         else:
