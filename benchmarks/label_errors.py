@@ -45,7 +45,7 @@ NOISE = """
 
 `label_noise_` of the default classifier beside what was planted: mean, lowest and highest over the
 seeds, and the mean before anything was planted (the photos are then the same for every seed). The
-estimate is too low rather than too high, and single draws differ by a factor of three and more: it
+estimate is too low rather than too high, and single draws differ by a factor of up to five: it
 says that labels are wrong, and only roughly how many.
 """
 
