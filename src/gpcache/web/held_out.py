@@ -88,7 +88,7 @@ class HeldOut:
             counted=known,
             precision=model._model.precision,  # type: ignore[arg-type]  # verdicts do not ask it
             logits=probabilities.log(),
-            variance=novelty.nan_to_num(nan=1.0),
+            variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
             scale=1.0,
         )
         findings = [
@@ -229,6 +229,19 @@ def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)
+
+
+def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tensor:
+    """Variances (n,) of the shots without their sets, for rows to be compared with each other.
+
+    Each fold has a whitening of its own, in which distances mean something else: a wrong label that
+    is held out would make its whole fold look unusual. In the model's own space they are alike.
+    """
+    precision = model._model.precision
+    if isinstance(model, TrainedCacheMixin) or not isinstance(precision, ExactPrecision):
+        return novelty.nan_to_num(nan=1.0)
+    _, variance = precision.leave_out(sets.to(precision.keys.device))
+    return variance[:, 0].double().cpu()
 
 
 def _counted(labels: Tensor, sets: Tensor) -> Tensor:
