@@ -68,9 +68,9 @@ READING = """
 ## Reading
 
 **The default keeps the rate within the error of this measurement**: 91.0, 89.5 and 90.6 % for 90 %
-at one, two and four rows a class, ± 1 at most. Held-out scores have no proof behind them, and at given
-hyper-parameters and two rows a class they fell short (88.2 %). With so few draws a miss of one
-point is not seen. Draws may also be easy by chance: at n = 188 full conformal in the raw space at
+at one, two and four rows a class, ± 1 at most. Held-out scores have no proof behind them, and at
+given hyper-parameters and two rows a class they fell short (88.2 %). So few draws do not show a
+miss of one point. Draws may also be easy by chance: at n = 188 full conformal in the raw space at
 temperature 1, whose promise is exact, holds 83.0 % instead of 80 % in its 20 draws, and the other
 rows of the same draws are to be read beside that.
 
