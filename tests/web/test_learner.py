@@ -146,6 +146,17 @@ def test_numbers_are_chosen_anew_when_outgrown(learner, world):
     assert learner.outgrown
 
 
+def test_numbers_are_chosen_anew_when_a_class_gets_its_first_photo(learner, world):
+    """Without it the choice knew nothing of that class."""
+    contents, _, _ = world
+    learner.follow(contents.with_class("dog"))
+    assert not learner.outgrown
+    learner.follow(contents.with_class("dog").with_labels(["p1", "p2"], "dog"))
+    assert learner.outgrown
+    learner.fit(contents.with_class("dog").with_labels(["p1", "p2"], "dog"))
+    assert not learner.outgrown
+
+
 def test_a_server_goes_on_with_the_numbers_that_it_would_begin_with(start, photo, tmp_path):
     """Twice the photos that the numbers were chosen on; another server begins with all of them."""
     growing = start()

@@ -103,6 +103,7 @@ class Learner:
         self._held_out: HeldOut | None = None
         self._last: HeldOut | None = None
         self._fitted_on = 0
+        self._fitted_classes = 0
 
     def twin(self) -> Learner:
         """The same model, to be changed without touching this one."""
@@ -114,7 +115,7 @@ class Learner:
     def begin(self, model: CacheClassifier, photos: Sequence[Photo]) -> None:
         """Take a model that was fitted before, on these photos in this order."""
         self.model, self.photos, self._held_out = model, list(photos), None
-        self._fitted_on = len(photos)
+        self._fitted_on, self._fitted_classes = len(photos), _classes(photos)
 
     def follow(self, contents: Contents) -> None:
         """Become the model of these contents."""
@@ -136,6 +137,7 @@ class Learner:
         rows = np.stack([self._features(photo.hash) for photo in wanted])
         self.model = model.fit(rows, [str(photo.label) for photo in wanted])
         self.photos, self._held_out, self._fitted_on = wanted, None, len(wanted)
+        self._fitted_classes = _classes(wanted)
 
     def prior(self, contents: Contents) -> TextPrior | None:
         """What the text says of the classes; None without text or classes."""
@@ -144,9 +146,13 @@ class Learner:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the numbers were chosen on far fewer photos, or far more."""
+        """Whether the numbers were chosen on far fewer photos or classes, or on far more.
+
+        Of a class that had no photo then, the choice could know nothing.
+        """
         n, then = len(self.photos), self._fitted_on
-        return n > FEW and not then / GROWN <= n <= then * GROWN
+        grown = not then / GROWN <= n <= then * GROWN
+        return n > FEW and (grown or _classes(self.photos) != self._fitted_classes)
 
     # Answers.
 
@@ -271,6 +277,11 @@ class Learner:
                 model.set_text(fresh)
         self.photos = [wanted[photo.id] for photo in self.photos] + new
         self._held_out = None
+
+
+def _classes(photos: Sequence[Photo]) -> int:
+    """How many classes have photos: a class that is renamed stays the same."""
+    return len({photo.label for photo in photos})
 
 
 def _same(one: TextPrior | None, other: TextPrior | None) -> bool:
