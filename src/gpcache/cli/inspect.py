@@ -6,8 +6,7 @@ from dataclasses import asdict
 from gpcache.cli.options import JsonOption, ModelArgument, VerboseOption, print_json, print_rows
 
 # Those that the model has are shown.
-_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
-_NUMBERS += ("temperature",)
+_NUMBERS = "alpha beta tau shrinkage discriminant noise eta gain temperature".split()
 
 
 def inspect(
