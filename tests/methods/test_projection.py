@@ -115,10 +115,14 @@ def test_what_is_learned_is_behind_it_and_the_text_before(name, problem, make, m
 
 @pytest.mark.parametrize("name", ["gpcache", "tip-adapter", "gda"])
 def test_to_turn_all_images_alike_means_nothing(name, problem, make):
-    """Likeness between images stays as it was, and the text never sees them turned."""
+    """Likeness between images stays as it was, and the text never sees them turned.
+
+    The softmax likelihood may shrink towards the diagonal of the scatter, which turns with them.
+    """
+    options = {"likelihood": "gaussian"} if name == "gpcache" else {}
     turned, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(12, 12)))
-    plain = make(name).fit(problem.X, problem.y)
-    found = make(name, projection=turned - np.eye(12)).fit(problem.X, problem.y)
+    plain = make(name, **options).fit(problem.X, problem.y)
+    found = make(name, projection=turned - np.eye(12), **options).fit(problem.X, problem.y)
     np.testing.assert_allclose(found.logits(problem.queries), plain.logits(problem.queries))
 
 

@@ -48,7 +48,8 @@ def test_what_features_cannot_give_is_said(name, tools):
 
 
 def test_an_unknown_name_lists_the_known_ones(tools):
-    with tools.one_sentence(DataError, "no method 'gp-cache': use gpcache, gpcache-f, tip-adapter"):
+    known = "use gpcache, gpcache-paper, gpcache-f, tip-adapter"
+    with tools.one_sentence(DataError, f"no method 'gp-cache': {known}"):
         find_method("gp-cache")
 
 
