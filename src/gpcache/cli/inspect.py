@@ -6,7 +6,17 @@ from dataclasses import asdict
 from gpcache.cli.options import JsonOption, ModelArgument, VerboseOption, print_json, print_rows
 
 # Those that the model has are shown.
-_NUMBERS = "alpha beta tau shrinkage discriminant noise eta gain temperature".split()
+_NUMBERS = [
+    "alpha",
+    "beta",
+    "tau",
+    "shrinkage",
+    "discriminant",
+    "noise",
+    "eta",
+    "gain",
+    "temperature",
+]
 
 
 def inspect(
