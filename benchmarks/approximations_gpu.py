@@ -26,10 +26,10 @@ from torch import Tensor
 from training_step import ALPHA, BETA, ETA, NOISE, milliseconds, naive_logits
 
 from gpcache.benchmark.published import published
-from gpcache.devices import resolve_device
 from gpcache.gp import PRECISIONS, Precision
 from gpcache.gp.fusion import fuse
 from gpcache.gp.kernels import unit_rows
+from gpcache.support.devices import resolve_device
 
 EPOCHS, STEPS, RUNS = 20, 20, 3
 QUERY_BLOCK = 8192

@@ -21,7 +21,7 @@ from pages import table, write_page
 from torch import Tensor
 
 from gpcache import GPCacheClassifier, metrics
-from gpcache.probability import Calibration, doubt_of
+from gpcache.metrics import Calibration, doubt_of
 
 SHOTS = (2, 4, 8, 16)
 DRAWS = 2

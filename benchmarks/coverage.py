@@ -15,7 +15,7 @@ from pages import table, write_page
 
 from gpcache import GPCacheClassifier, TextPrior
 from gpcache.methods.conformal import Protocol, conformal_sets
-from gpcache.probability.conformal import aps_scores, p_values
+from gpcache.metrics.conformal import aps_scores, p_values
 
 DRAWS = 40
 # Regression on the labels has many ways to make sets; fewer draws save time.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache import TextPrior
-from gpcache.splits import draw_shots
+from gpcache.features.splits import draw_shots
 
 DRAWS = 5
 VIEWS = 10

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier, TextPrior, ZeroShotClassifier, load_encoder, metrics
+from gpcache.features.splits import draw_shots
 from gpcache.features.store import Rows
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.coop import CoOpClassifier
-from gpcache.splits import draw_shots
 
 SHOTS = (1, 4, 16)
 DRAWS = 3

@@ -19,7 +19,7 @@ from gpcache import load_encoder
 from gpcache.encoders import Encoder
 from gpcache.encoders.efficientnet import load_network
 from gpcache.encoders.lite import LiteEncoder
-from gpcache.extras import require
+from gpcache.support.extras import require
 
 BATCH, WANTED, LEAST = 32, 10, 3
 PATIENCE = 20 * 60  # seconds

@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_limits
 
 from gpcache import GPCacheClassifier, Prompts, TextPrior, load_encoder, text_weights
 from gpcache.encoders.lite import LiteEncoder, Recipe
+from gpcache.features.splits import draw_shots
 from gpcache.images import decode
-from gpcache.splits import draw_shots
 
 DATA = ("caltech20", "trash6")
 CHOICE_SHOTS, CHOICE_DRAWS = (1, 2, 4, 8), 20

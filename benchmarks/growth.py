@@ -31,8 +31,8 @@ from pages import RESULTS, table, write_page
 from roofline_machine import median, name_of
 
 from gpcache import GPCacheClassifier
-from gpcache.devices import resolve_device
-from gpcache.extras import require
+from gpcache.support.devices import resolve_device
+from gpcache.support.extras import require
 
 QUERIES = 256
 # As many as the fewest shots of a class below, so that every fit has them all.

@@ -17,9 +17,9 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from gpcache import GPCacheClassifier, TextPrior, load_encoder
-from gpcache.audit import audit
-from gpcache.audit.judge import Judge
 from gpcache.gp.kernels import unit_rows
+from gpcache.model.audit import audit
+from gpcache.model.audit.judge import Judge
 
 SEEDS = 10
 SHARE = 20  # one label in so many is planted wrong

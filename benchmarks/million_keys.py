@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from pages import table, write_page
 
-from gpcache import ray_cluster
+from gpcache.cluster import connection as ray_cluster
+from gpcache.cluster.grouped import GroupedCache
 from gpcache.gp.kernels import unit_rows
-from gpcache.scale import GroupedCache
 
 WIDTH, QUERIES, MODES, CLASSES_PER_SUPERCLASS = 512, 2_000, 4, 50
 # Sizes of superclass, class, mode within a class and row, beside a common cone of size 1, in so

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpcache.devices import resolve_device
 from gpcache.features.neighbors import nearest
+from gpcache.support.devices import resolve_device
 
 # The sizes that a user meets: photos on a laptop, and a similarity projection on a GPU.
 SIZES = {"cpu": (50_000, 512), "cuda": (500_000, 1_024)}

@@ -18,7 +18,9 @@ from development_data import folder
 from pages import table
 
 from gpcache import FeatureStore, load_encoder
-from gpcache.features.extract import Engine, Extraction, extract
+from gpcache.cluster.extraction import encoded_on_ray
+from gpcache.features.extract import Extraction, Stream, extract
+from gpcache.features.stream import encoded
 from gpcache.images.sources import open_source
 
 SHARD_ROWS = 32
@@ -29,18 +31,18 @@ def lines(photos: Path, place: Path) -> list[str]:
     """The speeds of both engines and the account of a killed actor, as Markdown."""
     encoder = load_encoder("lite", device="cpu")
 
-    def run(name: str, engine: Engine) -> tuple[Extraction, FeatureStore]:
+    def run(name: str, stream: Stream) -> tuple[Extraction, FeatureStore]:
         source = open_source(photos)
-        report = extract(source, place / name, encoder, engine=engine, shard_rows=SHARD_ROWS)
+        report = extract(source, place / name, encoder, stream=stream, shard_rows=SHARD_ROWS)
         return report, FeatureStore.open(place / name)
 
-    local, expected = run("local", "local")
-    undisturbed, _ = run("ray", "ray")
+    local, expected = run("local", encoded)
+    undisturbed, _ = run("ray", encoded_on_ray)
     killed: list[int] = []
     watcher = threading.Thread(target=kill_an_encoder, args=(place / "killed", killed), daemon=True)
     watcher.start()
-    disturbed, found = run("killed", "ray")
-    again, _ = run("killed", "ray")
+    disturbed, found = run("killed", encoded_on_ray)
+    again, _ = run("killed", encoded_on_ray)
     names = ["this machine's processes", "Ray", "Ray, an encoding actor killed by `kill -9`"]
     reports = [local, undisturbed, disturbed]
     speeds = [

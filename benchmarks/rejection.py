@@ -20,7 +20,7 @@ from pages import table, write_page
 from gpcache import FeatureStore, GPCacheClassifier, TextPrior, load_encoder, metrics
 from gpcache.features.extract import extract
 from gpcache.images.sources import open_source
-from gpcache.probability import (
+from gpcache.metrics import (
     certainty,
     energy,
     familiarity,

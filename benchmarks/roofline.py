@@ -36,7 +36,7 @@ from roofline_posterior import (
 from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
 from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
 
-from gpcache.devices import resolve_device
+from gpcache.support.devices import resolve_device
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from roofline_machine import Task
 from torch import Tensor
 
 from gpcache import GPCacheClassifier
-from gpcache.devices import resolve_dtype
 from gpcache.gp import ExactPrecision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.model import CacheModel
-from gpcache.search import Choice
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.search import Choice
+from gpcache.support.devices import resolve_dtype
 
 SHOTS = 16
 BETA, NOISE, ALPHA = 2.0, 0.1, 10.0

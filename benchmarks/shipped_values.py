@@ -22,7 +22,7 @@ from comparison_data import SETS, Cell, cells, load
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier
-from gpcache.methods import softmax
+from gpcache.methods.cache import softmax
 from gpcache.metrics import accuracy, nll
 
 # Each shipped value, the values tried, and the shot counts that it matters at.

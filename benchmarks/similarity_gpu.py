@@ -22,10 +22,10 @@ import torch
 from pages import table, write_page
 from torch import Tensor
 
-from gpcache.devices import resolve_device
 from gpcache.similarity import ProjectionOptions, contrastive_loss, learn_projection
 from gpcache.similarity.mining import nearest_sets
 from gpcache.similarity.projection import change
+from gpcache.support.devices import resolve_device
 
 ROWS = {"cuda": [10_000, 50_000, 100_000, 500_000], "cpu": [2_000]}
 DIM = {"cuda": 1_024, "cpu": 128}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier
-from gpcache.suggest import suggest
+from gpcache.model.suggest import suggest
 
 SEEDS = 10
 POOL = 300

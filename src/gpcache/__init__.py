@@ -18,7 +18,7 @@ from gpcache.errors import (
     ProtocolError,
     StoreError,
 )
-from gpcache.telemetry import disable_telemetry
+from gpcache.support.telemetry import disable_telemetry
 
 # Before any of the packages that report about their users can be imported.
 disable_telemetry()
@@ -77,13 +77,13 @@ _LAZY = {
     "GDAClassifier": "gpcache.methods",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
-    "GroupedCache": "gpcache.scale",
-    "ImageClassifier": "gpcache.classifier",
+    "GroupedCache": "gpcache.cluster.grouped",
+    "ImageClassifier": "gpcache.model.classifier",
     "LPPlusPlusClassifier": "gpcache.methods",
     "LinearProbeClassifier": "gpcache.methods",
     "PaperGPCacheClassifier": "gpcache.methods",
     "ProKeRClassifier": "gpcache.methods",
-    "Prompts": "gpcache.prompts",
+    "Prompts": "gpcache.encoders.prompts",
     "TIMOClassifier": "gpcache.methods",
     "TaskResClassifier": "gpcache.methods",
     "TextPrior": "gpcache.methods",
@@ -92,12 +92,13 @@ _LAZY = {
     "TipXClassifier": "gpcache.methods",
     "ZeroShotClassifier": "gpcache.methods",
     "load_encoder": "gpcache.encoders",
-    "text_weights": "gpcache.prompts",
+    "text_weights": "gpcache.encoders.prompts",
 }
 
 if TYPE_CHECKING:
-    from gpcache.classifier import ImageClassifier
+    from gpcache.cluster.grouped import GroupedCache
     from gpcache.encoders import load_encoder
+    from gpcache.encoders.prompts import Prompts, text_weights
     from gpcache.features.store import FeatureStore
     from gpcache.methods import (
         APEClassifier,
@@ -121,8 +122,7 @@ if TYPE_CHECKING:
         TipXClassifier,
         ZeroShotClassifier,
     )
-    from gpcache.prompts import Prompts, text_weights
-    from gpcache.scale import GroupedCache
+    from gpcache.model.classifier import ImageClassifier
 else:
     # Hidden from type checkers, which would otherwise accept any misspelt name.
     def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ from gpcache.benchmark.results import read_rows
 from gpcache.benchmark.runner import run
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.tables import tables_of
-from gpcache.report.drawing import to_file
+from gpcache.model.report.drawing import to_file
 from gpcache.similarity import SimilarityProjection
 
 TEXT = """

@@ -9,10 +9,10 @@ from gpcache.benchmark.results import read_rows
 from gpcache.benchmark.runner import run
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.tasks import open_task
+from gpcache.encoders.prompts import Prompts, sentence_vectors, text_weights
 from gpcache.methods import GDAClassifier, TipAdapterFClassifier
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.timo import TIMOClassifier
-from gpcache.prompts import Prompts, sentence_vectors, text_weights
 
 SPEC = """
 title = "Photos"

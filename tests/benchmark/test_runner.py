@@ -20,11 +20,11 @@ from gpcache.benchmark.runner import run
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.tasks import open_task
 from gpcache.errors import DataError, ProtocolError
-from gpcache.files import sha256_of_file
+from gpcache.features.splits import draw_shots
 from gpcache.methods import GPCacheClassifier, TextPrior
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import ProjectionFacts, save_projection
-from gpcache.splits import draw_shots
+from gpcache.support.files import sha256_of_file
 
 TIMES = ("seconds", "predict_seconds")
 

@@ -7,7 +7,7 @@ import pytest
 
 import gpcache.cli.answers
 from gpcache.cli.answers import Shape, write_parquet, write_text
-from gpcache.prediction import Prediction
+from gpcache.model.answers import Prediction
 
 CLASSES = np.array(["cat", "dog"])
 

@@ -46,7 +46,7 @@ def test_what_the_system_says_is_one_sentence(run, tmp_path):
 
 def test_an_error_that_is_not_ours_is_not_hidden(monkeypatch):
     """A bug keeps its traceback: a module that lacks what the command imports is one."""
-    monkeypatch.setitem(sys.modules, "gpcache.demo", ModuleType("gpcache.demo"))
+    monkeypatch.setitem(sys.modules, "gpcache.model.demo", ModuleType("gpcache.model.demo"))
     monkeypatch.setattr(sys, "argv", ["gpcache", "demo"])
     with pytest.raises(ImportError, match="demonstrate"):
         main()

@@ -10,11 +10,11 @@ import unicodedata
 import pytest
 import torch
 
-import gpcache.persistence
+import gpcache.support.array_folders
 from gpcache import load_encoder
-from gpcache.files import write_atomic
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
 from gpcache.similarity.folder import save_projection
+from gpcache.support.files import write_atomic
 
 
 def test_fit_says_how_good_the_model_is_before_it_is_asked(fitted, shapes):
@@ -210,7 +210,7 @@ def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeyp
             os.kill(os.getpid(), signal.SIGINT)
         write_atomic(path, data, **options)
 
-    monkeypatch.setattr(gpcache.persistence, "write_atomic", interrupted)
+    monkeypatch.setattr(gpcache.support.array_folders, "write_atomic", interrupted)
     code, out, err = run("fit", unseen, "-o", own_model)
     assert len(written) >= 2
     assert (code, out, err) == (130, "", "")

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpcache import ImageClassifier, model_files
+from gpcache import ImageClassifier
 from gpcache.encoders import load_encoder
 from gpcache.encoders.lite import LITE0_FINGERPRINT
 from gpcache.errors import StoreError
 from gpcache.features.extract import extract
 from gpcache.features.store import FeatureStore
 from gpcache.images.sources import open_source
+from gpcache.model import files as model_files
 
 
 @pytest.fixture(scope="module")

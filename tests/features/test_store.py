@@ -8,9 +8,9 @@ import pytest
 
 from gpcache.errors import DataError, StoreError
 from gpcache.features.store import FeatureStore, Item
-from gpcache.files import sha256
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
+from gpcache.support.files import sha256
 
 A, B, C = (sha256(name) for name in (b"a", b"b", b"c"))
 

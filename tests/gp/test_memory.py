@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 
-from gpcache import devices
 from gpcache.errors import NumericalError
 from gpcache.gp import (
     ClassMeanPrecision,
@@ -15,6 +14,7 @@ from gpcache.gp import (
     NystromPrecision,
     factored,
 )
+from gpcache.support import devices
 
 UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 # The kernel matrix, its factor and its inverse.

@@ -9,8 +9,8 @@ import pytest
 from sklearn.base import clone
 
 from gpcache import GPCacheClassifier, GPCacheError, TextPrior, TipAdapterClassifier
-from gpcache.methods.model import CacheModel
-from gpcache.methods.softmax import _solved
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.softmax import _solved
 
 # Not in sorted order, and the last one has text but no shots.
 NAMES = ("oak", "ash", "fir", "elm", "yew")

@@ -12,9 +12,9 @@ from sklearn.utils.estimator_checks import check_estimator
 from gpcache import DataError, ProtocolError, TextPrior
 from gpcache.methods import GPCacheClassifier, TipAdapterClassifier
 from gpcache.methods.ape import APEClassifier, channel_merit
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.gda import GDAClassifier
 from gpcache.methods.proker import ProKeRClassifier
-from gpcache.methods.shots import Shots
 from gpcache.methods.tip_x import TipXClassifier
 
 # In float64, which is the default on a CPU only.

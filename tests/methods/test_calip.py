@@ -14,7 +14,7 @@ from gpcache.encoders.base import Encoder
 from gpcache.images.preprocess import Preprocess
 from gpcache.methods import calip
 from gpcache.methods.calip import CALIPClassifier, image_and_places
-from gpcache.probability import fit_temperature
+from gpcache.metrics import fit_temperature
 
 SCALE = 30.0
 HERE = {"device": "cpu", "dtype": "float64"}

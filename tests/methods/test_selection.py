@@ -15,10 +15,10 @@ from gpcache import (
     TipAdapterClassifier,
     metrics,
 )
-from gpcache.methods import softmax
-from gpcache.methods.shots import Shots
-from gpcache.probability import fit_calibration, fit_scales
-from gpcache.search import Settings, shipped
+from gpcache.methods.cache import softmax
+from gpcache.methods.cache.search import Settings, shipped
+from gpcache.methods.cache.shots import Shots
+from gpcache.metrics import fit_calibration, fit_scales
 
 
 def without(problem, row):

@@ -13,7 +13,8 @@ from sklearn.base import clone
 from gpcache import DataError, GPCacheClassifier, GPCacheFClassifier, ProtocolError, TextPrior
 from gpcache.errors import NumericalError
 from gpcache.gp import softmax as solver
-from gpcache.methods import restore, softmax, state_of
+from gpcache.methods import restore, state_of
+from gpcache.methods.cache import softmax
 
 GIVEN = {
     "alpha": 3.0,

@@ -15,7 +15,7 @@ from gpcache import (
 )
 from gpcache.methods import restore, state_of
 from gpcache.methods.tip_adapter import START_ALPHA, START_BETA
-from gpcache.probability import fit_temperature
+from gpcache.metrics import fit_temperature
 
 ALPHA, BETA, NOISE, GAIN = 3.0, 2.5, 0.2, 0.8
 TIP = {"alpha": ALPHA, "beta": BETA, "gain": GAIN}

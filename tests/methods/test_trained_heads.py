@@ -17,9 +17,9 @@ from gpcache.methods import (
     TaskResClassifier,
     ZeroShotClassifier,
 )
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.clap import class_trust
-from gpcache.methods.shots import Shots
-from gpcache.probability import Calibration
+from gpcache.metrics import Calibration
 
 spec = importlib.util.spec_from_file_location("text_off", Path(__file__).with_name("text_off.py"))
 text_off = importlib.util.module_from_spec(spec)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gpcache import DataError, EncoderError, ModelFileError
-from gpcache.persistence import save_folder
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
 from gpcache.similarity.facts import told as words
 from gpcache.similarity.folder import load_projection, open_projection, save_projection
+from gpcache.support.array_folders import save_folder
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpcache.cli.app import main
+from gpcache.cluster.connection import connected
 from gpcache.encoders import load_encoder
 from gpcache.errors import EncoderError, GPCacheError, ImageRefusedError
 from gpcache.images import decode
-from gpcache.ray_cluster import connected
 from gpcache.web.batching import BusyError, LocalEncoding
 from gpcache.web.metrics import Metrics
 from gpcache.web.opening import open_workspace

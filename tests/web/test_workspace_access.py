@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpcache import ImageClassifier
-from gpcache.temporary import SUFFIX
+from gpcache.support.temporary import SUFFIX
 from gpcache.web.batches import Batches
 from gpcache.web.opening import open_workspace
 from gpcache.web.workspace import Stored

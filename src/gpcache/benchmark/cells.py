@@ -30,9 +30,9 @@ from gpcache.benchmark.results import DONE, FAILED, NOT_POSSIBLE, Row, key_of, p
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.tasks import Drawn, Task
 from gpcache.errors import DataError, GPCacheError, ProtocolError
-from gpcache.files import sha256
 from gpcache.methods import FeatureClassifier, Method, find_method
 from gpcache.similarity.folder import load_projection
+from gpcache.support.files import sha256
 
 logger = logging.getLogger(__name__)
 

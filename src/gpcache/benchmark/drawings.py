@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gpcache.benchmark.figures import COLOURS
 from gpcache.benchmark.protocols import Labelled
-from gpcache.report.drawing import FONT_SIZE, INK, MUTED, blank, class_colours, dress
-from gpcache.report.projection import flatten
+from gpcache.model.report.drawing import FONT_SIZE, INK, MUTED, blank, class_colours, dress
+from gpcache.model.report.projection import flatten
 from gpcache.similarity import SimilarityProjection
 
 if TYPE_CHECKING:

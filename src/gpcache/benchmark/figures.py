@@ -21,7 +21,7 @@ from gpcache.benchmark.boards import (
 from gpcache.benchmark.results import Row
 from gpcache.benchmark.significance import alike, critical_difference, mean_and_deviation
 from gpcache.benchmark.spec import MethodSpec, Spec
-from gpcache.report.drawing import FONT_SIZE, INK, LINE, MUTED, blank, drawable, dress
+from gpcache.model.report.drawing import FONT_SIZE, INK, LINE, MUTED, blank, drawable, dress
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -11,9 +11,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
-from gpcache.files import make_folder, replacing, sha256
 from gpcache.methods.calip import image_and_places
-from gpcache.progress import progress_bar
+from gpcache.support.files import make_folder, replacing, sha256
+from gpcache.support.progress import progress_bar
 
 # Images that are encoded together: fifty vectors an image are wide.
 BLOCK = 64

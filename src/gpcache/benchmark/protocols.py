@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import ProtocolError
-from gpcache.files import sha256
-from gpcache.splits import draw_shots
+from gpcache.features.splits import draw_shots
+from gpcache.support.files import sha256
 
 FULL_VALIDATION = "full validation"
 SMALL_VALIDATION = "min(k,4) validation"

@@ -15,9 +15,9 @@ from gpcache.benchmark.tables import tables_of
 from gpcache.benchmark.tasks import open_task
 from gpcache.encoders import load_encoder
 from gpcache.errors import DataError
-from gpcache.files import make_folder, write_atomic
-from gpcache.report.drawing import Format, to_file
+from gpcache.model.report.drawing import Format, to_file
 from gpcache.similarity.folder import load_projection
+from gpcache.support.files import make_folder, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

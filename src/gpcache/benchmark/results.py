@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.files import explained_writes, make_folder, sha256
+from gpcache.support.files import explained_writes, make_folder, sha256
 
 DONE, NOT_POSSIBLE, FAILED = "done", "not possible", "failed"
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from gpcache.benchmark.spec import Spec
 from gpcache.benchmark.tasks import Task, check_reference
 from gpcache.benchmark.workers import Bench, Order, Workers, workers
 from gpcache.errors import DataError, GPCacheError, ProtocolError
-from gpcache.files import write_atomic
+from gpcache.support.files import write_atomic
 
 
 @dataclass

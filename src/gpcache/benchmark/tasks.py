@@ -27,16 +27,16 @@ from gpcache.benchmark.datasets.features import FeatureRows
 from gpcache.benchmark.places import stored_places
 from gpcache.benchmark.protocols import Labelled, digest
 from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import sentence_vectors
 from gpcache.errors import DataError, ProtocolError
 from gpcache.features.extract import extract
 from gpcache.features.manifest import NAME as STORE_MANIFEST
+from gpcache.features.splits import draw_shots
 from gpcache.features.store import FeatureStore
 from gpcache.features.texts import stored_text_weights
 from gpcache.images.augment import Views
 from gpcache.images.records import Record, Source
 from gpcache.methods import TextPrior
-from gpcache.prompts import sentence_vectors
-from gpcache.splits import draw_shots
 
 # A key is the mean of ten views, as Tip-Adapter makes them; whatever is asked about is one. The
 # views are kept apart: methods that train, and GDA, learn from each of them.

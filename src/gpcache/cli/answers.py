@@ -14,9 +14,9 @@ import typer
 
 from gpcache.cli.options import json_text, percent, printable
 from gpcache.errors import DataError
-from gpcache.extras import require
-from gpcache.files import replacing
-from gpcache.prediction import Prediction
+from gpcache.model.answers import Prediction
+from gpcache.support.extras import require
+from gpcache.support.files import replacing
 
 COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected")
 ROWS = 4096

@@ -303,7 +303,7 @@ def _run(
 ) -> None:
     from gpcache.benchmark.rendering import write_drawing
     from gpcache.benchmark.runner import run as run_spec
-    from gpcache.progress import progress_bar
+    from gpcache.support.progress import progress_bar
 
     spec = _narrowed(spec, dataset or [], encoder or [], root)
     if spec.drawing is not None:

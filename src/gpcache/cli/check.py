@@ -54,11 +54,11 @@ def check(
 
     - `gpcache check list.csv --top 30 --json`
     """
-    from gpcache.checking import check_images
     from gpcache.cli.tables import listed, print_notices, print_refused
     from gpcache.encoders import load_encoder
     from gpcache.images.records import plural
     from gpcache.images.sources import open_source
+    from gpcache.model.audit.images import check_images
 
     source = open_source(images.resolve(), follow=follow)
     found = check_images(source, load_encoder(encoder, device=device), groups=groups, text=text)

@@ -35,7 +35,7 @@ def demo(
     """
     from gpcache.cli.answers import lines
     from gpcache.cli.tables import figures, print_notices, print_refused
-    from gpcache.demo import demonstrate
+    from gpcache.model.demo import demonstrate
 
     done = demonstrate(output, photos, shots=shots, seed=seed)
     classifier, held_out = done.classifier, done.classifier.held_out()

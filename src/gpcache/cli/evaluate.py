@@ -59,10 +59,10 @@ def evaluate(
 
     - `gpcache evaluate pets.gpc test.csv --coverage 0.9 --unknown not_pets/ --json`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import doubts, figures, listed, print_refused
     from gpcache.images.records import Refused
     from gpcache.images.sources import open_source
+    from gpcache.model.classifier import ImageClassifier
 
     if report is not None:
         check_file(report)
@@ -72,8 +72,8 @@ def evaluate(
     foreign = None if unknown is None else open_source(unknown.resolve(), follow=follow)
     found = classifier.evaluate(source, reject=reject, unknown=foreign, refused=refused)
     if report is not None or plots is not None:
-        from gpcache.report import save_plots, write_report
-        from gpcache.reporting import make_report
+        from gpcache.model.report import save_plots, write_report
+        from gpcache.model.report.build import make_report
 
         made = make_report(classifier, found, images.resolve(), refused)
         if report is not None:

@@ -48,11 +48,11 @@ def export(
 
     - `gpcache export pets.gpc -o pets.onnx --images`
     """
-    from gpcache.classifier import ImageClassifier
-    from gpcache.devices import format_bytes
-    from gpcache.export import export_image_onnx, export_onnx
-    from gpcache.files import write_atomic
-    from gpcache.onnx_graph import OPSET
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.model.onnx import export_image_onnx, export_onnx
+    from gpcache.support.devices import format_bytes
+    from gpcache.support.files import write_atomic
+    from gpcache.support.onnx_graph import OPSET
 
     target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
     check_file(target)

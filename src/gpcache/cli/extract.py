@@ -67,9 +67,11 @@ def extract(
     - `gpcache extract photos/ -o photos.store --engine ray`
     """
     from gpcache.cli.tables import listed, print_notices, print_refused
+    from gpcache.cluster.extraction import encoded_on_ray
     from gpcache.encoders import load_encoder
     from gpcache.features.extract import extract as run
     from gpcache.features.store import FeatureStore
+    from gpcache.features.stream import encoded
     from gpcache.images.augment import Views
     from gpcache.images.sources import open_source
 
@@ -83,7 +85,7 @@ def extract(
         split=split,
         batch_size=batch_size,
         workers=workers,
-        engine=engine,
+        stream=encoded_on_ray if engine == "ray" else encoded,
     )
     print_refused(report.refused)
     print_notices([*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes)])

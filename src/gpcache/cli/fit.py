@@ -82,7 +82,6 @@ def fit(
 
     - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import (
         counts,
         held_out_figures,
@@ -90,9 +89,10 @@ def fit(
         print_notices,
         print_refused,
     )
+    from gpcache.encoders.prompts import DEFAULT_TEMPLATES
     from gpcache.images.sources import open_source
-    from gpcache.model_files import check_model_place
-    from gpcache.prompts import DEFAULT_TEMPLATES
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.model.files import check_model_place
     from gpcache.similarity.facts import told
 
     if not text and (class_name or prompt):

@@ -28,8 +28,8 @@ def inspect(
 
     - `gpcache inspect pets.gpc`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import held_out_figures
+    from gpcache.model.classifier import ImageClassifier
     from gpcache.similarity.facts import told
 
     classifier = ImageClassifier.load(model, device="cpu")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gpcache.errors import DataError
-from gpcache.files import output_place
+from gpcache.support.files import output_place
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model folder, as pets.gpc.")

@@ -23,7 +23,7 @@ from gpcache.errors import DataError
 if TYPE_CHECKING:
     from gpcache.cli.answers import Shape
     from gpcache.images.records import Source
-    from gpcache.prediction import Prediction
+    from gpcache.model.answers import Prediction
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +83,11 @@ def predict(
 
     - `find . -name '*.jpg' | gpcache predict pets.gpc - --format jsonl`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.answers import Shape
     from gpcache.cli.tables import print_notices, print_refused
     from gpcache.images.records import Refused
-    from gpcache.progress import progress_bar
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.support.progress import progress_bar
 
     if json and format not in (Format.TABLE, Format.JSONL):
         raise DataError(f"--json and --format {format} contradict each other: give one of them.")

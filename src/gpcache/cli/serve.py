@@ -64,13 +64,13 @@ def serve(
     - `gpcache serve pets.gpc --engine ray --replicas 4`
     """
     from gpcache.errors import DataError
-    from gpcache.extras import require
+    from gpcache.support.extras import require
 
     if replicas is not None and engine != "ray":
         raise DataError("--replicas counts only with --engine ray: give both, or neither.")
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "serve", purpose="gpcache serve")
-    from gpcache.ray_cluster import connected
+    from gpcache.cluster.connection import connected
     from gpcache.web.opening import open_workspace
     from gpcache.web.replicas import deployed
     from gpcache.web.server import bind, run
@@ -94,7 +94,7 @@ def serve(
 
 def _own_folder(model: Path | None) -> Path:
     """The user's own workspace for a model: told apart by where the model lies."""
-    from gpcache.files import sha256
+    from gpcache.support.files import sha256
 
     root = Path(typer.get_app_dir("gpcache")) / "workspaces"
     if model is None:

@@ -21,8 +21,8 @@ def info(store: StoreArgument, json: JsonOption = False, _verbose: VerboseOption
 
     - `gpcache store info photos.store`
     """
-    from gpcache.devices import format_bytes
     from gpcache.features.store import FeatureStore
+    from gpcache.support.devices import format_bytes
 
     opened = FeatureStore.open(store, verify=False)
     manifest, items = opened.manifest, opened.items()
@@ -69,7 +69,7 @@ def verify(
     - `gpcache store verify photos.store`
     """
     from gpcache.features.store import FeatureStore
-    from gpcache.progress import progress_bar
+    from gpcache.support.progress import progress_bar
 
     opened = FeatureStore.open(store)
     with progress_bar("verify", total=len(opened.manifest.files), unit="file") as bar:

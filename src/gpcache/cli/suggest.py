@@ -40,14 +40,14 @@ def suggest(
 
     - `gpcache suggest pets.gpc pool/ -n 10`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import print_refused
     from gpcache.encoders import load_encoder
     from gpcache.errors import DataError
     from gpcache.features.gather import gather
     from gpcache.images.sources import open_source
-    from gpcache.methods.cache import CacheClassifier
-    from gpcache.suggest import suggest as choose
+    from gpcache.methods.cache.estimator import CacheClassifier
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.model.suggest import suggest as choose
 
     if len(places) > 2:
         raise DataError("Give a pool of images, or a model and a pool.")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpcache.classifier import ImageClassifier
-    from gpcache.evaluation import Evaluation, Told
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.model.evaluation import Evaluation, Told
 
 SHOWN = 50
 NOTES = 20

@@ -17,7 +17,7 @@ from gpcache.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gpcache.classifier import ImageClassifier
+    from gpcache.model.classifier import ImageClassifier
 
 
 def add(
@@ -34,9 +34,9 @@ def add(
 
     - `gpcache add pets.gpc more_photos/`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import print_notices, print_refused
     from gpcache.images.sources import open_source
+    from gpcache.model.classifier import ImageClassifier
 
     classifier = ImageClassifier.load(model, device=device)
     refused, notices = len(classifier.training.refused), len(classifier.training.notices)
@@ -70,8 +70,8 @@ def remove(
 
     - `gpcache remove pets.gpc --image cat/blurred.jpg`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.errors import DataError
+    from gpcache.model.classifier import ImageClassifier
 
     if class_name is None and not image:
         raise DataError("Say what to forget: --class NAME or --image NAME.")
@@ -94,8 +94,8 @@ def relabel(
 
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
     """
-    from gpcache.classifier import ImageClassifier
     from gpcache.cli.tables import print_notices
+    from gpcache.model.classifier import ImageClassifier
 
     classifier = ImageClassifier.load(model, device=device)
     notices = len(classifier.training.notices)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpcache.devices import free_memory, resolve_device
 from gpcache.errors import DataError, EncoderError
 from gpcache.images import Preprocess, decode
+from gpcache.support.devices import free_memory, resolve_device
 
 TEXT_BATCH = 64
 CPU_BATCH = 32

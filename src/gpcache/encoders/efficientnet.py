@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gpcache.errors import EncoderError
-from gpcache.extras import require
 from gpcache.images import Preprocess
-from gpcache.onnx_graph import Graph, Port
+from gpcache.support.extras import require
+from gpcache.support.onnx_graph import Graph, Port
 
 WIDTH = 1280
 

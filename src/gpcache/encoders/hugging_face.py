@@ -15,8 +15,8 @@ from gpcache.encoders.base import Encoder, TokenText, weights_identity
 from gpcache.encoders.hub import fetch, loading, no_downloads
 from gpcache.encoders.tokens import embedded_as, tokenizer_identity, words_of
 from gpcache.errors import EncoderError, MissingExtraError
-from gpcache.extras import require
 from gpcache.images import Preprocess
+from gpcache.support.extras import require
 
 
 class Family(NamedTuple):

@@ -30,7 +30,7 @@ from torch.nn import functional
 from gpcache.encoders.base import Encoder, TokenText
 from gpcache.encoders.efficientnet import LITE0, LITE2, WIDTH, EfficientNetLite, Weights
 from gpcache.errors import DataError
-from gpcache.extras import require
+from gpcache.support.extras import require
 
 TEXT_WIDTH = 384
 CONTEXT = 128

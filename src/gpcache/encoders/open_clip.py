@@ -17,8 +17,8 @@ from gpcache.encoders.base import Encoder, TokenText, weights_identity
 from gpcache.encoders.hub import fetch, first_line, loading
 from gpcache.encoders.tokens import embedded_as, tokenizer_identity, words_of
 from gpcache.errors import EncoderError, GPCacheError
-from gpcache.extras import require
 from gpcache.images import Preprocess
+from gpcache.support.extras import require
 
 # OpenAI's weights want the fast approximation of GELU, which open_clip says beside their tag.
 PAPER_MODELS = {

@@ -7,25 +7,20 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
-from gpcache.errors import DataError
-from gpcache.features.ray_stream import encoded_on_ray
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused, Source
-from gpcache.progress import progress_bar
+from gpcache.support.progress import progress_bar
 
-Engine = Literal["local", "ray"]
-_STREAMS: dict[str, Callable[..., Generator[Encoded | Refused, None, None]]] = {
-    "local": encoded,
-    "ray": encoded_on_ray,
-}
+# Encodes the images of a source: `stream.encoded`, or `cluster.extraction.encoded_on_ray`.
+Stream: TypeAlias = Callable[..., Generator[Encoded | Refused, None, None]]
 
 SHARD_ROWS = 1024
 # A slow encoder must not hold hours of work in memory.
@@ -54,7 +49,7 @@ def extract(
     batch_size: int | None = None,
     workers: int | None = None,
     shard_rows: int = SHARD_ROWS,
-    engine: Engine = "local",
+    stream: Stream = encoded,
 ) -> Extraction:
     """Bring the features of every image of `source` into the store in `folder`.
 
@@ -62,15 +57,13 @@ def extract(
     reported and left out. `split` names the split of images whose source does not tell. Stopped at
     any moment, the next call goes on; at most one shard of work is lost.
 
-    `engine="ray"` decodes and encodes on a Ray cluster; this process alone writes the store.
+    `stream` decodes and encodes; this process alone writes the store.
     """
-    if engine not in _STREAMS:
-        raise DataError(f"engine must be one of {get_args(Engine)}, got {engine!r}.")
     start = time.perf_counter()
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
-    stream = _STREAMS[engine](
+    images = stream(
         source,
         encoder,
         views=views,
@@ -80,10 +73,10 @@ def extract(
     )
     with (
         _Writer(store, shard_rows) as writer,
-        closing(stream),
+        closing(images),
         progress_bar("extract", total=source.total, unit="image") as bar,
     ):
-        for found in stream:
+        for found in images:
             bar.update()
             if isinstance(found, Refused):
                 report.refused.append(found)

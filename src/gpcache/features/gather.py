@@ -12,7 +12,7 @@ from gpcache.encoders import Encoder
 from gpcache.features.stream import encoded
 from gpcache.images.augment import Views
 from gpcache.images.records import Record, Refused, Source
-from gpcache.progress import progress_bar
+from gpcache.support.progress import progress_bar
 
 
 @dataclass

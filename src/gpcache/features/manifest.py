@@ -9,7 +9,7 @@ from typing import Any
 
 from gpcache.encoders.lite import current_name
 from gpcache.errors import StoreError
-from gpcache.files import sha256, write_atomic
+from gpcache.support.files import sha256, write_atomic
 
 NAME = "store.json"
 SCHEMA = 1

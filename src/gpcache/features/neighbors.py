@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.devices import ensure_memory, resolve_device
 from gpcache.errors import DataError
-from gpcache.progress import progress_bar
+from gpcache.support.devices import ensure_memory, resolve_device
+from gpcache.support.progress import progress_bar
 
 # Few blocks keep threads and kernels busy; beyond this a CPU only waits for fresh memory.
 CPU_BLOCK_BYTES = 2**28

@@ -29,9 +29,9 @@ from safetensors.numpy import save
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, StoreError
 from gpcache.features.manifest import NAME, Manifest, StoredFile, read_manifest
-from gpcache.files import make_folder, sha256, sha256_of_file, write_atomic
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
+from gpcache.support.files import make_folder, sha256, sha256_of_file, write_atomic
 
 LOCK = "lock"
 HASH_BYTES = 32

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpcache.errors import ImageRefusedError
-from gpcache.files import sha256
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode, read_file
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared, prepare
+from gpcache.support.files import sha256
 
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder

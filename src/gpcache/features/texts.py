@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.store import FeatureStore
-from gpcache.prompts import Prompts, text_weights
 
 
 def stored_text_weights(

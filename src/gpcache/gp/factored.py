@@ -8,11 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gpcache.devices import ensure_memory, free_memory
 from gpcache.gp.cholesky import cholesky, quadratic, solve
 from gpcache.gp.implicit import posterior_terms
 from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.precision import Posterior, Precision, proper
+from gpcache.support.devices import ensure_memory, free_memory
 
 # The kernel matrix, its factor, and the inverse that leaving out and updating need.
 MATRICES = 3

@@ -22,11 +22,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpcache.devices import ensure_memory
 from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
 from gpcache.gp.implicit import posterior_terms
 from gpcache.gp.kernels import kernel
 from gpcache.gp.precision import OwnTerms, Posterior, Precision, proper
+from gpcache.support.devices import ensure_memory
 
 Cross = Literal["exact", "consistent"]
 

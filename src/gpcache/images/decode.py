@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
-from gpcache.extras import require
+from gpcache.support.extras import require
 
 # Filters of warnings belong to the whole process: one thread at a time may change them.
 _WARNING_FILTERS = threading.Lock()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpcache.errors import DataError
-from gpcache.extras import require
 from gpcache.images.records import (
     ClassNames,
     Record,
@@ -18,6 +17,7 @@ from gpcache.images.records import (
     plural,
     readable,
 )
+from gpcache.support.extras import require
 
 COLUMNS = ("path", "label", "split", "group")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -3,6 +3,7 @@
 from gpcache.methods.ape import APEClassifier
 from gpcache.methods.ape_t import APETClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.cache.model import Explanation, HeldOutReport
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.clap import CLAPClassifier
 from gpcache.methods.clip_adapter import CLIPAdapterClassifier
@@ -15,7 +16,6 @@ from gpcache.methods.gp_cache import (
 )
 from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
-from gpcache.methods.model import Explanation, HeldOutReport
 from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.registry import Method, find_method, registry
 from gpcache.methods.state import State, restore, state_of

@@ -20,14 +20,13 @@ from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp.feature_maps import Projection, projected
-from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.model import HeldOutReport
-from gpcache.methods.nested import best_without, cross_fitted
-from gpcache.methods.selection import JUDGED, folds_protocol
-from gpcache.methods.shots import Shots
+from gpcache.methods.cache.choosing import JUDGED, folds_protocol
+from gpcache.methods.cache.model import HeldOutReport
+from gpcache.methods.cache.nested import best_without, cross_fitted
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
-from gpcache.probability import (
+from gpcache.metrics import (
     Calibration,
     fit_calibration,
     fit_scales,
@@ -35,7 +34,8 @@ from gpcache.probability import (
     mean_nll,
     smoothed_losses,
 )
-from gpcache.progress import progress_bar
+from gpcache.support.checks import is_auto, one_of, positive, whole
+from gpcache.support.progress import progress_bar
 
 Numbers = dict[str, float]
 

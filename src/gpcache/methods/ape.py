@@ -20,10 +20,10 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.methods.additive import AdditiveClassifier, Numbers
-from gpcache.methods.arguments import positive
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.checks import positive
 
 EPSILON = 1e-6
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from gpcache.gp.kernels import kernel
 from gpcache.methods.additive import neutral
 from gpcache.methods.ape import best_channels, channel_merit
-from gpcache.methods.arguments import is_auto, positive
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.methods.training import Training, train
-from gpcache.probability import fit_scales, smoothed_nll
-from gpcache.search import Auto
+from gpcache.metrics import fit_scales, smoothed_nll
+from gpcache.support.checks import is_auto, positive
 
 EPSILON = 1e-3
 # The paper starts at β = 1 everywhere and at α between 0.8 and 5.

@@ -17,14 +17,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection, ResidualProjection
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.arguments import label_array, shown, to_numpy
 from gpcache.methods.text_prior import TextPrior
-from gpcache.probability import Calibration
+from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
+from gpcache.support.checks import label_array, shown, to_numpy
+from gpcache.support.devices import resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
     from gpcache.methods.conformal import ConformalSets, Protocol

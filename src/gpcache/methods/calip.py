@@ -29,14 +29,14 @@ from gpcache.gp.kernels import unit_rows
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.additive import LEAST_GAIN, Numbers
-from gpcache.methods.arguments import is_auto, one_of, positive, to_numpy
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.model import HeldOutReport
-from gpcache.methods.nested import cross_fitted
-from gpcache.methods.selection import JUDGED
+from gpcache.methods.cache.choosing import JUDGED
+from gpcache.methods.cache.model import HeldOutReport
+from gpcache.methods.cache.nested import cross_fitted
+from gpcache.methods.cache.search import Auto
 from gpcache.methods.text_prior import TextPrior
-from gpcache.probability import fit_calibration, fit_scales, mean_nll
-from gpcache.search import Auto
+from gpcache.metrics import fit_calibration, fit_scales, mean_nll
+from gpcache.support.checks import is_auto, one_of, positive, to_numpy
 
 # The paper's (β₂, β₃) for ImageNet, for where no labelled row can tell.
 SHIPPED: Numbers = {"image_weight": 1.12, "text_weight": 0.02}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 
 # How long CLIP's text embeddings are before they are scaled to length one.

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.arguments import positive
 from gpcache.methods.base import extends_options
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
+from gpcache.support.checks import positive
 
 REDUCTION = 4
 

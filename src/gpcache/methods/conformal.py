@@ -24,19 +24,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gpcache.devices import ensure_memory
 from gpcache.errors import ProtocolError
 from gpcache.gp import ExactPrecision
 from gpcache.gp.kernels import kernel
 from gpcache.gp.precision import proper
-from gpcache.methods.arguments import one_of
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.model import CacheModel, HeldOutReport
-from gpcache.methods.shots import Shots
-from gpcache.methods.softmax import left_out_alone
-from gpcache.methods.trained import TrainedCacheMixin
-from gpcache.probability.conformal import (
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.model import CacheModel, HeldOutReport
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.softmax import left_out_alone
+from gpcache.methods.cache.training import TrainedCacheMixin
+from gpcache.metrics.conformal import (
     check_error,
     class_p_values,
     in_set,
@@ -45,6 +43,8 @@ from gpcache.probability.conformal import (
     p_values,
     why_everything,
 )
+from gpcache.support.checks import one_of
+from gpcache.support.devices import ensure_memory
 
 Protocol = Literal["auto", "full", "held_out"]
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpcache.encoders.base import TEXT_BATCH, Encoder, TokenText
+from gpcache.encoders.prompts import clean_class_name
 from gpcache.errors import DataError, EncoderError
-from gpcache.methods.arguments import is_auto, one_of, shown, whole
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.methods.training import train
-from gpcache.prompts import clean_class_name
-from gpcache.search import Auto
+from gpcache.support.checks import is_auto, one_of, shown, whole
 
 SPREAD = 0.02
 POSITIONS = ("end", "middle", "front")

@@ -20,8 +20,8 @@ from torch import Tensor
 from gpcache.gp.feature_maps import within_class
 from gpcache.methods.additive import AdditiveClassifier, Numbers
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 
 
 class GDAClassifier(AdditiveClassifier):

@@ -20,19 +20,19 @@ from torch import Tensor
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision, Precision, Unweighted
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.methods import softmax
-from gpcache.methods.arguments import is_auto, one_of, positive, whole
 from gpcache.methods.base import extends_options
-from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.model import CacheModel, HeldOutReport
-from gpcache.methods.moves import Move, move_classes, move_keys, move_metric
-from gpcache.methods.selection import folds_protocol
-from gpcache.methods.shots import Belief, Evidence, Shots
+from gpcache.methods.cache import softmax
+from gpcache.methods.cache.choosing import folds_protocol
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.model import CacheModel, HeldOutReport
+from gpcache.methods.cache.search import Auto, Choice, Criterion, Settings
+from gpcache.methods.cache.shots import Belief, Evidence, Shots
+from gpcache.methods.cache.trainable import Move, move_classes, move_keys, move_metric
+from gpcache.methods.cache.training import TrainedCacheMixin
 from gpcache.methods.text_prior import TextPrior
-from gpcache.methods.trained import TrainedCacheMixin
-from gpcache.probability import Calibration, fit_calibration
-from gpcache.progress import progress_bar
-from gpcache.search import Auto, Choice, Criterion, Settings
+from gpcache.metrics import Calibration, fit_calibration
+from gpcache.support.checks import is_auto, one_of, positive, whole
+from gpcache.support.progress import progress_bar
 
 # The variance that tells how new a row is takes this noise, whatever the likelihood.
 NOVELTY_NOISE = 1.0
@@ -189,7 +189,7 @@ class GPCacheClassifier(CacheClassifier):
     def _residual(self) -> bool:
         return self.prior == "residual" and not self._is_softmax
 
-    # The softmax likelihood: the functions of `gpcache.methods.softmax` in the place of regression.
+    # The softmax likelihood: `methods.cache.softmax` in the place of regression.
 
     @property
     def _is_softmax(self) -> bool:

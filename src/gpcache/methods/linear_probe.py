@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from gpcache.methods.additive import AdditiveClassifier, Numbers
-from gpcache.methods.arguments import is_auto, positive
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.checks import is_auto, positive
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 STEPS = 500

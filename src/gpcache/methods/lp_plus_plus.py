@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
-from gpcache.methods.arguments import is_auto, whole
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.checks import is_auto, whole
 
 MOMENTUM = 0.9
 MIXTURE_EVERY = 10

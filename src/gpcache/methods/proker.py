@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gpcache.devices import ensure_memory
 from gpcache.gp.cholesky import cholesky, solve
 from gpcache.gp.kernels import gram, kernel
 from gpcache.methods.additive import AdditiveClassifier, Numbers
 from gpcache.methods.base import extends_options
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.devices import ensure_memory
 
 
 class ProKeRClassifier(AdditiveClassifier):

@@ -14,25 +14,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpcache.devices import resolve_device, resolve_dtype
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.additive import AdditiveClassifier
-from gpcache.methods.arguments import to_numpy
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.model import CacheModel, HeldOutReport
+from gpcache.methods.cache.search import Choice
+from gpcache.methods.cache.shots import Belief, Recipe, Shots
+from gpcache.methods.cache.softmax import discriminant_of
+from gpcache.methods.cache.training import TrainedCacheMixin
 from gpcache.methods.calip import CALIPClassifier
 from gpcache.methods.gp_cache import GPCacheClassifier
-from gpcache.methods.model import CacheModel, HeldOutReport
 from gpcache.methods.registry import find_method, name_of
-from gpcache.methods.shots import Belief, Recipe, Shots
-from gpcache.methods.softmax import discriminant_of
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.timo import TIMOClassifier
-from gpcache.methods.trained import TrainedCacheMixin
 from gpcache.methods.trained_head import TrainedHeadClassifier
-from gpcache.search import Choice
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
+from gpcache.support.checks import to_numpy
+from gpcache.support.devices import resolve_device, resolve_dtype
 
 # Options that are arrays or belong to a machine, not to the model.
 _NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device", "dtype")

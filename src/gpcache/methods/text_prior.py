@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.methods.arguments import positive, shown, to_numpy
+from gpcache.support.checks import positive, shown, to_numpy
 
 UNSORTABLE = (
     "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "

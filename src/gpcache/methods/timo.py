@@ -21,11 +21,11 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
-from gpcache.methods.arguments import shown, to_numpy
 from gpcache.methods.base import extends_options
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.gda import Discriminant
-from gpcache.methods.shots import Shots
-from gpcache.search import Auto
+from gpcache.support.checks import shown, to_numpy
 
 
 class TIMOClassifier(AdditiveClassifier):

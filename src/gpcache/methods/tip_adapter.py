@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from gpcache.gp import Precision, Unweighted
-from gpcache.methods.arguments import is_auto
 from gpcache.methods.base import extends_options
-from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.shots import Evidence, Shots
-from gpcache.methods.trained import TrainedCacheMixin
-from gpcache.search import Choice, Defaults, OneShot, Settings, shipped
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.search import Choice, Defaults, OneShot, Settings, shipped
+from gpcache.methods.cache.shots import Evidence, Shots
+from gpcache.methods.cache.training import TrainedCacheMixin
+from gpcache.support.checks import is_auto
 
 # Its authors start at β = 1 on all of eleven data sets, and at an α from 1.17 to 10, which is 3 on
 # Caltech, Cars and UCF101. On DTD and Caltech, ViT-B/32, 1 is worse, and 10 as good.

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.methods.arguments import is_auto, positive, whole
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.model import HeldOutReport
-from gpcache.methods.selection import folds_protocol
-from gpcache.methods.shots import Shots
+from gpcache.methods.cache.choosing import folds_protocol
+from gpcache.methods.cache.model import HeldOutReport
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Training, train
-from gpcache.probability import Calibration, fit_calibration
+from gpcache.metrics import Calibration, fit_calibration
+from gpcache.support.checks import is_auto, positive, whole
 
 Parameters = list[Tensor]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpcache.errors import NumericalError
-from gpcache.progress import progress_bar
+from gpcache.support.progress import progress_bar
 
 WARM_UP_RATE = 1e-5
 

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from gpcache.errors import ModelFileError
-from gpcache.files import write_atomic
 from gpcache.similarity.train import Progress
+from gpcache.support.files import write_atomic
 
 _KINDS = ("weights", "momenta")
 

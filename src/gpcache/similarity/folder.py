@@ -10,9 +10,9 @@ import torch
 
 from gpcache import __version__
 from gpcache.errors import DataError, ModelFileError
-from gpcache.persistence import CONFIG, check_place, load_folder, save_folder
 from gpcache.similarity.facts import ProjectionFacts
 from gpcache.similarity.projection import SimilarityProjection
+from gpcache.support.array_folders import CONFIG, check_place, load_folder, save_folder
 
 KIND = "similarity projection"
 

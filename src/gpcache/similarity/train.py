@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.devices import ensure_memory, resolve_device
 from gpcache.errors import NumericalError
-from gpcache.progress import progress_bar
 from gpcache.similarity.inputs import paired_rows
 from gpcache.similarity.loss import contrastive_loss, cosines_of_sets
 from gpcache.similarity.mining import nearest_sets, random_sets
 from gpcache.similarity.options import ProjectionOptions
 from gpcache.similarity.projection import SimilarityProjection, identity_weights, linear_map
+from gpcache.support.devices import ensure_memory, resolve_device
+from gpcache.support.progress import progress_bar
 
 if TYPE_CHECKING:
     from gpcache.similarity.checkpoint import Checkpoint

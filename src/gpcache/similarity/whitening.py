@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from gpcache.devices import resolve_device
 from gpcache.errors import DataError
 from gpcache.similarity.inputs import paired_rows
 from gpcache.similarity.projection import SimilarityProjection
+from gpcache.support.devices import resolve_device
 
 BLOCK_BYTES = 2**28
 

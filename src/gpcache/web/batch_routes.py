@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gpcache.files import sha256
 from gpcache.images.records import Refused
+from gpcache.support.files import sha256
 from gpcache.web import schemas
 from gpcache.web.batches import Batches, Line, latest
 from gpcache.web.editor import Read

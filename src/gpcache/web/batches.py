@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpcache.errors import DataError
-from gpcache.extras import require
-from gpcache.files import explained_writes, write_atomic
+from gpcache.support.extras import require
+from gpcache.support.files import explained_writes, write_atomic
 
 COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "error")
 MOST_BATCHES = 20

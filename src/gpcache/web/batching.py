@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import GPCacheError
-from gpcache.files import sha256
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.thumbnails import thumbnail
 from gpcache.images.workers import MAX_WORKERS, DecodePool
+from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
 
 # A batch waits so long for company, in seconds.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames, plural
-from gpcache.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
 
 MAX_NAME = 200
 MAX_PATH = 1_000

@@ -7,11 +7,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from gpcache import model_files
 from gpcache.encoders.lite import LiteEncoder
-from gpcache.examples import Example, Training
-from gpcache.export import export_image_onnx, export_onnx
-from gpcache.persistence import CARD
+from gpcache.model import files as model_files
+from gpcache.model.onnx import export_image_onnx, export_onnx
+from gpcache.model.training_images import Example, Training
+from gpcache.support.array_folders import CARD
 from gpcache.web.editor import Editor
 from gpcache.web.opening import Opened
 

@@ -11,19 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.audit.copies import Copy, copy_findings, find_copies, left_out_together
-from gpcache.audit.findings import Finding
-from gpcache.audit.judge import Judge
-from gpcache.audit.rows import LabelledRows
-from gpcache.audit.verdicts import label_findings, outlier_findings
-from gpcache.evaluation import Evaluation
 from gpcache.gp import ExactPrecision
 from gpcache.gp.fusion import fuse
-from gpcache.methods.cache import CacheClassifier
-from gpcache.methods.trained import TrainedCacheMixin
-from gpcache.metrics import reliability
-from gpcache.prediction import HeldOutScores
-from gpcache.probability import certainty, max_probability
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.training import TrainedCacheMixin
+from gpcache.metrics import certainty, max_probability, reliability
+from gpcache.model.answers import HeldOutScores
+from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
+from gpcache.model.audit.findings import Finding
+from gpcache.model.audit.judge import Judge
+from gpcache.model.audit.rows import LabelledRows
+from gpcache.model.audit.verdicts import label_findings, outlier_findings
+from gpcache.model.evaluation import Evaluation
 from gpcache.web.contents import Photo
 
 # Photos of one burst, and copies, would give each other away.

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
-from gpcache.methods.cache import CacheClassifier
+from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.conformal import conformal_sets
-from gpcache.probability import max_probability
-from gpcache.prompts import Prompts, text_weights
-from gpcache.suggest import suggest
+from gpcache.metrics import max_probability
+from gpcache.model.suggest import suggest
 from gpcache.web.contents import Contents, Photo
 from gpcache.web.held_out import HeldOut
 

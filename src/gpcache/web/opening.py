@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpcache import model_files
 from gpcache.encoders import Encoder, load_encoder
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError, EncoderError
-from gpcache.examples import picture_of
-from gpcache.files import make_folder, write_atomic
-from gpcache.methods.cache import CacheClassifier
-from gpcache.persistence import CARD, CONFIG, TENSORS
-from gpcache.prompts import DEFAULT_TEMPLATES
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.model import files as model_files
+from gpcache.model.training_images import picture_of
+from gpcache.support.array_folders import CARD, CONFIG, TENSORS
+from gpcache.support.files import make_folder, write_atomic
 from gpcache.web.contents import ClassEntry, Contents, Photo
 from gpcache.web.learner import Learner, Texts
 from gpcache.web.workspace import Document, Stored, Workspace

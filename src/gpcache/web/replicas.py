@@ -22,8 +22,8 @@ import numpy as np
 
 from gpcache.encoders import Encoder, load_same_encoder
 from gpcache.errors import GPCacheError, ImageRefusedError
-from gpcache.extras import require
 from gpcache.images.workers import MAX_WORKERS
+from gpcache.support.extras import require
 from gpcache.web.batching import (
     MAX_WAIT,
     RETRY_AFTER,

@@ -16,8 +16,8 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 
 from gpcache.errors import DataError, GPCacheError
-from gpcache.files import explained_writes
 from gpcache.images.decode import POLICY
+from gpcache.support.files import explained_writes
 from gpcache.web.contents import file_name, file_path
 
 MAX_FILES = 100

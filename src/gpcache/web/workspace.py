@@ -19,9 +19,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from gpcache.errors import DataError
-from gpcache.files import make_folder, read_json, write_atomic
 from gpcache.images.records import Refused
-from gpcache.temporary import remove_stale
+from gpcache.support.files import make_folder, read_json, write_atomic
+from gpcache.support.temporary import remove_stale
 from gpcache.web.contents import ClassEntry, Contents, Photo, Step, order
 
 SCHEMA = 2

@@ -9,8 +9,8 @@ import pytest
 from gpcache import GPCacheClassifier, Prompts, TextPrior, ZeroShotClassifier
 from gpcache.benchmark.datasets import open_features
 from gpcache.errors import DataError
+from gpcache.features.splits import draw_shots
 from gpcache.features.store import FeatureStore, Item
-from gpcache.splits import draw_shots
 
 NAMES = np.array(["oak", "ash", "elm"])
 

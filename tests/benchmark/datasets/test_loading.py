@@ -11,7 +11,7 @@ from gpcache.benchmark.datasets import (
     load_folder,
 )
 from gpcache.errors import DataError
-from gpcache.splits import draw_shots
+from gpcache.features.splits import draw_shots
 
 
 def test_the_hash_is_of_splits_and_names(tmp_path, miniature):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpcache.prompts import TEMPLATES
+from gpcache.encoders.prompts import TEMPLATES
 
 SPLIT_FILES = "its split file is published with CoOp, https://github.com/KaiyangZhou/CoOp"
 

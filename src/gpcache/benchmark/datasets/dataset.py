@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.files import sha256
-from gpcache.prompts import Prompts
-from gpcache.splits import Draw, draw_shots
+from gpcache.encoders.prompts import Prompts
+from gpcache.features.splits import Draw, draw_shots
+from gpcache.support.files import sha256
 
 
 @dataclass(frozen=True, eq=False)

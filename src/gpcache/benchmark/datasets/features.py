@@ -15,11 +15,11 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from gpcache.benchmark.datasets.dataset import hash_of_parts
+from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError
 from gpcache.features.manifest import NAME as STORE_MANIFEST
 from gpcache.features.store import FeatureStore
-from gpcache.files import sha256_of_file
-from gpcache.prompts import Prompts
+from gpcache.support.files import sha256_of_file
 
 READY_MADE = re.compile(r"train([1-9][0-9]*)")
 

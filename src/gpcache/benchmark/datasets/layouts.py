@@ -10,11 +10,11 @@ from gpcache.benchmark.datasets.catalogue import DatasetEntry
 from gpcache.benchmark.datasets.dataset import Dataset, Split
 from gpcache.benchmark.datasets.names import spoken_name, told_apart
 from gpcache.encoders.lite import imagenet_classes
+from gpcache.encoders.prompts import clean_class_name
 from gpcache.errors import DataError
+from gpcache.features.splits import read_split_file
 from gpcache.images.folders import is_junk
 from gpcache.images.records import listed, plural
-from gpcache.prompts import clean_class_name
-from gpcache.splits import read_split_file
 
 CLASS_TABLE = "classnames.txt"
 IMAGENET_CLASSES = 1000

@@ -10,11 +10,11 @@ from gpcache.benchmark.datasets.catalogue import Counts, DatasetEntry, catalogue
 from gpcache.benchmark.datasets.dataset import Dataset, Split
 from gpcache.benchmark.datasets.layouts import READERS, check_images, class_folders
 from gpcache.benchmark.datasets.names import told_apart
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES, clean_class_name
 from gpcache.errors import DataError
+from gpcache.features.splits import draw_shots
 from gpcache.images.folders import from_folder
 from gpcache.images.records import Record
-from gpcache.prompts import DEFAULT_TEMPLATES, clean_class_name
-from gpcache.splits import draw_shots
 
 PARTS = ("train", "val", "test")
 # How a class without published parts is divided: as the community divided Caltech101 and others.

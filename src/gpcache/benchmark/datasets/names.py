@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from gpcache.prompts import clean_class_name
+from gpcache.encoders.prompts import clean_class_name
 
 CALTECH = {
     "airplanes": "airplane",

@@ -1,0 +1,1 @@
+"""Ray: extraction, and caches of millions of keys."""

@@ -1,0 +1,230 @@
+"""Prompts: class names, templates and files of sentences → one text vector per class."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from reprlib import repr as shown
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.encoders.base import Encoder
+from gpcache.errors import DataError
+from gpcache.support.files import read_json
+
+DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
+
+# What CoOp and those after it ask of each data set.
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "caltech101": DEFAULT_TEMPLATES,
+    "dtd": ("{} texture.",),
+    "eurosat": ("a centered satellite photo of {}.",),
+    "fgvc_aircraft": ("a photo of a {}, a type of aircraft.",),
+    "food101": ("a photo of {}, a type of food.",),
+    "imagenet": (
+        "itap of a {}.",
+        "a bad photo of the {}.",
+        "a origami {}.",
+        "a photo of the large {}.",
+        "a {} in a video game.",
+        "art of the {}.",
+        "a photo of the small {}.",
+    ),
+    "oxford_flowers": ("a photo of a {}, a type of flower.",),
+    "oxford_pets": ("a photo of a {}, a type of pet.",),
+    "stanford_cars": DEFAULT_TEMPLATES,
+    "sun397": DEFAULT_TEMPLATES,
+    "ucf101": ("a photo of a person doing {}.",),
+}
+
+MAX_PROMPT_FILE = 50_000_000
+# An average of unit vectors that is shorter than this is rounding, and has no direction.
+NO_DIRECTION = 1e-6
+
+
+def clean_class_name(name: str) -> str:
+    """The name as a sentence has it: composed (NFC), spaces for underscores, single spaces."""
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Class names, which stay the labels, and the sentences that speak of each class.
+
+    A sentence given twice counts twice.
+    """
+
+    class_names: tuple[str, ...]
+    sentences: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        _check_class_names(self.class_names)
+        if len(self.sentences) != len(self.class_names):
+            raise DataError(
+                f"Prompts need one list of sentences per class: got {len(self.class_names)} "
+                f"classes and {len(self.sentences)} lists."
+            )
+        for name, sentences in zip(self.class_names, self.sentences, strict=True):
+            if isinstance(sentences, str) or not sentences:
+                raise DataError(f"The class {shown(name)} needs a list of at least one sentence.")
+            for sentence in sentences:
+                if not isinstance(sentence, str) or not sentence.strip():
+                    raise DataError(
+                        f"A sentence of the class {shown(name)} must be text that is not empty, "
+                        f"got {shown(sentence)}."
+                    )
+
+    def joined(self, others: Prompts) -> Prompts:
+        """These classes, and others after them."""
+        return Prompts(self.class_names + others.class_names, self.sentences + others.sentences)
+
+    def without(self, class_name: str) -> Prompts:
+        """All classes but one."""
+        kept = [row for row, name in enumerate(self.class_names) if name != class_name]
+        names, sentences = self.class_names, self.sentences
+        return Prompts(tuple(names[row] for row in kept), tuple(sentences[row] for row in kept))
+
+    @classmethod
+    def from_templates(
+        cls, class_names: Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
+    ) -> Prompts:
+        """Every template with every class name, as `clean_class_name` writes it, for its {}."""
+        names = _class_names(class_names)
+        checked = _checked_templates(templates)
+        if not checked:
+            raise DataError("templates must hold at least one template, such as 'a photo of a {}.'")
+        return cls(names, tuple(_filled(checked, name) for name in names))
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        class_names: Sequence[str] | None = None,
+        templates: str | Sequence[str] = (),
+    ) -> Prompts:
+        """The sentences of a JSON file {class: [sentence, …]}, and of `templates` beside them.
+
+        A class is found by its name or its cleaned name; without `class_names`, all classes of
+        the file in its order. Every sentence has the same weight, wherever it comes from.
+        """
+        checked = _checked_templates(templates)
+        file = Path(path)
+        content = _read_sentences(file)
+        names = tuple(content) if class_names is None else _class_names(class_names)
+        spellings: dict[str, list[str]] = {}
+        for key in content:
+            spellings.setdefault(clean_class_name(key), []).append(key)
+        sentences = []
+        for name in names:
+            keys = [name] if name in content else spellings.get(clean_class_name(name), [])
+            if len(keys) != 1:
+                found = f"has both {shown(keys[0])} and {shown(keys[1])} for" if keys else "lacks"
+                raise DataError(
+                    f"The prompt file {file} {found} the class {shown(name)}: "
+                    "it needs one list of sentences for each class."
+                )
+            sentences.append(_filled(checked, name) + content[keys[0]])
+        return cls(names, tuple(sentences))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the classes and sentences in their order."""
+        content = json.dumps([self.class_names, self.sentences], separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
+    """One unit vector per class (c, dim): the average of its sentences' unit vectors."""
+    vectors = _all_vectors(encoder, prompts)
+    counts = np.array([len(group) for group in prompts.sentences])
+    starts = np.cumsum(counts) - counts
+    sums = np.add.reduceat(vectors, starts, axis=0, dtype=np.float64)
+    average = sums / counts[:, None]
+    lengths = np.linalg.norm(average, axis=1, keepdims=True)
+    if (lengths < NO_DIRECTION).any():
+        name = prompts.class_names[int(lengths.argmin())]
+        raise DataError(
+            f"The sentences of the class {shown(name)} cancel each other out, their vectors "
+            "average to zero: change its prompts."
+        )
+    weights: NDArray[np.float32] = (average / lengths).astype(np.float32)
+    return weights
+
+
+def sentence_vectors(encoder: Encoder, prompts: Prompts) -> dict[str, NDArray[np.float32]]:
+    """The unit vectors (p, dim) of every class's sentences, by the class's name."""
+    counts = [len(group) for group in prompts.sentences]
+    parts = np.split(_all_vectors(encoder, prompts), np.cumsum(counts)[:-1])
+    return dict(zip(prompts.class_names, parts, strict=True))
+
+
+def _all_vectors(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
+    """The unit vectors of all sentences, class after class; each distinct one is encoded once."""
+    sentences = [sentence for group in prompts.sentences for sentence in group]
+    row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
+    rows = np.array([row_of[sentence] for sentence in sentences])
+    vectors: NDArray[np.float32] = encoder.encode_texts(list(row_of))[rows]
+    return vectors
+
+
+def _class_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple that `_check_class_names` has passed."""
+    if isinstance(names, str):
+        raise DataError("class_names must be a list of names; put a single one in a list.")
+    checked = tuple(names)
+    _check_class_names(checked)
+    return checked
+
+
+def _check_class_names(names: tuple[str, ...]) -> None:
+    if not names:
+        raise DataError("Prompts need at least one class name.")
+    seen: dict[str, str] = {}
+    for name in names:
+        if not isinstance(name, str) or not clean_class_name(name):
+            raise DataError(f"A class name must be text that is not empty, got {shown(name)}.")
+        composed = unicodedata.normalize("NFC", name)  # two forms of é look the same
+        if composed in seen:
+            raise DataError(f"The class name {shown(name)} is given more than once.")
+        seen[composed] = name
+
+
+def _checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """The templates, each with one {} and no other brace; a single text is one template."""
+    checked = (templates,) if isinstance(templates, str) else tuple(templates)
+    for template in checked:
+        if isinstance(template, str) and template.count("{}") == 1:
+            rest = template.replace("{}", "")
+            if "{" not in rest and "}" not in rest:
+                continue
+        raise DataError(
+            "A template must hold {} once, where the class name goes, and no other braces, as in "
+            f"'a photo of a {{}}.'; got {shown(template)}."
+        )
+    return checked
+
+
+def _filled(templates: tuple[str, ...], name: str) -> tuple[str, ...]:
+    cleaned = clean_class_name(name)
+    return tuple(template.replace("{}", cleaned) for template in templates)
+
+
+def _read_sentences(file: Path) -> dict[str, tuple[str, ...]]:
+    """A prompt file's classes and their lists; what is in the lists is checked by Prompts."""
+    content = read_json(file, "prompt file", limit=MAX_PROMPT_FILE)
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"The prompt file {file} must hold one object {{class: [sentence, …]}}.")
+    for name, sentences in content.items():
+        if not isinstance(sentences, list):
+            raise DataError(
+                f"The prompt file {file} must hold a list of sentences for the class "
+                f"{shown(name)}, got {shown(sentences)}."
+            )
+    return {name: tuple(sentences) for name, sentences in content.items()}

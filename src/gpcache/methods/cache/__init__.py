@@ -1,0 +1,1 @@
+"""What cache methods share: shots, choosing, building, training, updating."""

@@ -1,0 +1,343 @@
+"""Hyper-parameters from rows that the model did not see: left-out shots, or a validation set.
+
+At a given place the fusion weights are found exactly: α, and the gain on the zero-shot logits where
+it is no more than a weight, by Newton on the convex smoothed NLL (or on a grid, by accuracy), η
+element by element. The place itself is (β, noise), and the gain where the cache regresses on what
+the text leaves unsaid: it is walked to, coarse to fine, from the shipped defaults, or found by
+sweeping a whole grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.fusion import fuse, scaled_mean
+from gpcache.metrics import fit_scales, mean_nll, smoothed_losses, smoothed_nll
+
+Auto = Literal["auto"]
+Criterion = Literal["nll", "accuracy", "marginal_likelihood"]
+Strategy = Literal["adaptive", "grid"]
+
+# The whole grid of strategy="grid". A finer one (20 × 11 × 11 × 25) chose no better on DTD.
+BETAS = tuple(2.0**i for i in range(-2, 6))
+NOISES = tuple(10.0 ** (i / 2) for i in range(-6, 3))
+ETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
+ALPHAS = tuple(10.0 ** (i / 4) for i in range(-4, 13))
+GAINS = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+# The adaptive walk over (β, noise, gain): factors of two, √10 and two, halved once; and where it
+# must stop.
+STEPS = (math.log(2), math.log(10) / 2, math.log(2))
+RANGES = ((2.0**-4, 2.0**6), (1e-4, 1e2), (2.0**-5, 2.0))
+# Nats per squared e-fold of each, divided by the shots per class: few shots say little about them,
+# so the choice is pulled towards the defaults (chosen on DTD and Caltech, ViT-B/32).
+PULL = 0.03
+
+
+class OneShot(NamedTuple):
+    """Numbers for one shot a class, where nothing can be left out to choose on."""
+
+    noise: float
+    alpha: float
+    #: How the temperature follows the entropy of an answer.
+    slope: float = 0.0
+
+
+ONE_SHOT_WITH_TEXT = OneShot(noise=0.3, alpha=16.0, slope=0.3)
+ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=42.0, slope=0.4)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Where the walk starts and is pulled to, and what is shipped for data that cannot speak.
+
+    Chosen on DTD and Caltech, ViT-B/32 (docs/defaults.md).
+    """
+
+    beta: float = 1.0
+    noise: float = 1.0
+    with_text: OneShot = ONE_SHOT_WITH_TEXT
+    without_text: OneShot = ONE_SHOT_WITHOUT_TEXT
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for: numbers, or "auto" for what is to be found."""
+
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    noise: float | Auto = "auto"
+    eta: float | Auto = "auto"
+    gain: float | Auto = "auto"
+    criterion: Criterion = "nll"
+    strategy: Strategy = "adaptive"
+    defaults: Defaults = Defaults()
+    # Whether the cache regresses on what gain · zero_shot leaves unsaid, so that the gain shapes
+    # its targets and cannot be fitted afterwards.
+    residual: bool = False
+
+    def all_given(self, *, uses_noise: bool, with_text: bool) -> bool:
+        """Whether nothing is left to choose, for a method with or without noise and text."""
+        free = {self.alpha, self.beta, self.eta}
+        free |= {self.noise} if uses_noise else set()
+        free |= {self.gain} if with_text else set()
+        return "auto" not in free
+
+
+class HeldOut(NamedTuple):
+    """Cache outputs on unseen rows: mean (n, c), variance (n, c) or (n, 1), text logits, labels."""
+
+    mean: Tensor
+    variance: Tensor | None
+    zero_shot: Tensor | None
+    labels: Tensor
+    log_marginal_likelihood: float = math.nan
+
+    def logits(self, choice: Choice) -> Tensor:
+        """(n, c) at the fusion weights of a choice."""
+        weights = {"alpha": choice.alpha, "eta": choice.eta, "gain": choice.gain}
+        return fuse(self.zero_shot, self.mean, self.variance, **weights)
+
+    @classmethod
+    def together(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """One of the rows of several, one after the other."""
+
+        def joined(of: Sequence[Tensor | None]) -> Tensor | None:
+            found = [one for one in of if one is not None]
+            return torch.cat(found) if found else None
+
+        means, variances, texts, labels, _ = zip(*parts, strict=True)
+        return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
+
+    def rows(self, kept: Tensor) -> HeldOut:
+        """The same of some rows alone."""
+        variance = None if self.variance is None else self.variance[kept]
+        zero_shot = None if self.zero_shot is None else self.zero_shot[kept]
+        likelihood = self.log_marginal_likelihood
+        return HeldOut(self.mean[kept], variance, zero_shot, self.labels[kept], likelihood)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting and what it scored; `score` is what was minimised."""
+
+    beta: float
+    noise: float
+    alpha: float
+    eta: float
+    gain: float
+    nll: float = math.nan
+    accuracy: float = math.nan
+    score: float = math.nan
+    # What each row adds to the score, beside what the place costs.
+    losses: Tensor | None = field(default=None, compare=False, repr=False)
+    # Of the softmax likelihood: variance of the prior, shrinkage of the whitening and its target,
+    # gain of the text in the prior mean, weight of the discriminant, share of wrong labels.
+    tau: float = 0.0
+    shrinkage: float = 0.0
+    diagonal: float = 0.0
+    offset: float = 0.0
+    discriminant: float = 0.0
+    label_noise: float = 0.0
+
+
+# The hyper-parameters that are shown of a fitted model.
+REGRESSION_NUMBERS = ("alpha", "beta", "noise", "eta", "gain")
+SOFTMAX_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "gain")
+# What a table of a search by regression shows.
+COLUMNS = ("beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score")
+
+Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]
+Place = tuple[float, float, float]
+
+
+def shipped(settings: Settings, *, with_text: bool) -> Choice:
+    """The choice where no held-out row can tell: what was asked for, else the defaults."""
+    base = settings.defaults
+    one_shot = base.with_text if with_text else base.without_text
+    return Choice(
+        beta=_or(settings.beta, base.beta),
+        noise=_or(settings.noise, one_shot.noise),
+        alpha=_or(settings.alpha, one_shot.alpha),
+        eta=_or(settings.eta, 0.0),
+        gain=_or(settings.gain, 1.0),
+    )
+
+
+def search(
+    evaluate: Evaluate,
+    settings: Settings,
+    *,
+    shots: float,
+    uses_noise: bool,
+) -> list[Choice]:
+    """All settings that were looked at, the best first. `shots` per class sets the pull."""
+    pull = PULL / max(shots, 1.0) if settings.strategy == "adaptive" else 0.0
+    start = (
+        _or(settings.beta, settings.defaults.beta),
+        _or(settings.noise, settings.defaults.noise),
+        _or(settings.gain, 1.0),
+    )
+    free = (
+        settings.beta == "auto",
+        settings.noise == "auto" and uses_noise,
+        settings.gain == "auto" and settings.residual,
+    )
+
+    def look(beta: float, noises: Sequence[float], gain: float) -> list[Choice]:
+        found = []
+        for noise, held_out in zip(noises, evaluate(beta, noises, gain), strict=True):
+            place = (beta, noise, gain)
+            away = sum(
+                math.log(here / there) ** 2
+                for here, there, walked in zip(place, start, free, strict=True)
+                if walked
+            )
+            found.append(weigh(held_out, settings, place, pull * away))
+        return found
+
+    if settings.strategy == "grid":
+        grids = (BETAS, NOISES, GAINS)
+        betas, noises, gains = (
+            grid if walked else (value,)
+            for grid, value, walked in zip(grids, start, free, strict=True)
+        )
+        seen = [choice for g in gains for beta in betas for choice in look(beta, noises, g)]
+    else:
+        seen = _walk(lambda place: look(place[0], [place[1]], place[2])[0], start, free)
+    return sorted(seen, key=lambda choice: (choice.score, choice.nll))
+
+
+def _walk(
+    look: Callable[[Place], Choice], start: Place, free: tuple[bool, bool, bool]
+) -> list[Choice]:
+    """Descend on a lattice of logarithms, one coordinate after the other, then finer."""
+    seen: dict[tuple[int, int, int], Choice] = {}
+    directions = [(0, -1, 0), (0, 1, 0), (1, 0, 0), (-1, 0, 0), (0, 0, -1), (0, 0, 1)]
+    directions = [way for way in directions if any(a and b for a, b in zip(way, free, strict=True))]
+
+    def score(spot: tuple[int, int, int]) -> float:
+        place = tuple(
+            origin * math.exp(steps * step / 2)
+            for origin, steps, step in zip(start, spot, STEPS, strict=True)
+        )
+        # The range bounds what is walked, not what was given.
+        inside = all(
+            steps == 0 or low <= value <= high
+            for steps, value, (low, high) in zip(spot, place, RANGES, strict=True)
+        )
+        if not inside:
+            return math.inf
+        if spot not in seen:
+            beta, noise, gain = place
+            seen[spot] = look((beta, noise, gain))
+        return seen[spot].score
+
+    # What the text is worth comes first, and from afar: noise and β adapt to it, and would hold it
+    # where it is.
+    afar = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
+    here = min([(0, 0, 0), *afar], key=score)
+    lowest = score(here)
+    for step in (2, 1):
+        moved = True
+        while moved:
+            moved = False
+            for i, j, k in directions:
+                # As far as it goes down one way, before another way is looked at.
+                while (
+                    score(spot := (here[0] + step * i, here[1] + step * j, here[2] + step * k))
+                    < lowest
+                ):
+                    here, lowest, moved = spot, score(spot), True
+    return list(seen.values())
+
+
+def weigh(held_out: HeldOut, settings: Settings, place: Place, penalty: float = 0.0) -> Choice:
+    """The best α and η, and the gain where it is a mere weight, at one place."""
+    beta, noise, gain = place
+    etas = ETAS if settings.eta == "auto" else (settings.eta,)
+    if held_out.variance is None:
+        etas = (0.0,)
+    scaled = torch.stack([scaled_mean(held_out.mean, held_out.variance, eta) for eta in etas])
+    if settings.criterion == "accuracy":
+        alpha, eta, nll, accuracy = _by_accuracy(held_out, scaled, etas, settings, noise, gain)
+        cache = scaled[list(etas).index(eta)]
+        logits = fuse(held_out.zero_shot, cache, None, alpha=alpha, gain=gain)
+        losses = (logits.argmax(-1) != held_out.labels).to(logits)
+        return Choice(beta, noise, alpha, eta, gain, nll, accuracy, penalty - accuracy, losses)
+    alphas, gains, totals = _by_nll(held_out, scaled, settings, gain)
+    i = int(totals.argmin())
+    logits = fuse(held_out.zero_shot, scaled[i], None, alpha=alphas[i], gain=gains[i])
+    accuracy = float((logits.argmax(-1) == held_out.labels).double().mean())
+    nll = float(mean_nll(logits, held_out.labels))
+    score = float(totals[i]) + penalty
+    losses = smoothed_losses(logits, held_out.labels)
+    if settings.criterion == "marginal_likelihood":
+        score = penalty - held_out.log_marginal_likelihood / held_out.mean.numel()
+    return Choice(
+        beta, noise, float(alphas[i]), etas[i], float(gains[i]), nll, accuracy, score, losses
+    )
+
+
+def _by_nll(
+    held_out: HeldOut, scaled: Tensor, settings: Settings, gain: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """α (e,), gain (e,) and smoothed NLL (e,) for scaled means (e, n, c)."""
+    zero_shot = held_out.zero_shot
+    free_gain = settings.gain == "auto" and zero_shot is not None and not settings.residual
+    offset = None if zero_shot is None or free_gain else gain * zero_shot
+    directions = []
+    if settings.alpha == "auto":
+        directions.append(scaled)
+    else:
+        offset = settings.alpha * scaled if offset is None else offset + settings.alpha * scaled
+    if free_gain and zero_shot is not None:
+        directions.append(zero_shot.expand_as(scaled))
+    ones = scaled.new_ones(len(scaled))
+    alphas, gains = ones * _or(settings.alpha, 1.0), ones * gain
+    if not directions:
+        assert offset is not None  # either α or the gain was free, or α is in the offset
+        return alphas, gains, smoothed_nll(offset, held_out.labels)
+    scales, losses = fit_scales(torch.stack(directions), held_out.labels, offset=offset)
+    if settings.alpha == "auto":
+        alphas = scales[:, 0]
+    if free_gain:
+        gains = scales[:, -1]
+    return alphas, gains, losses
+
+
+def _by_accuracy(
+    held_out: HeldOut,
+    scaled: Tensor,
+    etas: Sequence[float],
+    settings: Settings,
+    noise: float,
+    gain: float,
+) -> tuple[float, float, float, float]:
+    """α, η, NLL and accuracy of the grid point of highest accuracy; of equals, lowest NLL."""
+    # The mean shrinks like 1/(1 + noise), so α must be allowed to grow with it.
+    grid = [a * (1 + noise) for a in ALPHAS] if settings.alpha == "auto" else [settings.alpha]
+    best = (-1.0, math.inf, 0.0, 0.0)
+    for alpha in grid:
+        logits = alpha * scaled
+        if held_out.zero_shot is not None:
+            logits = logits + gain * held_out.zero_shot
+        accuracy = (logits.argmax(-1) == held_out.labels).double().mean(-1)
+        top = float(accuracy.max())
+        if top < best[0]:
+            continue
+        losses = torch.where(accuracy == top, mean_nll(logits, held_out.labels), math.inf)
+        i = int(losses.argmin())
+        if (top, -float(losses[i])) > (best[0], -best[1]):
+            best = (top, float(losses[i]), alpha, etas[i])
+    return best[2], best[3], best[1], best[0]
+
+
+def _or(setting: float | Auto, value: float) -> float:
+    return value if setting == "auto" else float(setting)

@@ -1,0 +1,77 @@
+"""What training may move in a cache model: its keys, its metric, or one residual for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.kernels import unit_rows
+from gpcache.methods.cache.shots import Shots
+
+
+class Place(NamedTuple):
+    """Where the parameters have taken a model: its map, its keys (n, d') in it, and its text."""
+
+    feature_map: FeatureMap
+    keys: Tensor
+    text: Tensor | None
+
+
+class Move(NamedTuple):
+    """Parameters, at step 0 those of the untrained model, and the place they stand for."""
+
+    parameters: list[Tensor]
+    place: Callable[[], Place]
+
+
+def move_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
+    """Every key moves by itself, and φ keeps it on the sphere: n · d numbers (GPCache-F)."""
+    rows = shots.features.clone().requires_grad_()
+    return Move([rows], lambda: Place(feature_map, feature_map(rows), text))
+
+
+def move_free_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
+    """Every key moves by itself and may leave the sphere: n · d numbers (Tip-Adapter-F)."""
+    keys = feature_map(shots.features).clone().requires_grad_()
+    return Move([keys], lambda: Place(feature_map, keys, text))
+
+
+def move_metric(
+    shots: Shots, feature_map: FeatureMap, text: Tensor | None, *, rank: int, seed: int
+) -> Move:
+    """Keys and queries move together: normalise(z + z A B) with A (d', r) and B (r, d') = 0."""
+    width = feature_map(shots.features[:1]).shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(width, rank, generator=generator, dtype=torch.float64) / width**0.5
+    down = drawn.to(shots.features).requires_grad_()
+    up = shots.features.new_zeros(rank, width).requires_grad_()
+    eye = torch.eye(width, dtype=up.dtype, device=up.device)
+
+    def place() -> Place:
+        # The scaling to length one takes out what z was divided by, so one matrix does both.
+        stretch = eye + down @ up
+        matrix = stretch if feature_map.matrix is None else feature_map.matrix @ stretch
+        moved = replace(feature_map, matrix=matrix)
+        return Place(moved, moved(shots.features), text)
+
+    return Move([down, up], place)
+
+
+def move_classes(
+    shots: Shots, feature_map: FeatureMap, text: Tensor | None, *, logit_scale: float
+) -> Move:
+    """All keys of a class, and its text, move by one residual: c · d numbers."""
+    residual = shots.features.new_zeros(shots.n_classes, shots.features.shape[1]).requires_grad_()
+
+    def place() -> Place:
+        keys = feature_map(shots.features + residual[shots.labels])
+        if text is None:
+            return Place(feature_map, keys, None)
+        return Place(feature_map, keys, logit_scale * unit_rows(text / logit_scale + residual))
+
+    return Move([residual], place)

@@ -1,0 +1,1 @@
+"""Image classifiers and what belongs to one: answers, figures, audit, files, report."""

@@ -1,0 +1,116 @@
+"""Rows that show the same image: duplicates, near-duplicates, leaks to other classes or groups."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.features.neighbors import nearest
+from gpcache.model.audit.findings import Finding, Kind
+from gpcache.model.audit.rows import LabelledRows
+from gpcache.support.checks import shown
+
+# Two rows are nearly the same image within this share of the distance (1 − cosine) of any two rows
+# of the set, so that the encoder's own scale does not matter. In seven sets of real features no two
+# images of different classes are closer than 0.08 of that median (docs/results/label-errors.md);
+# copies that were saved again, mirrored or cropped a little are mostly within.
+NEAR = 0.05
+# And within this share of that to the nearest row: images of one narrow class are no copies.
+NEARER = 0.2
+NEIGHBOURS = 8
+# Pairs of so many rows tell the typical distance.
+SAMPLE = 1000
+# What is closer than this is equal but for the rounding of float32.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A row that shows what an earlier row shows; `exact` where the contents are the same."""
+
+    row: int
+    other: int
+    cosine: float
+    exact: bool
+
+
+def find_copies(rows: LabelledRows) -> list[Copy]:
+    """Pairs of rows with one content hash, or nearer than two images should be."""
+    found, cosines = nearest(rows.features, k=NEIGHBOURS, device="cpu", exclude_self=True)
+    bound = 1 - max(_near(rows.features, 1 - cosines[:, :1]), ROUNDING)
+    pairs: dict[tuple[int, int], float] = {}
+    for row, place in np.argwhere(cosines >= bound).tolist():
+        later, earlier = sorted((row, int(found[row, place])), reverse=True)
+        pairs[later, earlier] = min(float(cosines[row, place]), 1.0)
+    content = rows.hashes
+    copies_of: dict[Hashable, list[int]] = {}
+    for row, key in enumerate(content):
+        if key is not None:
+            # The first and the last of the earlier copies link them all.
+            known = copies_of.setdefault(key, [])
+            pairs.update({(row, other): 1.0 for other in known[:1] + known[-1:]})
+            known.append(row)
+    return [
+        Copy(row, other, cosine, content[row] is not None and content[row] == content[other])
+        for (row, other), cosine in pairs.items()
+    ]
+
+
+def _near(features: Tensor, to_nearest: NDArray[np.float32]) -> float:
+    """How far apart near-duplicates may be, given the distance of each row to its nearest."""
+    apart = to_nearest[to_nearest > ROUNDING]  # exact copies say nothing of how images differ
+    if not len(apart):
+        return 0.0
+    sample = features[torch.linspace(0, len(features) - 1, min(len(features), SAMPLE)).long()]
+    first, second = torch.tril_indices(len(sample), len(sample), offset=-1)
+    between = float((1 - (sample @ sample.mT)[first, second]).median())
+    return min(NEAR * between, NEARER * float(np.median(apart)))
+
+
+def left_out_together(groups: Sequence[Hashable], copies: Sequence[Copy]) -> Tensor:
+    """The set (n,) of each row: rows of one group, and copies, are in one set."""
+    parent = list(range(len(groups)))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = parent[row]
+        return row
+
+    first: dict[Hashable, int] = {}
+    links = [(row, first.setdefault(g, row)) for row, g in enumerate(groups) if g is not None]
+    for row, other in links + [(copy.row, copy.other) for copy in copies]:
+        parent[root(row)] = root(other)
+    return torch.tensor([root(row) for row in range(len(groups))])
+
+
+def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:
+    """For each row that repeats an earlier one, what is worst about that."""
+    worst: dict[int, tuple[tuple[bool, bool, float], Finding]] = {}
+    for copy in copies:
+        row, other = copy.row, copy.other
+        how = "the same image" if copy.exact else f"nearly the same image ({copy.cosine:.3f})"
+        clash = _clash(rows, row, other)
+        kind: Kind = "leak" if clash else "duplicate" if copy.exact else "near-duplicate"
+        sentence = f"{rows.names[row]} is {how} as {rows.names[other]}{clash}."
+        numbers = rows.numbers[row], rows.numbers[other]
+        finding = Finding(kind, numbers[0], copy.cosine, None, numbers[1], sentence)
+        rank = (bool(clash), copy.exact, copy.cosine)
+        if row not in worst or rank > worst[row][0]:
+            worst[row] = rank, finding
+    return [finding for _, finding in worst.values()]
+
+
+def _clash(rows: LabelledRows, row: int, other: int) -> str:
+    """How two copies contradict each other or leak, as the end of a sentence; else nothing."""
+    labels, groups = rows.labels, rows.groups
+    if labels[row] != labels[other]:
+        return f", but one is labelled {shown(labels[row])} and the other {shown(labels[other])}"
+    if None not in (groups[row], groups[other]) and groups[row] != groups[other]:
+        return f", but one is in group {shown(groups[row])} and the other in {shown(groups[other])}"
+    return ""

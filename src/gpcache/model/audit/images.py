@@ -1,0 +1,66 @@
+"""Images through an encoder for an audit: features, names, bursts and what was refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import Prompts, text_weights
+from gpcache.errors import DataError
+from gpcache.features.gather import gather
+from gpcache.images.records import Record, Refused, Source
+from gpcache.methods import TextPrior
+from gpcache.model.audit import Audit, audit
+
+GROUPS = ("list", "folder", "none")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An audit, the names of its rows, and what could not be looked at."""
+
+    audit: Audit
+    names: list[str]
+    classes: int
+    refused: list[Refused]
+    notices: list[str]
+
+
+def check_images(
+    source: Source, encoder: Encoder, *, groups: str = "list", text: bool = True
+) -> Checked:
+    """Look for what is suspicious among the labelled images of `source`."""
+    if groups not in GROUPS:
+        raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
+    found = gather(source, encoder)
+    records = found.records
+    labels = [record.label for record in records]
+    classes = sorted({label for label in labels if label is not None})
+    if not classes:
+        raise DataError(
+            f"There is no labelled image in {source.name!r}: give a folder for each class, or a "
+            "list with the column label."
+        )
+    prior = None
+    if text:
+        prompts = Prompts.from_templates(classes)
+        prior = TextPrior(classes, text_weights(encoder, prompts), encoder.logit_scale)
+    audited = audit(
+        found.features,
+        labels,
+        hashes=found.hashes,
+        groups=[_group(record, groups) for record in records],
+        text_prior=prior,
+        names=[record.name for record in records],
+    )
+    names = [record.name for record in records]
+    return Checked(audited, names, len(classes), found.refused, found.notices)
+
+
+def _group(record: Record, groups: str) -> str | None:
+    if groups == "list":
+        return record.group
+    parent = str(PurePosixPath(record.name).parent)
+    # The class folder itself is no burst.
+    return parent if groups == "folder" and "/" in parent else None

@@ -1,0 +1,174 @@
+"""A classifier's content as a model folder, here or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+from gpcache import __version__
+from gpcache.encoders import Encoder
+from gpcache.encoders.hub import fetch, first_line
+from gpcache.encoders.lite import current_name
+from gpcache.encoders.prompts import Prompts
+from gpcache.errors import DataError, EncoderError, ModelFileError
+from gpcache.images.records import Refused
+from gpcache.methods import FeatureClassifier, State, restore, state_of
+from gpcache.model.card import model_card
+from gpcache.model.evaluation import Evaluation
+from gpcache.model.training_images import Example, Training
+from gpcache.similarity import SimilarityProjection
+from gpcache.similarity.folder import KIND, is_projection
+from gpcache.support.array_folders import (
+    CARD,
+    CONFIG,
+    TENSORS,
+    check_place,
+    load_folder,
+    save_folder,
+)
+
+_THUMBNAIL = "thumbnail "
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """Which encoder a model was fitted on: its name for `load_encoder`, and its fingerprint."""
+
+    name: str
+    fingerprint: str
+    dim: int
+    logit_scale: float
+
+    @classmethod
+    def of(cls, encoder: Encoder, name: str) -> EncoderFacts:
+        """Those of an encoder that is loaded under this name."""
+        return cls(name, encoder.fingerprint, encoder.dim, encoder.logit_scale)
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> EncoderFacts:
+        """Those of a saved model, under the name that the encoder has today."""
+        return cls(**content | {"name": current_name(content["name"], content["fingerprint"])})
+
+
+@dataclass
+class Content:
+    """All that a model folder holds; `views` is 0 for one centre view of each image.
+
+    `thumbnails` are small pictures of training images by the hash of their content.
+    """
+
+    model: FeatureClassifier
+    encoder: EncoderFacts
+    templates: list[str] | None
+    prompts: Prompts | None
+    views: int
+    examples: list[Example]
+    training: Training
+    thumbnails: dict[str, bytes] = field(default_factory=dict)
+
+
+def require_encoder(
+    encoder: Encoder, name: str, fingerprint: str | None, projections: Iterable[object]
+) -> None:
+    """Refuse an encoder that is not the one of a saved model, or not the one of a projection."""
+    if fingerprint not in (None, encoder.fingerprint):
+        raise EncoderError(
+            f"The model was fitted on the encoder {name!r} with the fingerprint "
+            f"{str(fingerprint)[:12]}, this one has {encoder.fingerprint[:12]}: "
+            "its features mean something else."
+        )
+    for projection in projections:
+        if isinstance(projection, SimilarityProjection):
+            projection.require_encoder(encoder)
+
+
+def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> None:
+    """Write the model folder in one step, with the held-out figures in its card."""
+    check_model_place(folder)
+    state = state_of(content.model)
+    config: dict[str, Any] = {
+        "gpcache": __version__,
+        "encoder": asdict(content.encoder),
+        "prompts": None if content.prompts is None else asdict(content.prompts),
+        "templates": content.templates,
+        "views": content.views,
+        "examples": [asdict(example) for example in content.examples],
+        "training": asdict(content.training),
+        "model": state.settings,
+    }
+    known = {example.hash for example in content.examples} & set(content.thumbnails)
+    pictures = {
+        _THUMBNAIL + key: np.frombuffer(content.thumbnails[key], dtype=np.uint8)
+        for key in sorted(known)
+    }
+    save_folder(folder, config, state.arrays | pictures, model_card(config, held_out))
+
+
+def check_model_place(folder: str | Path) -> None:
+    """Refuse a place that holds something other than a classifier, such as a projection."""
+    if is_projection(check_place(folder)):
+        raise DataError(
+            f"{str(folder)!r} is a similarity projection: choose another name, it was left as it "
+            "is."
+        )
+
+
+def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
+    """Read a model folder, with its model on `device`."""
+    config, arrays = load_folder(folder)
+    if config.get("kind") == KIND:
+        raise ModelFileError(
+            f"{str(folder)!r} is a similarity projection and no classifier: give it to gpcache fit "
+            "as --projection."
+        )
+    prompts, training = config["prompts"], config["training"]
+    refused = [Refused(**one) for one in training["refused"]]
+    thumbnails = {
+        name.removeprefix(_THUMBNAIL): arrays.pop(name).tobytes()
+        for name in [name for name in arrays if name.startswith(_THUMBNAIL)]
+    }
+    return Content(
+        model=restore(State(config["model"], arrays), device=device),
+        encoder=EncoderFacts.read(config["encoder"]),
+        templates=config["templates"],
+        prompts=prompts
+        and Prompts(tuple(prompts["class_names"]), tuple(map(tuple, prompts["sentences"]))),
+        views=config["views"],
+        examples=[Example(**example) for example in config["examples"]],
+        training=Training(**training | {"refused": refused}),
+        thumbnails=thumbnails,
+    )
+
+
+def push(
+    content: Content, repository: str, held_out: Evaluation | None, *, private: bool = True
+) -> str:
+    """Upload the model folder to the hub as "owner/name"; returns its address."""
+    hub = HfApi()
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary) / "model"
+        write(content, place, held_out)
+        try:
+            hub.create_repo(repository, private=private, exist_ok=True)
+            hub.upload_folder(repo_id=repository, folder_path=place)
+        except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+            raise ModelFileError(
+                f"The model could not be uploaded to {repository!r}: {first_line(error)} "
+                "Log in with 'hf auth login', and check the name and the network."
+            ) from None
+    return f"https://huggingface.co/{repository}"
+
+
+def pull(repository: str) -> Path:
+    """The model folder of a repository, downloaded on first use."""
+    missing = f"The repository {repository!r} holds no gpcache model."
+    files = [fetch(repository, name, missing=missing) for name in (TENSORS, CARD, CONFIG)]
+    return files[-1].parent

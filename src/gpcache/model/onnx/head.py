@@ -1,0 +1,155 @@
+"""The head as a graph: unit rows, the kernel's space, text and cache fused, temperature."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from gpcache.errors import DataError
+from gpcache.gp.feature_maps import FeatureMap, ResidualProjection
+from gpcache.gp.fusion import MIN_VARIANCE
+from gpcache.methods import ZeroShotClassifier
+from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.cache.model import CacheModel
+from gpcache.metrics import Calibration
+from gpcache.model.onnx.folding import folded
+from gpcache.support.devices import format_bytes
+from gpcache.support.onnx_graph import Graph, Port
+
+# A protobuf file ends at 2 GiB; the margin is for nodes and class names.
+LARGEST = 2**31 - 2**24
+
+_FLOAT32 = torch.finfo(torch.float32)
+
+
+def ensure_room(size: int, remedy: str) -> None:
+    """Refuse weights of more bytes than a file can hold; `remedy` ends the sentence."""
+    if size > LARGEST:
+        raise DataError(
+            f"This model would take {format_bytes(size)} as ONNX, and a protobuf file ends at "
+            f"2 GB: {remedy}"
+        )
+
+
+@torch.no_grad()
+def write_head(
+    graph: Graph, model: FeatureClassifier, source: str, *, variance: bool
+) -> list[Port]:
+    """Write logits, probabilities and variance of the rows `source` (batch, d)."""
+    unit = write_unit(graph, source)
+    terms, columns = [], None
+    if isinstance(model, ZeroShotClassifier):
+        text = model._text
+    else:
+        cache: CacheModel = model._model
+        text = None if cache.text is None else cache.choice.gain * cache.text
+        term, columns = _write_cache(graph, cache, unit, variance=variance)
+        terms.append(term)
+    if text is not None:
+        terms.append(graph.node("MatMul", unit, graph.weight(text.mT)))
+    logits = graph.node("Sum", *terms, output="logits")
+    classes = len(model.classes_)
+    scaled = _write_calibration(graph, logits, model._calibration, classes)
+    graph.node("Softmax", scaled, output="probabilities", axis=1)
+    names = ("logits", "probabilities")
+    outputs: list[Port] = [(name, np.float32, ["batch", classes]) for name in names]
+    if variance:
+        if columns is None:
+            _write_ones(graph, unit, "variance")
+        outputs.append(("variance", np.float32, ["batch", columns or 1]))
+    return outputs
+
+
+def _write_calibration(graph: Graph, logits: str, calibration: Calibration, classes: int) -> str:
+    """As `Calibration.scaled`."""
+    scaled = graph.node("Div", logits, graph.constant(calibration.temperature))
+    if calibration.slope == 0 or classes == 1:
+        return scaled
+    logs = graph.node("LogSoftmax", scaled, axis=1)
+    terms = graph.node("Mul", graph.node("Exp", logs), logs)
+    axes = graph.weight(torch.tensor([1]))
+    total = graph.node("ReduceSum", terms, axes, keepdims=1)
+    power = graph.node("Mul", total, graph.constant(-calibration.slope / math.log(classes)))
+    return graph.node("Mul", scaled, graph.node("Exp", power))
+
+
+def write_unit(graph: Graph, source: str) -> str:
+    """Rows (batch, d) scaled to length one; as in `unit_rows`, by the largest entry first."""
+    tiny = graph.constant(_FLOAT32.tiny)  # instead of zero, where a row has no direction
+    largest = graph.node("ReduceMax", graph.node("Abs", source), axes=[1], keepdims=1)
+    scaled = graph.node("Div", source, graph.node("Max", largest, tiny))
+    length = graph.node("ReduceL2", scaled, axes=[1], keepdims=1)
+    return graph.node("Div", scaled, graph.node("Max", length, tiny))
+
+
+def _write_ones(graph: Graph, rows: str, output: str) -> None:
+    """(batch, 1) of ones, for as many as there are `rows`."""
+    count = graph.node("Shape", rows, end=1)
+    shape = graph.node("Concat", count, graph.weight(torch.tensor([1])), axis=0)
+    graph.node("Expand", graph.constant(1.0), shape, output=output)
+
+
+def _write_map(graph: Graph, feature_map: FeatureMap, unit: str) -> tuple[str, str]:
+    """Unit rows (batch, d) → rows in the kernel's space, before and after they are scaled."""
+    projection = feature_map.projection
+    if isinstance(projection, ResidualProjection):
+        matrix = projection.matrix.mT
+        eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        unit = write_unit(graph, graph.node("MatMul", unit, graph.weight(eye + matrix)))
+    elif projection is not None:
+        raise DataError(
+            "The projection is a function, which cannot be exported to ONNX: "
+            "fit with a projection that is a matrix (d, d)."
+        )
+    mapped = unit
+    if feature_map.mean is not None:
+        # Not folded into the product: the difference of two large numbers would lose digits.
+        mapped = graph.node("Sub", mapped, graph.weight(feature_map.mean))
+    if feature_map.matrix is not None:
+        mapped = graph.node("MatMul", mapped, graph.weight(feature_map.matrix))
+    return mapped, unit if mapped == unit else write_unit(graph, mapped)
+
+
+def _write_cache(
+    graph: Graph, cache: CacheModel, unit: str, *, variance: bool
+) -> tuple[str, int | None]:
+    """α · mean / variance^η (batch, c), with the discriminant of a softmax likelihood.
+
+    Returns its name, and how many columns the variance has, if written.
+    """
+    parts, choice = folded(cache.precision, cache.coefficients), cache.choice
+    unscaled, mapped = _write_map(graph, cache.feature_map, unit)
+    row = parts.row.write(graph, mapped)
+    term = graph.node("MatMul", row, graph.weight(choice.alpha * parts.weights))
+    if cache.discriminant is not None:
+        means, halves = cache.discriminant
+        scores = graph.node("MatMul", unscaled, graph.weight(choice.discriminant * means.mT))
+        scores = graph.node("Sub", scores, graph.weight(choice.discriminant * halves))
+        term = graph.node("Sum", term, scores)
+    spread = parts.spread
+    if spread is None or not (variance or choice.eta):
+        return term, None
+    ensure_room(graph.size, "fit it with fewer shots.")
+    remedy = "pass variance=False, which leaves the variance out."
+    if choice.eta:
+        remedy = "fit it with fewer shots, or with precision='grouped' or 'nystrom'."
+    ensure_room(graph.size + spread.bytes, remedy)
+    if spread.row is not parts.row:
+        row = spread.row.write(graph, mapped)
+    spread.write(graph, row, output="variance")
+    if choice.eta:
+        name, column = "variance", cache.precision.class_column
+        if column is not None:
+            name = graph.node("Gather", name, graph.weight(column), axis=1)
+        term = graph.node("Mul", term, _write_power(graph, name, choice.eta))
+    return term, spread.groups
+
+
+def _write_power(graph: Graph, variance: str, eta: float) -> str:
+    """1 / variance^η in log space and bounded, as `scaled_mean` has it in float32."""
+    logarithm = graph.node("Log", graph.node("Max", variance, graph.constant(MIN_VARIANCE)))
+    exponent = graph.node("Mul", logarithm, graph.constant(-eta))
+    bound = graph.constant(0.5 * math.log(_FLOAT32.max))
+    return graph.node("Exp", graph.node("Min", exponent, bound))

@@ -1,0 +1,109 @@
+"""What a report is made of: figures, images with their evidence, features, settings, facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import DataError
+from gpcache.model.evaluation import Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A training image and its signed share of a class's logit: positive speaks for the class."""
+
+    image: bytes | None
+    label: str
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One image, what it is, what the model said of it, and the training images behind that.
+
+    `image` and those of the evidence are small JPEG or PNG files. The evidence is about the class
+    `evidence_for`, by default the answer; `others` is the sum of the weights that are not listed,
+    `average` what the mean of the class's images adds, and `text` what the class name adds:
+    together they are the class's logit.
+    """
+
+    image: bytes
+    caption: str
+    truth: str
+    answer: str
+    probability: float
+    evidence: Sequence[Evidence] = ()
+    evidence_for: str | None = None
+    others: float = 0.0
+    text: float | None = None
+    average: float | None = None
+
+    @property
+    def logit(self) -> float:
+        """What all weights, the average and the text sum to."""
+        weights = sum(one.weight for one in self.evidence) + self.others
+        return weights + (self.average or 0.0) + (self.text or 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Features (n, d) of images with class numbers (n,), and the same in the kernel's space.
+
+    `data` says whose features they are; `mapped` (n, d') is None where the kernel works on the
+    features themselves.
+    """
+
+    data: str
+    class_names: Sequence[str]
+    labels: NDArray[np.int64]
+    features: NDArray[Any]
+    mapped: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        if not n:
+            raise DataError(f"There is no feature to draw a map of in {self.data}.")
+        for values in self.spaces().values():
+            if values.ndim != 2 or len(values) != n or not np.isfinite(values).all():
+                raise DataError(
+                    f"The features of {self.data} must be finite and one row for each of the {n} "
+                    f"labels, got shape {values.shape}."
+                )
+        if self.labels.min() < 0 or self.labels.max() >= len(self.class_names):
+            raise DataError(f"The labels of {self.data} must number {len(self.class_names)} names.")
+
+    def spaces(self) -> dict[str, NDArray[Any]]:
+        """The spaces that there are, by name."""
+        found = {"features": self.features}
+        return found if self.mapped is None else found | {"kernel": self.mapped}
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """All that a report may show; what is absent is left out of the page.
+
+    `test` are the test photos, `held_out` the training photos as if unseen. `cases` are lists of
+    images by heading. `search` holds the columns of an estimator's `search_`, and `chosen` the
+    numbers in use. `facts` are lines such as encoder, method and versions. `refused` are files that
+    could not be read, each with its reason.
+    """
+
+    title: str
+    test: Evaluation | None = None
+    held_out: Evaluation | None = None
+    cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
+    embedding: Embedding | None = None
+    search: Mapping[str, NDArray[Any]] | None = None
+    chosen: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    refused: Sequence[tuple[str, str]] = ()
+
+    @property
+    def main(self) -> Evaluation | None:
+        """What the details are of: the test photos if there are any."""
+        return self.held_out if self.test is None else self.test

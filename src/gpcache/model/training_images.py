@@ -1,0 +1,199 @@
+"""Training images: from a source to features with labels, all of it or a draw of a few a class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.encoders import Encoder
+from gpcache.errors import DataError, ImageRefusedError
+from gpcache.features.gather import gather
+from gpcache.features.splits import draw_shots
+from gpcache.images.augment import Views
+from gpcache.images.decode import read_file
+from gpcache.images.records import Record, Refused, Source
+from gpcache.images.thumbnails import thumbnail
+from gpcache.support.files import sha256
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A training image: its name in the source, its class, its burst, the hash of its content."""
+
+    name: str
+    label: str
+    hash: str
+    group: str | None = None
+
+
+@dataclass
+class Training:
+    """Where the training images came from, how they were drawn, and what was left out."""
+
+    source: str = ""
+    shots: int | None = None
+    seed: int | None = None
+    refused: list[Refused] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+class Learnable(NamedTuple):
+    """Features (n, dim) and examples, and how many images were copies of others."""
+
+    features: Rows
+    examples: list[Example]
+    copies: int
+
+
+def all_examples(
+    source: Source,
+    encoder: Encoder,
+    views: Views | None,
+    training: Training,
+    known: Iterable[Example] = (),
+) -> Learnable:
+    """Every labelled image; `training` notes the others.
+
+    An image whose class has the same one already, here or among the `known`, is left out: held out,
+    it would be answered by its copy, and figures would be better than the model is.
+    """
+    found = gather(source, encoder, views=views, description="learn")
+    training.refused += found.refused
+    training.notices += found.notices
+    rows, examples = [], []
+    for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
+        if record.label is None:
+            training.refused.append(Refused(record.name, "it has no label"))
+        else:
+            rows.append(row)
+            examples.append(Example(record.name, record.label, image_hash, record.group))
+    copies = find_copies(examples, known)
+    if copies:
+        training.notices.append(said_of_copies(examples, copies))
+    kept = [place for place in range(len(examples)) if place not in copies]
+    chosen = [rows[place] for place in kept]
+    return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
+
+
+def without_contradictions(
+    learned: Learnable, known: Iterable[Example], training: Training
+) -> Learnable:
+    """Without images that are known as another class; `training` notes those."""
+    known_as = {one.hash: one for one in known}
+    kept = []
+    for row, example in enumerate(learned.examples):
+        if (other := known_as.get(example.hash)) is None:
+            kept.append(row)
+            continue
+        reason = (
+            f"it is in the model as {other.name!r} of the class {other.label!r}; "
+            "gpcache relabel changes that"
+        )
+        training.refused.append(Refused(example.name, reason))
+    return Learnable(
+        learned.features[kept], [learned.examples[row] for row in kept], learned.copies
+    )
+
+
+def find_copies(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
+    """Places of examples whose class has the same image before them, by its name."""
+    first = {(one.label, one.hash): one.name for one in known}
+    copies = {}
+    for place, one in enumerate(examples):
+        if (key := (one.label, one.hash)) in first:
+            copies[place] = first[key]
+        first.setdefault(key, one.name)
+    return copies
+
+
+def said_of_copies(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
+    """What counts once, in one sentence."""
+    place, other = next(iter(copies.items()))
+    name = examples[place].name
+    which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
+    if len(copies) == 1:
+        return f"One image is in its class already and counts once: {which}."
+    return f"{len(copies):,} images are in their class already and count once, such as {which}."
+
+
+def drawn_examples(
+    source: Source,
+    encoder: Encoder,
+    views: Views | None,
+    training: Training,
+    *,
+    shots: int,
+    seed: int,
+) -> tuple[Rows, list[Example]]:
+    """The same of `shots` images a class; what is refused is replaced by another draw."""
+    records = {record.name: record for record in source.records}
+    unlabelled = [record.name for record in records.values() if record.label is None]
+    training.refused += [Refused(name, "it has no label") for name in unlabelled]
+    found: dict[str, tuple[Rows, Example]] = {}
+    while True:
+        labels = [record.label for record in records.values()]
+        draw = draw_shots(labels, list(records), shots, seed)
+        names = list(records)
+        chosen = [names[row] for row in draw.indices]
+        fresh = [records[name] for name in chosen if name not in found]
+        if not fresh:
+            break
+        part = Source(source.name, fresh, len(fresh))
+        known = [example for _, example in found.values()]
+        learned = all_examples(part, encoder, views, training, known)
+        pairs = zip(learned.features, learned.examples, strict=True)
+        found |= {one.name: (row, one) for row, one in pairs}
+        for record in fresh:
+            if record.name not in found:
+                del records[record.name]
+    training.refused += source.refused
+    training.notices += source.notices
+    for label, count in draw.short.items():
+        training.notices.append(f"The class {label!r} has {count} of {shots} images.")
+    drawn = [found[name] for name in chosen]
+    return np.stack([row for row, _ in drawn]), [example for _, example in drawn]
+
+
+def picture_of(example: Example, source: str) -> bytes | None:
+    """A small picture of a training image from where it was; None if it is no longer that image."""
+    place = Path(source)
+    # A list of images names them by its own folder.
+    root = place if place.is_dir() else place.parent
+    try:
+        content = read_file(root / example.name)
+        return thumbnail(content) if sha256(content) == example.hash else None
+    except ImageRefusedError:
+        return None
+
+
+def class_number(record: Record, number: Mapping[str, int]) -> int:
+    """The number of a record's class."""
+    if record.label is None:
+        raise DataError(
+            f"{record.name!r} has no label to compare with: give class folders, or a list with "
+            "the column label."
+        )
+    if record.label not in number:
+        raise DataError(
+            f"{record.name!r} has the label {record.label!r}, which is no class of the model: "
+            f"it has {_listed(list(number))}."
+        )
+    return number[record.label]
+
+
+def require_class(label: str, classes: Sequence[str]) -> None:
+    """Refuse a label that is none of the classes."""
+    if label not in classes:
+        raise DataError(f"The model has no class {label!r}: it has {_listed(classes)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

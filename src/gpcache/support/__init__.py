@@ -1,0 +1,1 @@
+"""What every package may use: files, devices, progress, optional packages, checks of input."""

@@ -1,0 +1,161 @@
+"""The model folder: config.json, model.safetensors and README.md, whole or not there.
+
+config.json holds the SHA-256 of the tensors and, as its first entry, of its own bytes without that
+entry's value; this stays so in every schema. A folder is written beside its place and then takes
+it in one step, so that a crash leaves the old model or the new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from gpcache.errors import DataError, ModelFileError
+from gpcache.support.files import explained_writes, output_place, sha256, sync_folder, write_atomic
+from gpcache.support.temporary import SUFFIX, copy_access, remove_stale, temporary_sibling
+
+SCHEMA = 1
+CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
+
+_LITTER = (".DS_Store", "desktop.ini")  # what file managers leave behind
+_ASIDE = ".gpcache-old"
+_EXCHANGE = 2  # RENAME_EXCHANGE of Linux's renameat2
+_HERE = -100  # AT_FDCWD
+
+
+def save_folder(
+    folder: str | Path, config: dict[str, Any], arrays: dict[str, NDArray[Any]], card: str
+) -> None:
+    """Write a model folder; an existing model in its place is replaced, anything else is not.
+
+    A new model is for its owner alone; one that replaces another keeps its owner and its access.
+    """
+    target = check_place(folder)
+    tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    content = {"sha256": "", "schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    # The names of files may hold bytes that are no UTF-8, which Python hides in surrogates.
+    unsealed = text.encode("utf-8", "surrogatepass")
+    seal = f'"{sha256(unsealed)}"'.encode()
+    files = {
+        TENSORS: tensors,
+        CARD: card.encode(),
+        CONFIG: unsealed.replace(b'""', seal, 1),
+    }
+    with explained_writes(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(target.parent, target.name)
+        with temporary_sibling(target, 0o700, folder=True) as place:
+            for name, data in files.items():
+                write_atomic(place / name, data, private=True, sweep=False)
+            _keep_access(target, place)
+            _put(place, target)
+            sync_folder(target.parent)
+        remove_stale(target.parent, target.name, suffix=_ASIDE)
+
+
+def _keep_access(old: Path, new: Path) -> None:
+    """Let a model that replaces another be for the same people; a new one is for its owner."""
+    for name in (TENSORS, CARD, CONFIG):
+        if (old / name).is_file():
+            copy_access(old / name, new / name)
+    if old.exists():
+        copy_access(old, new)
+
+
+def check_place(folder: str | Path) -> Path:
+    """Where a model goes, without links; an error where something other than a model is."""
+    target = output_place(folder)
+    if target.exists() and not _replaceable(target):
+        raise DataError(
+            f"{str(target)!r} exists and is no model, or holds other files as well: choose another "
+            "name, it was left as it is."
+        )
+    return target
+
+
+def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read a model folder; nothing of a damaged or newer one is used."""
+    place = Path(folder)
+    try:
+        written = (place / CONFIG).read_bytes()
+        content = json.loads(written)
+        seal, schema = content.pop("sha256"), content["schema"]
+        intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileError(f"{str(place)!r} is no gpcache model: it has no {CONFIG}.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _damaged(place / CONFIG) from None
+    if intact and isinstance(schema, int) and schema > SCHEMA:
+        raise ModelFileError(f"{str(place)!r} was saved by a newer gpcache: upgrade gpcache.")
+    if not intact or schema != SCHEMA:
+        raise _damaged(place / CONFIG)
+    try:
+        data = (place / TENSORS).read_bytes()
+    except OSError:
+        raise ModelFileError(
+            f"{str(place / TENSORS)!r} is missing: save the model again."
+        ) from None
+    if sha256(data) != content.get("tensors_sha256"):
+        raise _damaged(place / TENSORS)
+    try:
+        return content, load(data)
+    except SafetensorError:
+        raise _damaged(place / TENSORS) from None
+
+
+def _damaged(path: Path) -> ModelFileError:
+    return ModelFileError(
+        f"{str(path)!r} is damaged (its SHA-256 differs): copy or fit the model again."
+    )
+
+
+def _replaceable(path: Path) -> bool:
+    """Whether a model may take this place: an empty folder, or another model and nothing else."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    if not names:
+        return True
+    try:
+        content = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    # Other tools keep a config.json too.
+    ours = isinstance(content, dict) and "tensors_sha256" in content
+    return ours and names <= {CONFIG, TENSORS, CARD, *_LITTER}
+
+
+def _put(place: Path, target: Path) -> None:
+    """Let `place` take the name `target`; what had it may be left under the name `place`."""
+    if not target.exists():
+        os.rename(place, target)
+        return
+    if not _exchanged(place, target):
+        # Two steps where the system has no exchange: between them the old model is set aside.
+        # It does not have the name of a temporary: until then it is the only whole model.
+        aside = place.with_name(f"{place.name.removesuffix(SUFFIX)}{_ASIDE}")
+        os.rename(target, aside)
+        os.rename(place, target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    done: bool = rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+    return done

@@ -1,0 +1,29 @@
+"""Imports the packages of optional extras, or says in one sentence which extra to install."""
+
+from importlib import import_module
+from types import ModuleType
+
+from gpcache.errors import MissingExtraError
+from gpcache.support.telemetry import disable_in
+
+
+def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
+    """Import `module`, which the extra `gpcache[extra]` installs, with its telemetry off.
+
+    `purpose` opens the sentence of the error: "Reading HEIC" gives "Reading HEIC needs
+    pillow_heif, which is not installed: pip install 'gpcache[heif]'."
+    """
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is there but lacks a dependency of its own is another problem, and its
+        # own message says more than ours would.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        package = module.partition(".")[0]
+        raise MissingExtraError(
+            f"{purpose} needs {package}, which is not installed: pip install 'gpcache[{extra}]'.",
+            name=module,
+        ) from None
+    disable_in(found)
+    return found

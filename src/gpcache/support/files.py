@@ -1,0 +1,157 @@
+"""Files that are whole or not there: atomic writes, checksums, and JSON that is what it says."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from reprlib import repr as shown
+from typing import Any
+
+from gpcache.errors import DataError, DiskFullError
+from gpcache.support.temporary import copy_access, remove_stale, temporary_sibling
+
+_BLOCK = 2**20
+
+
+def output_place(path: str | Path) -> Path:
+    """Where an output goes: the one rule for links, devices, pipes and sockets.
+
+    A link is followed, so that its target is replaced and the link stays. Only a regular file or a
+    folder may be replaced: anything else is an error.
+    """
+    place = Path(path)
+    try:
+        mode = place.stat().st_mode
+    except FileNotFoundError:
+        return Path(os.path.realpath(place))  # new, or what a link will point to
+    except OSError as error:
+        raise _not_written(place, error) from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{str(path)!r} is a device, a pipe or a socket, which an output never replaces: give "
+            "the name of a file or folder."
+        )
+    return Path(os.path.realpath(place))
+
+
+def write_atomic(
+    path: str | Path, data: bytes, *, private: bool = False, sweep: bool = True
+) -> None:
+    """Write `data` to `path`: a crash leaves the old file or the new one, nothing between.
+
+    `private` and `sweep` are those of `replacing`.
+    """
+    with replacing(path, private=private, sweep=sweep) as place:
+        place.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: str | Path, *, private: bool = False, sweep: bool = True) -> Iterator[Path]:
+    """A temporary sibling to write to; if all goes well it reaches the disk and takes the name.
+
+    What replaces a file keeps its owner, mode and access list. A new file follows the user's umask,
+    or with `private` is for its owner alone. `sweep` removes what killed writers of this path left.
+    """
+    target = output_place(path)
+    with explained_writes(target):
+        if sweep:
+            remove_stale(target.parent, target.name)
+        hidden = private or target.exists()
+        with temporary_sibling(target, 0o600 if hidden else 0o666) as place:
+            yield place
+            with place.open("rb") as file:
+                os.fsync(file.fileno())
+            if target.exists():
+                copy_access(target, place)
+            os.replace(place, target)
+        sync_folder(target.parent)
+
+
+def make_folder(path: str | Path, *, private: bool = False) -> Path:
+    """Make a folder and its parents, or say in one sentence why that cannot be.
+
+    With `private` a new folder is for its owner alone; its parents follow the user's umask.
+    """
+    folder = Path(path)
+    output_place(folder)
+    with explained_writes(folder):
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    return folder
+
+
+def read_json(file: Path, what: str, *, limit: int) -> Any:
+    """The content of a JSON file of at most `limit` bytes; `what` it is opens the errors.
+
+    A key given twice in one object is an error: JSON would keep the last and say nothing.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in content:
+                raise DataError(f"The {what} {file} holds {shown(key)} more than once.")
+            content[key] = value
+        return content
+
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"The {what} {file} cannot be read: {error.strerror}.") from None
+    if len(data) > limit:
+        raise DataError(f"The {what} {file} is larger than {limit // 10**6} MB.")
+    try:
+        return json.loads(data, object_pairs_hook=unique)
+    except DataError:
+        raise
+    except (ValueError, RecursionError):
+        raise DataError(f"The {what} {file} is not JSON.") from None
+
+
+def sha256(data: bytes) -> str:
+    """The checksum of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """The checksum of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def explained_writes(target: Path) -> Iterator[None]:
+    """Turn what the system says about a failed write into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise _not_written(target, error) from None
+
+
+def _not_written(target: Path, error: OSError) -> DataError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            f"The disk is full: {str(target)!r} was not written, and what was there before is "
+            "untouched."
+        )
+    return DataError(f"{str(target)!r} cannot be written: {error.strerror}.")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where folders can be synced (not on Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,342 @@
+"""What an audit finds: planted faults, and closed forms beside literal refits."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpcache import DataError, TextPrior
+from gpcache.model.audit import KINDS, audit
+from gpcache.model.audit import judge as judge_module
+from gpcache.model.audit.judge import Judge
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))
+FILE = DATA / "features" / "caltech101_vitb32.npz"
+NAMES = np.array(["ash", "elm", "fir", "oak"])
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def make(per_class=8, classes=4, width=10, spread=0.35, seed=0):
+    """Rows in a common cone and their true labels, class after class."""
+    generator = np.random.default_rng(seed)
+    centres = 1 + generator.normal(size=(classes, width))
+    labels = np.repeat(np.arange(classes), per_class)
+    rows = centres[labels] + spread * generator.normal(size=(len(labels), width))
+    return unit(rows), NAMES[labels]
+
+
+def judge_of(features, labels, sets=None, prior=None):
+    rows = torch.as_tensor(features)
+    sets = torch.arange(len(rows)) if sets is None else torch.as_tensor(sets)
+    return Judge.of(rows, labels, sets, prior)
+
+
+def text_for(features, labels):
+    means = [features[labels == name].mean(0) for name in NAMES]
+    return TextPrior(list(NAMES), np.array(means), logit_scale=5.0)
+
+
+class Refit:
+    """The judge's model in numpy, fitted literally on whichever rows are kept."""
+
+    def __init__(self, judge):
+        precision = judge.precision
+        self.keys, self.values = precision.keys.numpy(), precision.values.numpy()
+        self.beta, self.noise = precision.beta, precision.noise
+        self.scale, self.labels = judge.scale, judge.labels.numpy()
+        self.sets, self.counted = judge.sets.numpy(), judge.counted.numpy()
+
+    def kernel(self, first, second):
+        return np.exp(-self.beta * (1 - first @ second.T))
+
+    def mean(self, row, kept):
+        keys = self.keys[kept]
+        covariance = self.kernel(keys, keys) + self.noise * np.eye(len(keys))
+        cross = self.kernel(self.keys[row : row + 1], keys)
+        weights = cross @ np.linalg.inv(covariance)
+        return (weights @ self.values[kept])[0], 1 - float((weights @ cross.T)[0, 0])
+
+    def without(self, row, *removed):
+        kept = self.sets != self.sets[row]
+        kept[list(removed)] = False
+        return self.mean(row, kept)
+
+
+def loss(logits, label):
+    return np.log(np.exp(logits).sum()) - logits[label]
+
+
+# The closed forms.
+
+BURSTS = np.arange(32) // 3  # bursts of three, some across two classes
+
+
+@pytest.mark.parametrize("sets", [np.arange(32), BURSTS], ids=["rows", "bursts"])
+@pytest.mark.parametrize("with_text", [False, True])
+def test_every_row_is_judged_by_a_model_that_has_not_seen_its_set(sets, with_text):
+    features, labels = make()
+    prior = text_for(features, labels) if with_text else None
+    judge = judge_of(features, labels, sets, prior)
+    refit = Refit(judge)
+    # What the text says is the same in all models: compare the part that the shots say.
+    text = judge.logits.numpy() - judge.scale * judge.precision.leave_out(judge.sets).mean.numpy()
+    for row in range(len(labels)):
+        mean, variance = refit.without(row)
+        np.testing.assert_allclose(judge.logits[row], text[row] + judge.scale * mean, atol=1e-9)
+        np.testing.assert_allclose(judge.variance[row], variance, atol=1e-9)
+    if with_text:
+        zero_shot = 5.0 * features @ unit(prior.vectors).T
+        spans = text / zero_shot
+        np.testing.assert_allclose(spans, spans[0, 0], rtol=1e-6)
+    else:
+        np.testing.assert_allclose(text, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("sets", [np.arange(32), BURSTS], ids=["rows", "bursts"])
+@pytest.mark.parametrize("with_text", [False, True])
+def test_the_gain_of_a_removal_is_that_of_refits_without_the_row(sets, with_text):
+    features, labels = make(spread=0.6)
+    labels[[3, 20]] = labels[[20, 3]]
+    judge = judge_of(features, labels, sets, text_for(features, labels) if with_text else None)
+    refit = Refit(judge)
+    gains = judge.removal_gains().numpy()
+    for removed in range(len(labels)):
+        expected = 0.0
+        for row in np.flatnonzero(refit.counted):
+            if refit.sets[row] == refit.sets[removed]:
+                continue  # left out together: nothing changes
+            before, label = judge.logits[row].numpy(), refit.labels[row]
+            change = refit.without(row, removed)[0] - refit.without(row)[0]
+            expected += loss(before, label) - loss(before + refit.scale * change, label)
+        assert gains[removed] == pytest.approx(expected, abs=1e-8)
+
+
+def test_removals_in_small_batches_give_the_same(monkeypatch):
+    features, labels = make(spread=0.6)
+    judge = judge_of(features, labels, BURSTS)
+    whole = judge.removal_gains()
+    monkeypatch.setattr(judge_module, "BATCH_ELEMENTS", 1)
+    torch.testing.assert_close(judge.removal_gains(), whole)
+
+
+# Planted faults.
+
+
+def test_a_wrong_label_is_found_with_the_right_one():
+    features, labels = make()
+    wrong = labels.copy()
+    wrong[[2, 17]] = "elm", "ash"
+    found = audit(features, wrong).of("label")
+    assert {finding.row: finding.suggestion for finding in found} == {2: "ash", 17: "fir"}
+    for finding in found:
+        assert 0.5 < finding.score <= 1
+        assert repr(str(finding.suggestion)) in finding.sentence
+    assert not audit(features, labels).of("label")
+
+
+def test_a_copy_does_not_vouch_for_a_wrong_label():
+    features, labels = make()
+    rows = [*range(32), 5, 5, 5]
+    wrong = [*labels, "oak", "oak", "oak"]
+    wrong[5] = "oak"
+    found = {
+        finding.row: finding.suggestion for finding in audit(features[rows], wrong).of("label")
+    }
+    assert found == dict.fromkeys((5, 32, 33, 34), "ash")
+
+
+def test_a_burst_of_wrong_labels_is_found_only_where_the_burst_is_known():
+    features, labels = make(per_class=10)
+    burst = [0, 1, 2, 3]
+    # One scene: alike, yet no copies.
+    generator = np.random.default_rng(1)
+    features[burst] = unit(features[0] + 0.06 * generator.normal(size=(4, 10)))
+    labels = labels.copy()
+    labels[burst] = "oak"
+    groups = ["burst" if row in burst else None for row in range(40)]
+    blind, informed = audit(features, labels), audit(features, labels, groups=groups)
+    assert not {finding.row for finding in blind.of("label")} >= set(burst)
+    assert {finding.row for finding in informed.of("label")} == set(burst)
+
+
+def test_a_harmful_shot_is_one_with_a_wrong_label():
+    features, labels = make(per_class=4, spread=0.5, seed=3)
+    labels = labels.copy()
+    labels[1] = "oak"
+    gains = judge_of(features, labels).removal_gains()
+    assert int(gains.argmax()) == 1
+    (finding,) = audit(features, labels).of("harmful")
+    assert (finding.row, finding.score) == (1, pytest.approx(float(gains[1])))
+
+
+def test_an_image_like_nothing_else_is_an_outlier():
+    features, labels = make(per_class=12, spread=0.15)
+    strange = np.append(features, [[9, -9, 9, -9, 9, -9, 9, -9, 9, -9]], axis=0)
+    found = audit(strange, [*labels, "ash"]).of("outlier")
+    assert found
+    assert found[0].row == 48
+    assert 48 not in {finding.row for finding in audit(features, labels).of("outlier")}
+
+
+def test_copies_are_told_apart_by_what_is_wrong_with_them():
+    features, labels = make(classes=3, width=40)
+    close = unit(features[[4]] + 0.01 * np.eye(40)[:1])
+    rows = np.concatenate([features, features[[0, 1, 2]], close])
+    labels = [*labels, "ash", "oak", "ash", "ash"]
+    hashes = [f"{row}" for row in range(24)] + ["0", "1", "2", None]
+    groups = ["a"] * 24 + ["a", "a", "b", "a"]
+    result = audit(rows, labels, hashes=hashes, groups=groups)
+    found = {(f.kind, f.row, f.other) for f in result.findings if f.other is not None}
+    assert found == {
+        ("duplicate", 24, 0),
+        ("leak", 25, 1),
+        ("leak", 26, 2),
+        ("near-duplicate", 27, 4),
+    }
+    sentences = {finding.row: finding.sentence for finding in result.findings}
+    assert "'oak'" in sentences[25]
+    assert "'b'" in sentences[26]
+
+
+def test_findings_come_by_kind_and_the_gravest_first():
+    features, labels = make()
+    wrong = labels.copy()
+    wrong[[2, 9, 17]] = "elm", "oak", "ash"
+    rows = [*range(32), 4]
+    result = audit(features[rows], [*wrong, "fir"])
+    keys = [(KINDS.index(finding.kind), -finding.score) for finding in result.findings]
+    assert keys == sorted(keys)
+    assert len({finding.kind for finding in result.findings}) > 1
+
+
+def test_the_order_of_the_rows_means_nothing():
+    features, labels = make(spread=0.8)
+    order = np.random.default_rng(2).permutation(32)
+    plain, shuffled = (audit(features[o], labels[o]) for o in (np.arange(32), order))
+    expected = {finding.row: finding.score for finding in plain.of("label")}
+    assert expected
+    found = {int(order[finding.row]): finding.score for finding in shuffled.of("label")}
+    assert found == pytest.approx(expected)
+
+
+def test_names_are_what_the_sentences_say():
+    features, labels = make()
+    names = [f"photo{row}.jpg" for row in range(33)]
+    result = audit(features[[*range(32), 4]], [*labels, "ash"], names=names)
+    assert result.of("near-duplicate")[0].sentence.startswith("photo32.jpg is nearly")
+
+
+# Sets that cannot speak.
+
+
+def test_one_shot_a_class_has_no_label_that_can_be_judged():
+    features, labels = make(per_class=1)
+    result = audit(features, labels)
+    assert not result.of("label")
+    assert not result.of("harmful")
+    assert any("No class has two images" in notice for notice in result.notices)
+
+
+def test_one_class_has_no_wrong_label():
+    features, _ = make(classes=1)
+    result = audit(features, ["ash"] * 8)
+    assert not result.of("label")
+    assert any("only one class" in notice for notice in result.notices)
+
+
+def test_a_class_that_its_group_would_take_away_is_not_judged_and_said_so():
+    features, labels = make()
+    groups = ["burst" if label == "elm" else None for label in labels]
+    wrong = labels.copy()
+    wrong[8] = "oak"  # of the burst, but oak has other rows
+    judge = judge_of(features, wrong, [0 if g else row + 1 for row, g in enumerate(groups)])
+    assert judge.counted.tolist() == [label != "elm" for label in wrong]
+    result = audit(features, wrong, groups=groups)
+    assert not any(finding.row in range(9, 16) for finding in result.of("label"))
+    assert any(
+        notice.startswith("Labels not judged: 7 (the first is that of Row 9)")
+        for notice in result.notices
+    )
+
+
+def test_rows_without_a_label_are_ignored_with_a_notice_and_keep_their_numbers():
+    features, labels = make()
+    wrong = labels.copy()
+    wrong[17] = "ash"
+    given = [None, None, *wrong]
+    rows = np.concatenate([np.full((2, 10), np.nan), features])  # nobody looks at them
+    result = audit(rows, given)
+    assert [finding.row for finding in result.of("label")] == [19]
+    assert "Rows without a label were ignored: 2." in result.notices
+
+
+def test_nothing_but_copies_is_no_reason_to_fail():
+    features, _ = make()
+    rows = np.repeat(features[:2], 10, axis=0)
+    result = audit(rows, ["ash", "elm"] * 10, hashes=[0] * 10 + [1] * 10)
+    assert {finding.kind for finding in result.findings} <= {"leak", "duplicate", "label"}
+    assert len(result.of("leak")) + len(result.of("duplicate")) == 18
+    alone = audit(features[:1], ["ash"])
+    assert not alone.findings
+
+
+def test_two_classes_and_numbers_as_labels():
+    features, labels = make(classes=2)
+    numbers = (labels == "elm").astype(int)
+    numbers[3] = 1
+    found = audit(features, numbers).of("label")
+    assert [(finding.row, finding.suggestion) for finding in found] == [(3, 0)]
+
+
+def test_too_many_removals_are_left_with_a_notice(monkeypatch):
+    features, labels = make()
+    monkeypatch.setattr(judge_module, "MOST_REMOVALS", 32 * 32 * 4 - 1)
+    result = audit(features, labels)
+    assert not result.of("harmful")
+    assert any(notice.startswith("Harmful shots were not looked for") for notice in result.notices)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"labels": ["ash"]}, "32 rows of features but 1 labels"),
+        ({"hashes": [1]}, "32 rows of features but 1 hashes"),
+        ({"labels": [None] * 32}, "no row has one"),
+        ({"labels": ["ash", 1] * 16}, "one kind"),
+        ({"labels": [np.nan] * 32}, "use None"),
+        ({"features": np.full((32, 10), np.inf)}, "Row 0"),
+        ({"features": np.zeros((32, 10))}, "Row 0"),
+        ({"features": np.ones(32)}, "shape"),
+        ({"text_prior": TextPrior(list(NAMES), np.eye(4))}, "same encoder"),
+        ({"text_prior": TextPrior(["ash"], np.ones((1, 10)))}, "no class 'elm'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(change, sentence):
+    features, labels = make()
+    given = {"features": features, "labels": labels, **change}
+    with pytest.raises(DataError, match=sentence) as caught:
+        audit(given.pop("features"), given.pop("labels"), **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(
+    not FILE.exists(), reason=f"{FILE} is absent: set GPCACHE_DEV_DATA to the development data"
+)
+def test_planted_errors_among_real_features_are_found():
+    stored = np.load(FILE)
+    features = stored["train4_x"].astype(np.float32)
+    labels = stored["classnames"][stored["train4_y"]]
+    generator = np.random.default_rng(0)
+    planted = generator.choice(len(labels), 20, replace=False)
+    names = np.unique(labels)
+    wrong = labels.copy()
+    for row in planted:
+        wrong[row] = generator.choice(names[names != labels[row]])
+    first = [finding.row for finding in audit(features, wrong).of("label")[:30]]
+    assert len({*first} & {*planted.tolist()}) >= 14
