@@ -15,6 +15,7 @@ from PIL import Image
 from gpcache import DataError, ImageRefusedError
 from gpcache.images import Preprocess
 from gpcache.images.augment import Views
+from gpcache.images.thumbnails import thumbnail
 from gpcache.images.worker import MEMORY_LIMIT
 from gpcache.images.workers import DecodePool, prepare
 
@@ -239,3 +240,31 @@ def test_bad_options():
         DecodePool(SMALL, workers=0)
     with pytest.raises(DataError, match="time_limit"):
         DecodePool(SMALL, time_limit=0)
+
+
+def test_a_thumbnail_comes_from_the_same_decode(hostile):
+    content = (hostile.folder / "photo.webp").read_bytes()
+    with DecodePool(SMALL, workers=1) as pool:
+        with_one = pool.submit(content, "key", thumbnail=True).result()
+        without = pool.submit(content, "key").result()
+    assert with_one.thumbnail == thumbnail(content)
+    assert without.thumbnail == b""
+    assert np.array_equal(with_one.pixels, without.pixels)
+
+
+def test_cancelling_stops_a_decode_and_makes_room(small, children):
+    """A stopped process stands for a decoder that takes very long."""
+    with DecodePool(SMALL, workers=1) as pool:
+        pool.submit(small, "key").result()
+        (slow,) = children()
+        os.kill(slow, signal.SIGSTOP)
+        running = pool.submit(small, "key")
+        time.sleep(0.2)
+        for _ in range(10):  # more than may be queued at once
+            assert pool.submit(small, "key").cancel()
+        wanted = pool.submit(small, "key")
+        begin = time.monotonic()
+        assert running.cancel()
+        assert wanted.result(timeout=20).pixels.any()
+        assert time.monotonic() - begin < 20
+        assert slow not in children()

@@ -15,7 +15,12 @@ QUALITY = 80
 
 def thumbnail(source: Any, side: int = SIDE) -> bytes:
     """A JPEG of at most `side` pixels a side, without the metadata of the original."""
-    image = decode(source).image.copy()  # a Pillow image is the caller's own
+    return thumbnail_of(decode(source).image, side)
+
+
+def thumbnail_of(image: Image.Image, side: int = SIDE) -> bytes:
+    """The same of an image that is decoded already, which stays as it is."""
+    image = image.copy()
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     image.info.clear()  # Pillow would write its comment
     stream = io.BytesIO()

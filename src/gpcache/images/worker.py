@@ -21,6 +21,7 @@ from gpcache.errors import ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode
 from gpcache.images.preprocess import Preprocess
+from gpcache.images.thumbnails import thumbnail_of
 
 # Address space beyond what the process starts with.
 MEMORY_LIMIT = 2 * 2**30
@@ -31,18 +32,30 @@ _MAX_HEADER = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Pixels (v, size, size, 3) of an image's v views, and the notes of its decoding."""
+    """Pixels (v, size, size, 3) of an image's v views, and the notes of its decoding.
+
+    `thumbnail` is a small JPEG, empty unless one was asked for.
+    """
 
     pixels: NDArray[np.uint8]
     notes: tuple[str, ...] = ()
+    thumbnail: bytes = b""
 
 
-def prepare(source: Any, preprocess: Preprocess, views: Views | None, key: bytes | str) -> Prepared:
+def prepare(
+    source: Any,
+    preprocess: Preprocess,
+    views: Views | None,
+    key: bytes | str,
+    *,
+    thumbnail: bool = False,
+) -> Prepared:
     """Decode an image and cut it to size: the centre view, or seeded random views."""
     decoded = decode(source)
+    small = thumbnail_of(decoded.image) if thumbnail else b""
     if views is None:
-        return Prepared(preprocess.pixels(decoded.image)[None], decoded.notes)
-    return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes)
+        return Prepared(preprocess.pixels(decoded.image)[None], decoded.notes, small)
+    return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes, small)
 
 
 def write_message(stream: IO[bytes], header: dict[str, Any], content: Any = b"") -> None:
@@ -109,13 +122,15 @@ def main() -> None:
         while (request := read_message(requests, sys.maxsize)) is not None:
             header, content = request
             try:
-                prepared = prepare(content, preprocess, views, header["key"])
+                small = header["thumbnail"]
+                prepared = prepare(content, preprocess, views, header["key"], thumbnail=small)
             except ImageRefusedError as error:
                 write_message(answers, {"refused": error.reason})
             except MemoryError:
                 write_message(answers, {"refused": "there is not enough memory to prepare it"})
             else:
-                write_message(answers, {"notes": prepared.notes}, prepared.pixels)
+                both = prepared.pixels.tobytes() + prepared.thumbnail
+                write_message(answers, {"notes": prepared.notes}, both)
     except BrokenPipeError:
         return  # the parent is gone
 

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,8 @@ __all__ = ["DecodePool", "Prepared", "prepare"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
+# Bytes: far more than a thumbnail of 160 pixels a side can have.
+MAX_THUMBNAIL = 200_000
 
 
 class DecodePool:
@@ -55,20 +57,25 @@ class DecodePool:
         self._time_limit = time_limit
         self._closed = False
         # Bounded, so that submitting waits for decoding and the bytes do not pile up.
-        self._jobs: queue.Queue[_Job | None] = queue.Queue(2 * count)
+        self._room = threading.Semaphore(2 * count)
+        self._images: dict[Future[Prepared], _Image] = {}
+        self._jobs: queue.SimpleQueue[Future[Prepared] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, content: bytes, key: str) -> Future[Prepared]:
+    def submit(self, content: bytes, key: str, *, thumbnail: bool = False) -> Future[Prepared]:
         """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
 
-        Waits while many images are queued.
+        Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """
         if self._closed:
             raise RuntimeError("The DecodePool is closed.")
+        self._room.acquire()
         future: Future[Prepared] = Future()
-        self._jobs.put((future, content, key))
+        self._images[future] = (content, key, thumbnail)
+        future.add_done_callback(self._forget)
+        self._jobs.put(future)
         return future
 
     def close(self) -> None:
@@ -93,31 +100,51 @@ class DecodePool:
             self._drop_queued()
         self.close()
 
+    def _forget(self, future: Future[Prepared]) -> None:
+        """Make room as soon as an image is prepared, refused or cancelled."""
+        self._images.pop(future, None)
+        self._room.release()
+
     def _drop_queued(self) -> None:
         try:
-            while (job := self._jobs.get_nowait()) is not None:
-                job[0].cancel()
+            while (future := self._jobs.get_nowait()) is not None:
+                future.cancel()
         except queue.Empty:
             return
 
     def _serve(self) -> None:
         """The work of one thread: feed one process, and replace it when it dies."""
         worker: _Worker | None = None
-        while (job := self._jobs.get()) is not None:
-            future, content, key = job
-            if not future.set_running_or_notify_cancel():
-                continue
+        while (future := self._jobs.get()) is not None:
+            image = self._images.get(future)
+            if image is None:
+                continue  # cancelled
             try:
                 if worker is None or not worker.alive:
                     worker = _Worker(self._settings, self._shape)
-                future.set_result(worker.prepare(content, key, self._time_limit))
+                # Not marked as running: such a future cannot be cancelled.
+                future.add_done_callback(worker.stop_if_cancelled)
+                _finish(future, worker.prepare(image, self._time_limit))
             except Exception as error:
-                future.set_exception(error)
+                _finish(future, error)
+            if future.cancelled() and worker is not None:
+                worker.kill()  # or it might be stopped in the middle of the next image
         if worker is not None:
             worker.close()
 
 
-_Job = tuple[Future[Prepared], bytes, str]
+# Content, key, and whether a thumbnail is wanted.
+_Image = tuple[bytes, str, bool]
+
+
+def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:
+    try:
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+    except InvalidStateError:
+        return  # cancelled meanwhile
 
 
 class _Worker:
@@ -144,19 +171,31 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def prepare(self, content: bytes, key: str, time_limit: float) -> Prepared:
+    def prepare(self, image: _Image, time_limit: float) -> Prepared:
         """The pixels of one image; the process is dead after a crash or a delay."""
-        answer = self._ask({"key": key}, content, time_limit)
+        content, key, thumbnail = image
+        answer = self._ask({"key": key, "thumbnail": thumbnail}, content, time_limit)
         if answer is None and self._late:
             raise ImageRefusedError(f"decoding took longer than {time_limit:g} s")
         if answer is None:
             raise ImageRefusedError("the decoder crashed")
-        header, pixels = answer
+        header, data = answer
         if "refused" in header:
             raise ImageRefusedError(str(header["refused"]))
+        size = math.prod(self._shape)
         # Copied, because an array on bytes cannot be written to.
-        array = np.frombuffer(pixels, dtype=np.uint8).reshape(self._shape).copy()
-        return Prepared(array, tuple(header["notes"]))
+        pixels = np.frombuffer(data, dtype=np.uint8, count=size).reshape(self._shape).copy()
+        return Prepared(pixels, tuple(header["notes"]), data[size:])
+
+    def stop_if_cancelled(self, future: Future[Prepared]) -> None:
+        """End the process where its image is no longer wanted."""
+        if future.cancelled():
+            self._process.kill()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self.close()
 
     def close(self) -> None:
         """End the process: it leaves when its input ends."""
@@ -179,15 +218,14 @@ class _Worker:
         timer.start()
         try:
             write_message(self._process.stdin, header, content)
-            answer = read_message(self._process.stdout, size)
+            answer = read_message(self._process.stdout, size + MAX_THUMBNAIL)
         except OSError:
             answer = None
         finally:
             timer.cancel()
             timer.join()  # or it might still end the process under the next image
-        if answer is None or self._late or len(answer[1]) not in (0, size):
-            self._process.kill()
-            self.close()
+        if answer is None or self._late or 0 < len(answer[1]) < size:
+            self.kill()
             return None
         return answer
 
