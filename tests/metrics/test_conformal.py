@@ -1,7 +1,5 @@
 """The pieces of conformal prediction against counting by hand, and what they promise."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from gpcache.metrics.conformal import (
     lac_scores,
     least_rows,
     p_values,
-    threshold,
     why_everything,
 )
 
@@ -31,20 +28,6 @@ def test_a_p_value_is_the_share_of_rows_as_bad_with_itself(calibration, scores):
         for score in scores
     ]
     np.testing.assert_allclose(p_values(calibration, scores), expected)
-
-
-@given(st.lists(COARSE, max_size=40), st.lists(COARSE, min_size=1, max_size=5), ERRORS)
-def test_threshold_and_p_values_make_the_same_sets(calibration, scores, error):
-    kept = in_set(p_values(calibration, scores), error)
-    np.testing.assert_array_equal(kept, np.array(scores) <= threshold(calibration, error))
-
-
-def test_the_threshold_by_hand():
-    scores = np.arange(1.0, 20.0)  # 19 rows
-    assert threshold(scores, 0.1) == 18  # the ⌈20 · 0.9⌉-th
-    assert threshold(scores, 0.05) == 19
-    assert threshold(scores, 0.04) == math.inf
-    assert threshold([], 0.5) == math.inf
 
 
 @given(ERRORS)
@@ -120,7 +103,7 @@ def test_split_sets_hold_the_truth_as_promised(scores, error):
     ("call", "message"),
     [
         (lambda: in_set([0.5], 0), "^error must be a rate between 0 and 1, .*got 0"),
-        (lambda: threshold([0.5], 1.0), "^error must be .*got 1.0"),
+        (lambda: in_set([0.5], 1.0), "^error must be .*got 1.0"),
         (lambda: least_rows(True), "^error must be .*got True"),
         (lambda: why_everything(3, np.nan), "^error must be .*got nan"),
         (lambda: p_values([[0.5]], [0.1]), r"^Calibration scores must be \(n,\), got shape \(1, 1"),

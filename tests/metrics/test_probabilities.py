@@ -1,4 +1,4 @@
-"""Probabilities against hand-computed cases, loops from the definitions, and two libraries."""
+"""Probabilities and intervals against hand-computed cases, definitions and two libraries."""
 
 import math
 
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 from torchmetrics.functional.classification import (
-    binary_calibration_error,
     multiclass_accuracy,
     multiclass_calibration_error,
 )
@@ -17,12 +16,11 @@ from torchmetrics.functional.classification import (
 from gpcache.errors import DataError
 from gpcache.metrics import (
     accuracy,
-    brier,
-    classwise_ece,
     ece,
     expected_ece_if_calibrated,
     nll,
     reliability,
+    wilson_interval,
 )
 
 SCHEMES = ("width", "mass")
@@ -80,17 +78,6 @@ def test_nll_of_an_underflowed_probability_is_finite(dtype):
 
 def test_nll_of_whole_numbers():
     assert nll([[1, 0], [0, 1]], [0, 1]) == 0.0
-
-
-def test_brier_by_hand():
-    assert brier([[0.6, 0.3, 0.1]], [0]) == pytest.approx(0.16 + 0.09 + 0.01)
-    assert brier([[1.0, 0.0], [1.0, 0.0]], [0, 1]) == pytest.approx(1.0)  # 0 and 2
-
-
-def test_brier_leaves_its_input_alone():
-    probabilities = np.array([[0.6, 0.4]])
-    brier(probabilities, [0])
-    assert probabilities.tolist() == [[0.6, 0.4]]
 
 
 def test_reliability_by_hand():
@@ -153,46 +140,9 @@ def test_the_order_of_rows_means_nothing(case, random):
     probabilities, labels = case
     order = list(range(len(labels)))
     random.shuffle(order)
-    for metric in (
-        accuracy,
-        nll,
-        brier,
-        ece,
-        classwise_ece,
-        lambda p, y: ece(p, y, bins=4, scheme="mass"),
-    ):
+    for metric in (accuracy, nll, ece, lambda p, y: ece(p, y, bins=4, scheme="mass")):
         before, after = metric(probabilities, labels), metric(probabilities[order], labels[order])
         assert after == pytest.approx(before, abs=1e-9)
-
-
-def classwise_by_loop(probabilities, labels, bins):
-    """The definition, class by class: the binary error of each column, averaged."""
-    n, c = probabilities.shape
-    total = 0.0
-    for k in range(c):
-        for i in range(bins):
-            low = -1.0 if i == 0 else i / bins
-            high = 2.0 if i == bins - 1 else (i + 1) / bins
-            inside = [row for row in range(n) if low < probabilities[row, k] <= high]
-            if inside:
-                claimed = np.mean([probabilities[row, k] for row in inside])
-                seen = np.mean([labels[row] == k for row in inside])
-                total += len(inside) / n * abs(claimed - seen)
-    return total / c
-
-
-def test_classwise_ece_by_hand():
-    probabilities = [[0.9, 0.1], [0.6, 0.4]]
-    # Class 0: 0.9 and 0.6 share a bin, mean 0.75 against 0.5. Class 1: 0.1 and 0.4, 0.25 and 0.5.
-    assert classwise_ece(probabilities, [0, 1], bins=2) == pytest.approx(0.25)
-    assert classwise_ece([[1.0, 0.0, 0.0]], [1]) == pytest.approx(2 / 3)
-
-
-@given(predictions(), st.integers(1, 20))
-def test_classwise_ece_is_its_definition(case, bins):
-    probabilities, labels = case
-    expected = classwise_by_loop(probabilities, labels, bins)
-    assert classwise_ece(probabilities, labels, bins=bins) == pytest.approx(expected, abs=1e-9)
 
 
 def drawn(n, c, seed):
@@ -209,11 +159,6 @@ def test_torchmetrics_agrees(seed, c):
     p, y = torch.tensor(probabilities), torch.tensor(labels)
     expected = multiclass_calibration_error(p, y, num_classes=c, n_bins=15, norm="l1")
     assert ece(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
-    per_class = [
-        float(binary_calibration_error(p[:, k].contiguous(), (y == k).long(), n_bins=15, norm="l1"))
-        for k in range(c)
-    ]
-    assert classwise_ece(probabilities, labels) == pytest.approx(np.mean(per_class), abs=1e-6)
     expected = multiclass_accuracy(p, y, num_classes=c, average="micro")
     assert accuracy(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
 
@@ -284,7 +229,21 @@ def test_half_precision_probabilities_are_accepted():
     assert ece(probabilities, labels) == pytest.approx(ece(wide, labels), abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", [nll, brier, ece, reliability, classwise_ece])
+def test_wilson_by_hand():
+    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(10, 10)[1] == 1.0
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_bounds_are_where_the_score_test_turns(case):
+    successes, n = case
+    for bound in wilson_interval(successes, n, level=0.95):
+        distance = (successes / n - bound) ** 2
+        assert distance == pytest.approx(1.959963985**2 * bound * (1 - bound) / n, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", [nll, ece, reliability])
 @pytest.mark.parametrize(
     ("probabilities", "message"),
     [
@@ -303,7 +262,7 @@ def test_bad_probabilities_are_one_sentence(metric, probabilities, message):
         metric(probabilities, [0, 1])
 
 
-@pytest.mark.parametrize("metric", [accuracy, nll, brier, ece, reliability, classwise_ece])
+@pytest.mark.parametrize("metric", [accuracy, nll, ece, reliability])
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -328,10 +287,13 @@ def test_bad_labels_are_one_sentence(metric, labels, message):
         (lambda: ece([[1.0]], [0], bins=0), "^bins .*got 0"),
         (lambda: ece([[1.0]], [0], bins=2.5), "^bins .*got 2.5"),
         (lambda: ece([[1.0]], [0], scheme="size"), "^scheme .*got 'size'"),
-        (lambda: classwise_ece([[1.0]], [0], bins=True), "^bins .*got True"),
+        (lambda: reliability([[1.0]], [0], bins=True), "^bins .*got True"),
         (lambda: expected_ece_if_calibrated([[1.0]], 0), "^n_draws .*got 0"),
         (lambda: expected_ece_if_calibrated([[0.4, 0.4]]), "^probabilities .*sums to 0.8"),
         (lambda: expected_ece_if_calibrated([[1.0]], scheme="size"), "^scheme .*got 'size'"),
+        (lambda: wilson_interval(1, 2, level=0.0), "^level .*got 0.0"),
+        (lambda: wilson_interval(3, 2), "^successes .*3 of 2"),
+        (lambda: wilson_interval(0, 0), "^successes .*0 of 0"),
     ],
 )
 def test_bad_parameters_are_one_sentence(call, message):

@@ -291,3 +291,15 @@ def test_mean_nll_neither_overflows_nor_underflows():
     assert mean_nll(logits, labels).item() == pytest.approx(2e4)
     assert mean_nll(logits, torch.tensor([0])).item() == 0
     assert mean_nll(torch.zeros(4, 7), torch.arange(4)).item() == pytest.approx(math.log(7))
+
+
+def test_the_default_dtype_of_torch_does_not_matter():
+    logits, labels, _ = (part.float() if part.is_floating_point() else part for part in make(2))
+    expected, _ = fit_scales(logits, labels)
+    torch.set_default_dtype(torch.float64)
+    try:
+        scales, losses = fit_scales(logits, labels)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert scales.dtype == losses.dtype == torch.float32
+    assert torch.equal(scales, expected)

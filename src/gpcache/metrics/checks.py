@@ -1,4 +1,4 @@
-"""What every metric asks of its input, and the one sentence where it does not hold."""
+"""Checks that every metric makes on its arrays; each failure is one sentence."""
 
 from __future__ import annotations
 
@@ -18,25 +18,36 @@ _SUM_TOLERANCE = 1e-3
 
 
 def numbers(values: ArrayLike, name: str) -> NDArray[Any]:
-    """An array of real numbers of any shape."""
+    """An array of real numbers of any shape, without NaN."""
     try:
         array = np.asarray(values)
     except ValueError:
         raise DataError(f"{name} must be an array, but its rows differ in length.") from None
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} must be real numbers, got dtype {array.dtype}.")
+    if np.isnan(array).any():
+        row = np.argwhere(np.isnan(array))[0, 0] if array.ndim else 0
+        raise DataError(f"{name} must not be NaN, but row {row} has NaN.")
     return array
 
 
-def row_of_numbers(values: ArrayLike, name: str) -> Floats:
-    """Numbers (n,), n at least 1 and none of them NaN."""
-    array = numbers(values, name).astype(np.float64, copy=False)
-    if array.ndim != 1 or not array.size:
-        raise DataError(f"{name} must be (n,) with n at least 1, got shape {array.shape}.")
-    bad = np.flatnonzero(np.isnan(array))
-    if bad.size:
-        raise DataError(f"{name} must not be NaN, but row {bad[0]} is.")
-    return array
+def floats(values: ArrayLike, name: str, *axes: str, may_be_empty: str = "") -> Floats:
+    """Numbers of as many axes as are named, for example "n" and "c", in float64."""
+    array = numbers(values, name)
+    require_shape(array, name, *axes, may_be_empty=may_be_empty)
+    return array.astype(np.float64, copy=False)
+
+
+def require_shape(array: NDArray[Any], name: str, *axes: str, may_be_empty: str = "") -> None:
+    """Refuse another number of axes, or an axis of length zero but for `may_be_empty`."""
+    filled = [axis for axis in axes if axis != may_be_empty]
+    lengths = [n for n, axis in zip(array.shape, axes, strict=False) if axis in filled]
+    if array.ndim != len(axes) or 0 in lengths:
+        shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+        raise DataError(
+            f"{name} must be {shape} with {' and '.join(filled)} at least 1, "
+            f"got shape {array.shape}."
+        )
 
 
 def outcomes(values: ArrayLike, name: str, n: int) -> Booleans:
@@ -50,21 +61,9 @@ def outcomes(values: ArrayLike, name: str, n: int) -> Booleans:
     return array.astype(bool)
 
 
-def scores_of_classes(scores: ArrayLike, name: str) -> Floats:
-    """Scores (n, c), none of them NaN."""
-    array = numbers(scores, name)
-    if array.ndim != 2 or 0 in array.shape:
-        raise DataError(f"{name} must be (n, c) with n and c at least 1, got shape {array.shape}.")
-    array = array.astype(np.float64, copy=False)
-    bad = np.flatnonzero(np.isnan(array).any(axis=1))
-    if bad.size:
-        raise DataError(f"{name} must not be NaN, but row {bad[0]} has NaN.")
-    return array
-
-
 def distributions(probabilities: ArrayLike) -> Floats:
     """Probabilities (n, c) whose rows sum to one."""
-    array = scores_of_classes(probabilities, "probabilities")
+    array = floats(probabilities, "probabilities", "n", "c")
     bad = np.flatnonzero((array < 0).any(axis=1))
     if bad.size:
         raise DataError(f"probabilities must not be negative, but row {bad[0]} is (logits?).")
@@ -90,16 +89,3 @@ def class_numbers(labels: ArrayLike, scores: Floats) -> Integers:
     if bad.size:
         raise DataError(f"labels must lie in 0…{c - 1}, but row {bad[0]} has {array[bad[0]]}.")
     return array.astype(np.int64, copy=False)
-
-
-def count(name: str, value: Any) -> int:
-    """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise DataError(f"{name} must be an integer of at least 1, got {value!r}.")
-    return int(value)
-
-
-def share(name: str, value: float, *, closed: bool = False) -> None:
-    """A number between 0 and 1; `closed` lets both ends in."""
-    if not (0 <= value <= 1 if closed else 0 < value < 1):
-        raise DataError(f"{name} must lie between 0 and 1, got {value!r}.")

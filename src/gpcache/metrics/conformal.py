@@ -1,4 +1,4 @@
-"""Conformal prediction, the pure parts: p-values, thresholds and sets from nonconformity scores.
+"""Conformal prediction, the pure parts: p-values and sets from nonconformity scores.
 
 A score says how badly a label suits a row; higher is worse. Where the scores of n labelled rows and
 of a new one could have come in any order alike, the new row's p-value is ≤ ε with probability ≤ ε,
@@ -7,15 +7,12 @@ so that the set of all labels with p > ε misses the truth with probability ≤ 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gpcache.errors import DataError
-
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
+from gpcache.metrics.checks import Booleans, Floats, numbers
+from gpcache.support.checks import is_number
 
 # Comparisons held at once: 16 MB of booleans.
 _BLOCK = 2**24
@@ -26,7 +23,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
 
     The row itself counts, hence both ones; a tie counts against the evidence.
     """
-    known, found = np.sort(_calibration_row(calibration)), _numbers(scores, "Scores")
+    known, found = np.sort(_calibration_row(calibration)), numbers(scores, "Scores")
     at_least = len(known) - np.searchsorted(known, found, side="left")
     p: Floats = (1 + at_least) / (1 + len(known))
     return p
@@ -38,7 +35,7 @@ def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike)
     calibration (n,) are the scores of rows with class numbers `labels` (n,). A class of k rows has
     p-values in steps of 1/(k + 1).
     """
-    known, found = _calibration_row(calibration), _numbers(scores, "Scores")
+    known, found = _calibration_row(calibration), numbers(scores, "Scores")
     classes = np.asarray(labels, dtype=np.int64)
     if classes.shape != known.shape:
         raise DataError(f"There are {len(known)} calibration scores and {classes.size} labels.")
@@ -50,17 +47,6 @@ def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike)
         at_least[block] = (known >= found[block][:, classes]) @ member
     p: Floats = (1 + at_least) / (1 + member.sum(0))
     return p
-
-
-def threshold(calibration: ArrayLike, error: float) -> float:
-    """The highest score that still belongs to a set: the ⌈(n + 1)(1 − ε)⌉-th smallest of n.
-
-    ∞ where n rows are too few for that: then every label belongs.
-    """
-    known = np.sort(_calibration_row(calibration))
-    # The same as p > ε: at least ⌊ε(n + 1)⌋ others must be as bad.
-    allowed = math.floor(check_error(error) * (len(known) + 1) * (1 + 1e-12))
-    return float(known[len(known) - allowed]) if allowed else math.inf
 
 
 def in_set(p: ArrayLike, error: float) -> Booleans:
@@ -125,22 +111,13 @@ def aps_scores(probabilities: ArrayLike, uniform: ArrayLike | None = None) -> Fl
 
 def check_error(error: float) -> float:
     """An error rate between 0 and 1."""
-    is_number = isinstance(error, int | float | np.number) and not isinstance(error, bool)
-    if not is_number or not 0 < error < 1:
+    if not is_number(error) or not 0 < error < 1:
         raise DataError(f"error must be a rate between 0 and 1, such as 0.1, got {error!r}.")
     return float(error)
 
 
 def _calibration_row(calibration: ArrayLike) -> Floats:
-    known = _numbers(calibration, "Calibration scores")
+    known = numbers(calibration, "Calibration scores").astype(np.float64)
     if known.ndim != 1:
         raise DataError(f"Calibration scores must be (n,), got shape {known.shape}.")
     return known
-
-
-def _numbers(values: ArrayLike, name: str) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    if np.isnan(array).any():
-        row = int(np.argwhere(np.isnan(array))[0, 0]) if array.ndim else 0
-        raise DataError(f"{name} must not be NaN, but row {row} has NaN.")
-    return array

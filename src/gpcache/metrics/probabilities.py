@@ -1,16 +1,18 @@
-"""Accuracy, likelihood and calibration of predicted probabilities."""
+"""Accuracy with its interval, likelihood and calibration of predicted probabilities."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpcache.errors import DataError
-from gpcache.metrics import checks
-from gpcache.metrics.checks import Floats, Integers
+from gpcache.metrics.checks import Floats, Integers, class_numbers, distributions, floats
+from gpcache.support.checks import share, whole
 
 Binning = Literal["width", "mass"]
 
@@ -32,8 +34,22 @@ def accuracy(scores: ArrayLike, labels: ArrayLike) -> float:
 
     scores (n, c): logits or probabilities; labels (n,): integers in 0…c−1.
     """
-    values = checks.scores_of_classes(scores, "scores")
-    return float(np.mean(values.argmax(axis=1) == checks.class_numbers(labels, values)))
+    values = floats(scores, "scores", "n", "c")
+    return float(np.mean(values.argmax(axis=1) == class_numbers(labels, values)))
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion: sound at small n and near 0 or 1."""
+    share("level", level)
+    if n < 1 or not 0 <= successes <= n:
+        raise DataError(f"successes must lie in 0…n with n at least 1, got {successes} of {n}.")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    rate = successes / n
+    centre = rate + z**2 / (2 * n)
+    half = z * math.sqrt(rate * (1 - rate) / n + (z / (2 * n)) ** 2)
+    scale = 1 + z**2 / n
+    # Clipped, because rounding may pass the exact bounds 0 and 1 by one digit.
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -42,19 +58,12 @@ def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
     A probability that underflowed to zero counts as the smallest normal number of its dtype, so
     that one row costs much, but not everything.
     """
-    values = checks.distributions(probabilities)
-    targets = checks.class_numbers(labels, values)
+    values = distributions(probabilities)
+    targets = class_numbers(labels, values)
     given = np.asarray(probabilities).dtype
     floor = float(np.finfo(given if given.kind == "f" else np.float64).tiny)
     at_label = values[np.arange(len(values)), targets]
     return float(np.mean(-np.log(np.maximum(at_label, floor))))
-
-
-def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """Mean squared distance to the one-hot label, in [0, 2]; probabilities (n, c), labels (n,)."""
-    errors = checks.distributions(probabilities).copy()
-    errors[np.arange(len(errors)), checks.class_numbers(labels, errors)] -= 1.0
-    return float(np.mean(np.sum(errors**2, axis=1)))
 
 
 def ece(
@@ -79,12 +88,11 @@ def reliability(
     confidences, so that bins hold n/bins rows; rows of equal confidence share a bin, because
     their order means nothing.
     """
-    values = checks.distributions(probabilities)
-    targets = checks.class_numbers(labels, values)
-    bins = checks.count("bins", bins)
+    values = distributions(probabilities)
+    targets = class_numbers(labels, values)
     confidence = _confidence(values)
     correct = values.argmax(axis=1) == targets
-    index = np.searchsorted(_inner_edges(confidence, bins, scheme), confidence, side="left")
+    index = _bin_numbers(confidence, bins, scheme)
     count = np.bincount(index, minlength=bins)
     divisor = np.where(count > 0, count, np.nan)
     return Reliability(
@@ -92,24 +100,6 @@ def reliability(
         accuracy=np.bincount(index, weights=correct, minlength=bins) / divisor,
         count=count,
     )
-
-
-def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
-    """The mean over classes of the calibration error of that class's probability.
-
-    Per class, rows fall into bins (i/bins, (i+1)/bins] of its probability, and its share of the
-    labels is compared with its mean probability; probabilities (n, c), labels (n,).
-    """
-    values = checks.distributions(probabilities)
-    targets = checks.class_numbers(labels, values)
-    bins = checks.count("bins", bins)
-    n, c = values.shape
-    index = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
-    cell = (index + bins * np.arange(c)).ravel()
-    gaps = values.copy()
-    gaps[np.arange(n), targets] -= 1.0
-    summed = np.bincount(cell, weights=gaps.ravel(), minlength=bins * c)
-    return float(np.abs(summed).sum() / (n * c))
 
 
 def expected_ece_if_calibrated(
@@ -125,9 +115,9 @@ def expected_ece_if_calibrated(
     Each of n_draws times, every row of probabilities (n, c) is right with the probability that it
     claims. An ECE near this figure is what so few rows show of no fault at all.
     """
-    confidence = _confidence(checks.distributions(probabilities))
-    bins, n_draws = checks.count("bins", bins), checks.count("n_draws", n_draws)
-    index = np.searchsorted(_inner_edges(confidence, bins, scheme), confidence, side="left")
+    confidence = _confidence(distributions(probabilities))
+    index = _bin_numbers(confidence, bins, scheme)
+    n_draws = whole("n_draws", n_draws, least=1)
     order = np.argsort(index, kind="stable")
     claimed = confidence[order]
     starts = np.flatnonzero(np.diff(index[order], prepend=-1))
@@ -146,12 +136,14 @@ def _confidence(probabilities: Floats) -> Floats:
     return confidence
 
 
-def _inner_edges(confidence: Floats, bins: int, scheme: Binning) -> Floats:
-    """The upper edges of all bins but the last, each belonging to the bin below it."""
-    steps = np.arange(1, bins)
+def _bin_numbers(confidence: Floats, bins: int, scheme: Binning) -> Integers:
+    """The bin (n,) of each row; a value at an edge belongs to the bin below it."""
+    steps = np.arange(1, whole("bins", bins, least=1))
     if scheme == "width":
-        return steps / bins
-    if scheme == "mass":
+        edges = steps / bins
+    elif scheme == "mass":
         ranks = -(-len(confidence) * steps // bins)  # n·i/bins, rounded up
-        return np.sort(confidence)[ranks - 1]
-    raise DataError(f"scheme must be 'width' or 'mass', got {scheme!r}.")
+        edges = np.sort(confidence)[ranks - 1]
+    else:
+        raise DataError(f"scheme must be 'width' or 'mass', got {scheme!r}.")
+    return np.searchsorted(edges, confidence, side="left")

@@ -7,12 +7,13 @@ share that looks no more familiar, a conformal p-value (`familiarity`).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp, softmax
 
 from gpcache.errors import DataError
+from gpcache.metrics.checks import Floats, floats, require_shape
 from gpcache.metrics.conformal import p_values
-
-Floats = NDArray[np.float64]
+from gpcache.support.checks import positive, whole
 
 # Cosines held at once: 32 MB.
 _BLOCK = 2**22
@@ -20,16 +21,13 @@ _BLOCK = 2**22
 
 def max_probability(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
     """The highest softmax probability (m,) of logits (m, c): MCM (Ming et al., 2022)."""
-    values = _scaled(logits, temperature)
-    highest: Floats = 1 / np.exp(values - values.max(1, keepdims=True)).sum(1)
+    highest: Floats = softmax(_scaled(logits, temperature), axis=1).max(1)
     return highest
 
 
 def energy(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
     """T · log Σ exp(logits / T) (m,) of logits (m, c): the negative energy (Liu et al., 2020)."""
-    values = _scaled(logits, temperature)
-    top = values.max(1)
-    total: Floats = temperature * (top + np.log(np.exp(values - top[:, None]).sum(1)))
+    total: Floats = temperature * logsumexp(_scaled(logits, temperature), axis=1)
     return total
 
 
@@ -44,9 +42,7 @@ def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> 
             f"queries have {rows.shape[1]} columns and keys {known.shape[1]}: both must come from "
             "the same encoder."
         )
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise DataError(f"k must be a whole number above zero, got {k!r}.")
-    place = max(0, len(known) - k)
+    place = max(0, len(known) - whole("k", k, least=1))
     found = np.empty(len(rows))
     step = max(1, _BLOCK // len(known))
     for start in range(0, len(rows), step):
@@ -98,31 +94,21 @@ def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
 
 
 def _score_rows(values: ArrayLike, name: str) -> Floats:
-    rows = np.asarray(values, dtype=np.float64)
-    if rows.ndim != 2 or not len(rows):
-        raise DataError(f"{name} must be (s, n) with s at least 1, got shape {rows.shape}.")
-    if np.isnan(rows).any():
-        raise DataError(f"{name} must not be NaN, but row {np.argwhere(np.isnan(rows))[0, 0]} is.")
-    return rows
+    return floats(values, name, "s", "n", may_be_empty="n")
 
 
 def _scaled(logits: ArrayLike, temperature: float) -> Floats:
-    values = np.asarray(logits, dtype=np.float64)
-    if values.ndim != 2 or not values.shape[1]:
-        raise DataError(f"logits must be (m, c) with c at least 1, got shape {values.shape}.")
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise DataError(f"temperature must be a number above zero, got {temperature!r}.")
-    scaled: Floats = values / temperature
+    values = np.asarray(logits, dtype=np.float64)  # NaN stands for a row that was not held out
+    require_shape(values, "logits", "m", "c", may_be_empty="m")
+    scaled: Floats = values / positive("temperature", temperature)
     return scaled
 
 
 def _unit_rows(rows: ArrayLike, name: str) -> Floats:
-    values = np.asarray(rows, dtype=np.float64)
-    if values.ndim != 2 or not len(values):
-        raise DataError(f"{name} must be (n, d) with n at least 1, got shape {values.shape}.")
+    values = floats(rows, name, "n", "d")
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     if not lengths.all():
-        row = int(np.flatnonzero(lengths[:, 0] == 0)[0])
+        row = int(lengths[:, 0].argmin())
         raise DataError(f"Row {row} of {name} is all zeros and has no direction: remove it.")
     unit: Floats = values / lengths
     return unit

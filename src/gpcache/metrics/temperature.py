@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,50 @@ ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
 NEAR_BOUND = 0.05
+
+
+@dataclass(frozen=True)
+class _ScaleProblem:
+    """e convex problems of k scales each, in units where the directions have unit size."""
+
+    unit: Tensor  # (k, e, n, c)
+    labels: Tensor  # (n,)
+    offset: Tensor | None  # (n, c)
+    centre: Tensor  # (e, k): where the scales are pulled to
+    pull: float
+    share: Tensor  # (n,): the weights of the rows
+
+    def logits(self, scales: Tensor) -> Tensor:
+        """(e, n, c) at scales (e, k)."""
+        # Element by element, here and below: a GPU is slow at products so thin and long.
+        fused = (self.unit * scales.mT[..., None, None]).sum(0)
+        return fused if self.offset is None else fused + self.offset
+
+    def objective(self, scales: Tensor) -> Tensor:
+        """The loss and the penalty (e,)."""
+        loss = (smoothed_losses(self.logits(scales), self.labels) * self.share).sum(-1)
+        return loss + 0.5 * self.pull * (scales - self.centre).square().sum(-1)
+
+    def at_target(self) -> Tensor:
+        """The directions (k, e, n) at the smoothed labels."""
+        n, c = self.unit.shape[-2:]
+        at_label = self.unit[..., torch.arange(n, device=self.labels.device), self.labels]
+        doubt = doubt_of(n, c)
+        if c == 1:
+            return (1 - doubt) * at_label
+        return (1 - doubt) * at_label + doubt * (self.unit.sum(-1) - at_label) / (c - 1)
+
+    def derivatives(self, scales: Tensor, at_target: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient (e, k) and Hessian (e, k, k)."""
+        probability = self.logits(scales).softmax(-1)
+        expected = (self.unit * probability).sum(-1)  # (k, e, n)
+        slope = ((expected - at_target) * self.share).sum(-1)
+        gradient = slope.mT + self.pull * (scales - self.centre)
+        weighted = self.unit * (probability * self.share[:, None])
+        second = torch.stack([(row * self.unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
+        known = torch.einsum("ken,len->ekl", expected * self.share, expected)
+        eye = torch.eye(len(self.unit), dtype=self.unit.dtype, device=self.unit.device)
+        return gradient, second.permute(2, 0, 1) - known + self.pull * eye
 
 
 def fit_scales(
@@ -31,58 +77,33 @@ def fit_scales(
     all alike by default. Returns scales (e, k) and losses (e,). The problem
     is convex: damped Newton with the bound as an active set, all problems at once.
     """
-    k, e, n, c = directions.shape
+    k, e, n, _ = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
     tiny = torch.finfo(directions.dtype).tiny
     largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
     size = largest * (directions / largest[..., None, None]).square().mean((-2, -1)).sqrt()
     size = size.clamp(min=tiny)
     unit = directions / size[..., None, None]
-    at_label = unit[..., torch.arange(n, device=labels.device), labels]  # (k, e, n)
-    doubt = doubt_of(n, c)
-    at_target = (1 - doubt) * at_label
-    if c > 1:
-        at_target = at_target + doubt * (unit.sum(-1) - at_label) / (c - 1)
-    eye = torch.eye(k, dtype=torch.bool, device=unit.device)
     share = unit.new_full((n,), 1 / n) if row_weights is None else row_weights.to(unit) / n
-
     centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
+    problem = _ScaleProblem(unit, labels, offset, centre, pull, share)
+    scales = _minimised(problem, unit.new_ones(e, k) if toward is None else centre)
+    return scales / size.mT, smoothed_nll(problem.logits(scales), labels)
 
-    def logits_at(scales: Tensor) -> Tensor:
-        # Element by element, here and below: a GPU is slow at products so thin and long.
-        fused = (unit * scales.mT[..., None, None]).sum(0)
-        return fused if offset is None else fused + offset
 
-    def objective(scales: Tensor) -> Tensor:
-        loss = (smoothed_losses(logits_at(scales), labels) * share).sum(-1)
-        return loss + 0.5 * pull * (scales - centre).square().sum(-1)
-
-    scales = unit.new_ones(e, k) if toward is None else centre
-    value = objective(scales)
+def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
+    """The scales (e, k) of the least objective, by damped Newton steps from these."""
+    value = problem.objective(scales)
+    at_target = problem.at_target()
     # Two losses that differ by less are equal but for rounding: in float32 the last steps would
     # otherwise be halved for nothing.
-    rounding = 4 * torch.finfo(unit.dtype).eps
+    rounding = 4 * torch.finfo(scales.dtype).eps
     for _ in range(ITERATIONS):
-        probability = logits_at(scales).softmax(-1)
-        expected = (unit * probability).sum(-1)  # (k, e, n)
-        slope = ((expected - at_target) * share).sum(-1)
-        gradient = slope.mT + pull * (scales - centre)  # (e, k)
-        weighted = unit * (probability * share[:, None])
-        second = torch.stack([(row * unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
-        hessian = second.permute(2, 0, 1)
-        known = torch.einsum("ken,len->ekl", expected * share, expected)
-        hessian = hessian - known + pull * eye
-        # Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982):
-        # a joint step of directions that are alike would jam there.
-        residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
-        free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
-        pair = free[:, :, None] & free[:, None, :]
-        hessian = torch.where(pair | eye, hessian, 0.0)
-        step = torch.linalg.solve(hessian, gradient[..., None])[..., 0]
-        length = unit.new_ones(e, 1)
+        step = _newton_step(scales, *problem.derivatives(scales, at_target))
+        length = torch.ones_like(scales[:, :1])
         for _ in range(HALVINGS):
             proposal = (scales - length * step).clamp(min=0)
-            proposed = objective(proposal)
+            proposed = problem.objective(proposal)
             worse = ~(proposed <= value + rounding * value.abs())
             if not bool(worse.any()):
                 break
@@ -93,7 +114,21 @@ def fit_scales(
         value = torch.where(better, proposed, value)
         if bool((gain <= TOLERANCE + rounding * value.abs()).all()):
             break
-    return scales / size.mT, smoothed_nll(logits_at(scales), labels)
+    return scales
+
+
+def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+    """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others.
+
+    Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982): a
+    joint step of directions that are alike would jam there.
+    """
+    residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
+    free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
+    eye = torch.eye(scales.shape[1], dtype=torch.bool, device=scales.device)
+    held = ~(free[:, :, None] & free[:, None, :]) & ~eye
+    step: Tensor = torch.linalg.solve(hessian.masked_fill(held, 0), gradient[..., None])[..., 0]
+    return step
 
 
 def doubt_of(n: int, c: int) -> float:

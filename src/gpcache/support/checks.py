@@ -1,20 +1,23 @@
-"""Reading what a user passed: arrays of any kind, numbers and options, or one clear sentence."""
+"""Checks of what a user passed: arrays, rows, numbers, options; each failure is one sentence."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gpcache.errors import DataError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def to_numpy(values: Any) -> Any:
-    """A torch tensor of any device and dtype as an array; anything else as it is."""
-    if isinstance(values, Tensor):
+    """Convert a torch tensor of any device and dtype to an array; return anything else as it is."""
+    torch = sys.modules.get("torch")  # without torch there are no tensors
+    if torch is not None and isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return values
@@ -28,48 +31,94 @@ def label_array(name: str, labels: Any) -> NDArray[Any]:
     return array
 
 
+def same_kind(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    """Whether two sets of labels can be mixed: all are text, or all are numbers."""
+    return len({isinstance(label, str) for array in (first, second) for label in array}) < 2
+
+
 def shown(value: Any) -> str:
-    """A value as an error message can carry it: short, on one line, numpy's names left out."""
+    """A value for an error message: short, on one line, without numpy's type names."""
     value = value.item() if isinstance(value, np.generic) else value
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "…"
 
 
+# Rows.
+
+
+def number_array(name: str, values: Any) -> NDArray[Any]:
+    """An array or tensor of real numbers as an array; text and objects are refused."""
+    array = np.asarray(to_numpy(values))
+    if array.dtype.kind not in "fiu":
+        raise DataError(f"{name} must be numbers, got an array of {array.dtype}.")
+    return array
+
+
+def unusable_row(rows: NDArray[Any]) -> int | None:
+    """The first row of (n, …) that holds NaN or inf, or only zeros; None if every row is fine."""
+    flat = rows.reshape(len(rows), -1)
+    usable = np.isfinite(flat).all(1) & flat.any(1)
+    return None if usable.all() else int(usable.argmin())
+
+
+def require_directions(lengths: Tensor, name: str, first: int = 0) -> None:
+    """Refuse rows whose `lengths` (n, …) are zero, NaN or inf; row 0 is called `first`."""
+    bad = ~(lengths.isfinite() & (lengths > 0))
+    if bool(bad.any()):
+        row = first + int(bad.nonzero()[0, 0])
+        raise DataError(f"Row {row} of {name} is all zeros or holds NaN or inf.")
+
+
+# Numbers and options.
+
+
 def is_auto(value: Any) -> bool:
-    """Whether an option was left to be chosen; arrays and tensors are never that."""
+    """Whether an option is "auto"; arrays and tensors never are."""
     return isinstance(value, str) and value == "auto"
 
 
-def same_kind(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Whether labels can stand beside each other: text with text, numbers with numbers."""
-    return len({isinstance(label, str) for array in (first, second) for label in array}) < 2
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer; True and False are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite real number; True and False are not."""
+    real = is_whole(value) or isinstance(value, float | np.floating)
+    return real and bool(np.isfinite(value))
 
 
 def positive(
-    name: str, value: Any, *, owner: object, allow_zero: bool = False, auto: bool = True
+    name: str, value: Any, *, owner: object = None, allow_zero: bool = False, auto: bool = True
 ) -> float:
-    """A finite number above zero (or not below)."""
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    good = is_number and not isinstance(value, bool) and np.isfinite(value)
-    if not good or value < 0 or (value == 0 and not allow_zero):
-        bound = ("'auto' or " if auto else "") + "a number "
-        bound += "of zero or more" if allow_zero else "above zero"
-        raise DataError(f"{name} of {type(owner).__name__} must be {bound}, got {shown(value)}.")
+    """A finite number above zero, or with `allow_zero` of zero or more."""
+    if not is_number(value) or value < 0 or (value == 0 and not allow_zero):
+        bound = "of zero or more" if allow_zero else "above zero"
+        kind = "'auto' or a number" if auto and owner is not None else "a number"
+        raise DataError(f"{name}{_of(owner)} must be {kind} {bound}, got {shown(value)}.")
     return float(value)
 
 
-def whole(name: str, value: Any, *, least: int) -> None:
-    """Refuse what is not a whole number of at least so much."""
-    good = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not good or value < least:
+def whole(name: str, value: Any, *, least: int) -> int:
+    """A whole number of `least` or more."""
+    if not is_whole(value) or value < least:
         bound = "above zero" if least == 1 else f"of {least} or more"
         raise DataError(f"{name} must be a whole number {bound}, got {shown(value)}.")
+    return int(value)
 
 
-def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object) -> None:
-    """Refuse an option that does not exist, naming those that do."""
+def share(name: str, value: float, *, closed: bool = False) -> None:
+    """Refuse what is not between 0 and 1; `closed` includes both ends."""
+    if not (0 <= value <= 1 if closed else 0 < value < 1):
+        raise DataError(f"{name} must lie between 0 and 1, got {value!r}.")
+
+
+def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object = None) -> None:
+    """Refuse an option that does not exist, and list those that do."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
-        raise DataError(
-            f"{name} of {type(owner).__name__} must be one of {choices}, got {shown(value)}."
-        )
+        raise DataError(f"{name}{_of(owner)} must be one of {choices}, got {shown(value)}.")
+
+
+def _of(owner: object) -> str:
+    return "" if owner is None else f" of {type(owner).__name__}"
