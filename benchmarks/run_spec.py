@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/run_spec.py benchmarks/shared/curves.toml -o build/benchmark
 
-needs torch, numpy, scipy, scikit-learn, pillow, safetensors, filelock and tqdm, and neither typer
+needs torch, numpy, scipy, scikit-learn, pillow, safetensors, pydantic, filelock, tqdm, and neither typer
 nor matplotlib: a machine with a GPU often has just these. It is `gpcache benchmark SPEC -o FOLDER`
 otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is known, and the same command goes on
 where it was stopped. ``--jobs`` computes so many cells at once. Data sets lie below ``--root``, by

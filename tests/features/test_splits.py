@@ -1,4 +1,4 @@
-"""Draws that nothing but their own class can change, their manifests, and published split files."""
+"""Draws that depend on their own class alone, and published split files."""
 
 import json
 import os
@@ -11,17 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpcache.errors import DataError
-from gpcache.features.splits import (
-    Part,
-    Split,
-    draw_shots,
-    read_draw,
-    read_index_file,
-    read_split_file,
-    save_draw,
-    write_split_file,
-)
-from gpcache.images.manifests import from_manifest
+from gpcache.features.splits import Part, SplitFile, draw_shots, read_split_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "splits"
@@ -144,99 +134,6 @@ def test_a_draw_that_cannot_be_made(labels, names, shots, seed, message):
         draw_shots(labels, names, shots, seed)
 
 
-def test_a_saved_draw_comes_back(tmp_path):
-    names, labels = zip(*TREES, strict=True)
-    draw = draw_shots(labels, names, 4, 11)
-    save_draw(draw, tmp_path / "draw.csv", names, labels)
-    saved = read_draw(tmp_path / "draw.csv")
-    assert saved.names == tuple(names[row] for row in draw.indices)
-    assert saved.labels == tuple(labels[row] for row in draw.indices)
-    assert (saved.shots, saved.seed, saved.short) == (4, 11, {"yew": 2})
-
-
-def test_a_saved_draw_is_one_set_of_bytes_in_any_order_of_rows(tmp_path):
-    names, labels = zip(*TREES, strict=True)
-    save_draw(draw_shots(labels, names, 1), tmp_path / "one.csv", names, labels)
-    names, labels = names[::-1], labels[::-1]
-    save_draw(draw_shots(labels, names, 1), tmp_path / "two.csv", names, labels)
-    data = (tmp_path / "one.csv").read_bytes()
-    assert data == (tmp_path / "two.csv").read_bytes()
-    first = f'"path","label","split","shots","seed"\n"{GOLDEN["ash"][0]}","ash","train",1,0\n'
-    assert data.startswith(first.encode())
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
-            st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
-        ),
-        min_size=1,
-        unique_by=lambda pair: pair[0],
-    )
-)
-def test_any_path_and_label_survives_the_file(tmp_path_factory, pairs):
-    file = tmp_path_factory.mktemp("draw") / "draw.csv"
-    names, labels = zip(*pairs, strict=True)
-    save_draw(draw_shots(labels, names, 3, 5), file, names, labels)
-    saved = read_draw(file)
-    assert drawn(pairs, 3, 5) == {
-        label: [
-            name for name, other in zip(saved.names, saved.labels, strict=True) if other == label
-        ]
-        for label in set(labels)
-    }
-
-
-def test_a_saved_draw_is_a_manifest_of_images(tmp_path):
-    names, labels = zip(*TREES, strict=True)
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"not opened here")
-    save_draw(draw_shots(labels, names, 2), tmp_path / "draw.csv", names, labels)
-    records = list(from_manifest(tmp_path / "draw.csv").records)
-    saved = read_draw(tmp_path / "draw.csv")
-    assert sorted((record.name, record.label) for record in records) == sorted(
-        zip(saved.names, saved.labels, strict=True)
-    )
-    assert {record.split for record in records} == {"train"}
-
-
-def test_a_draw_is_saved_with_the_rows_it_was_made_of(tmp_path):
-    draw = draw_shots(["a", "b"], ["1", "2"], 1)
-    with pytest.raises(DataError, match="draw is of 2 rows, got 3 names and 3 labels"):
-        save_draw(draw, tmp_path / "draw.csv", ["1", "2", "3"], ["a", "b", "b"])
-    with pytest.raises(DataError, match="no Unicode text, near"):
-        save_draw(draw, tmp_path / "draw.csv", ["1", "\udcff.jpg"], ["a", "b"])
-    assert not any(tmp_path.iterdir())
-
-
-HEADER = "path,label,split,shots,seed\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "not CSV that save_draw wrote"),
-        (b"\xff\xfe\x00", "not CSV that save_draw wrote"),
-        (b"path,label,split\na,b,train\n", "columns path, label, split, shots, seed"),
-        (HEADER.encode(), "needs rows with the columns"),
-        (f"{HEADER}a,b,train,1\n".encode(), "needs rows with the columns"),
-        (f"{HEADER}a,b,train,1,0\nc,b,train,2,0\n".encode(), "one number of shots and one seed"),
-        (f"{HEADER}a,b,train,1,0\nc,b,train,1,9\n".encode(), "one number of shots and one seed"),
-        (f"{HEADER}a,b,train,1,\n".encode(), "one number of shots and one seed"),
-        (f"{HEADER}a,b,train,x,0\n".encode(), "one number of shots and one seed"),
-    ],
-)
-def test_a_saved_draw_that_cannot_be_read(content, message, tmp_path):
-    file = tmp_path / "draw.csv"
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_draw(file)
-    with pytest.raises(DataError, match=r"none.csv cannot be read: No such file"):
-        read_draw(tmp_path / "none.csv")
-
-
 @needs_data
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_splits(name):
@@ -263,14 +160,6 @@ def test_sixteen_shots_of_a_published_split():
     )
 
 
-@needs_data
-@pytest.mark.parametrize("name", ["OxfordPets", "StanfordCars"])
-def test_a_published_split_is_written_as_it_was_read(name, tmp_path):
-    source = DATA / f"split_zhou_{name}.json"
-    write_split_file(read_split_file(source), tmp_path / "split.json")
-    assert json.loads((tmp_path / "split.json").read_text()) == json.loads(source.read_text())
-
-
 @pytest.fixture
 def write(tmp_path):
     def written(content):
@@ -287,7 +176,7 @@ def split_of(train, val=(), test=()):
 
 def test_class_names_are_in_the_order_of_their_numbers(write):
     split = read_split_file(write(split_of([["p", 1, "ash"], ["q", 0, "oak"]], [["r", 1, "ash"]])))
-    assert split == Split(
+    assert split == SplitFile(
         ("oak", "ash"),
         {
             "train": Part(("p", "q"), ("ash", "oak")),
@@ -326,61 +215,3 @@ def test_a_split_file_that_cannot_be_used(content, message, write):
     with pytest.raises(DataError, match=message) as caught:
         read_split_file(write(content))
     assert "\n" not in str(caught.value)
-
-
-def test_a_split_that_cannot_be_written(tmp_path):
-    part, empty = Part(("p",), ("oak",)), Part((), ())
-    with pytest.raises(DataError, match="parts train, val, test; got train"):
-        write_split_file(Split(("oak",), {"train": part}), tmp_path / "split.json")
-    parts = {"train": part, "val": empty, "test": empty}
-    with pytest.raises(DataError, match="label 'oak' is not among the class names"):
-        write_split_file(Split(("ash",), parts), tmp_path / "split.json")
-
-
-def index_of(train, val):
-    return {
-        part: {
-            "data": [
-                {"impath": name, "label": label, "classname": class_name}
-                for name, label, class_name in rows
-            ],
-            "indices": list(range(len(rows))),
-        }
-        for part, rows in (("train", train), ("val", val))
-    }
-
-
-def test_few_shots_that_others_drew(write):
-    train = [["./data/p.jpg", 0, "oak"], ["./data/q.jpg", 1, "ash"]]
-    split = read_index_file(write(index_of(train, [["./data/r.jpg", 1, "ash"]])))
-    assert split == Split(
-        ("oak", "ash"),
-        {
-            "train": Part(("./data/p.jpg", "./data/q.jpg"), ("oak", "ash")),
-            "val": Part(("./data/r.jpg",), ("ash",)),
-        },
-    )
-
-
-def test_two_classes_of_one_name_are_told_apart(write):
-    train = [["p", 0, "sunglasses"], ["q", 1, "ash"], ["r", 2, "sunglasses"]]
-    split = read_index_file(write(index_of(train, [["s", 2, "sunglasses"]])))
-    assert split.class_names == ("sunglasses (0)", "ash", "sunglasses (2)")
-    assert split.parts["val"].labels == ("sunglasses (2)",)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (split_of([GOOD]), "one object with the parts train, val"),
-        ({"train": [GOOD], "val": []}, "part 'train' of .* must be a list of images"),
-        ({"train": {"indices": []}, "val": {}}, "part 'train' of .* must be a list of images"),
-        ({"train": {"data": [GOOD]}, "val": {}}, "part 'train' of .* must be a list of images"),
-        ({"train": {"data": [{"impath": "p"}]}, "val": {}}, "must be a list of images"),
-        (index_of([GOOD], [GOOD]), "'p' twice: in 'train' and in 'val'"),
-        (index_of([["p", 3, "oak"]], []), "run from 0 to the last without gaps"),
-    ],
-)
-def test_an_index_file_that_cannot_be_used(content, message, write):
-    with pytest.raises(DataError, match=message):
-        read_index_file(write(content))
