@@ -8,7 +8,7 @@ import pytest
 from gpcache import GPCacheError, NumericalError
 from gpcache.cluster import connection as ray_cluster
 from gpcache.cluster.grouped import GroupedCache
-from gpcache.cluster.grouped.engine import opened
+from gpcache.cluster.grouped.runner import task_runner
 from gpcache.gp.cholesky import JitterWarning
 
 pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
@@ -70,11 +70,11 @@ def _warns(item):
 
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_errors_and_warnings_come_through(name):
-    with opened(name) as engine:
+    with task_runner(name) as runner:
         with pytest.raises(NumericalError, match=r"^Item 1 cannot be\.$"):
-            list(engine.scatter(_fails, [1, 2]))
+            list(runner.scatter(_fails, [1, 2]))
         with pytest.warns(JitterWarning, match="^lifted$"):
-            assert list(engine.scatter(_warns, [5, 3, 4])) == [5, 3, 4]
+            assert list(runner.scatter(_warns, [5, 3, 4])) == [5, 3, 4]
 
 
 def test_an_open_connection_stays_open(cluster, problem, tools):

@@ -90,7 +90,7 @@ def test_auto_numbers_and_figures(problem):
 
 def test_a_large_cache_walks_on_some_groups(problem, monkeypatch):
     """β and noise come from the first groups; weights and figures from keys of every class."""
-    monkeypatch.setattr(choosing, "WALK_KEYS", 30)
+    monkeypatch.setattr(choosing, "SEARCH_KEYS", 30)
     model = GroupedCache(n_groups=5, dtype="float64", device="cpu").fit(problem.X, problem.y)
     numbers = np.searchsorted(model.classes_, problem.y)
     first = []

@@ -3,13 +3,14 @@
     logits = s f W + α · k(f) (K + noise·I)⁻¹ Y / variance(f)^η, each group of classes by itself
 
 The paper's targets and groups. The fitted state is one number for each key and class of its group;
-the keys stay where they are, and factors are made anew where a variance is asked for.
+the keys stay where they are, and the groups are factorised again where a variance is asked for.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -17,14 +18,24 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gpcache.cluster.grouped.choosing import Chooser, Chosen
-from gpcache.cluster.grouped.engine import ENGINES, Engine, EngineName, opened
-from gpcache.cluster.grouped.evidence import Problem
-from gpcache.cluster.grouped.groups import Fitted, Group, solved, split
-from gpcache.cluster.grouped.keys import Keys, MappedFile
-from gpcache.cluster.grouped.memory import need_memory
-from gpcache.cluster.grouped.model import GroupedModel
+from gpcache.cluster.grouped.choosing import Chooser, Chosen, GroupedKeys
+from gpcache.cluster.grouped.groups import (
+    Keys,
+    MappedFile,
+    SolvedGroup,
+    collected,
+    mean,
+    of_classes,
+    posterior,
+    solved,
+    split,
+)
+from gpcache.cluster.grouped.memory import require_memory
+from gpcache.cluster.grouped.runner import ENGINES, EngineName, TaskRunner, task_runner
 from gpcache.errors import DataError
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.fusion import fuse
+from gpcache.gp.precision import BATCH_ELEMENTS, Posterior
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache.model import HeldOutReport
 from gpcache.methods.cache.search import ETAS, Auto, Choice, Settings
@@ -44,6 +55,60 @@ class TopClasses(NamedTuple):
 
     labels: NDArray[Any]
     probabilities: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroupedModel:
+    """Keys, the solved values of each group, text (c, d) if any, and the chosen values."""
+
+    keys: Keys
+    parts: list[SolvedGroup]
+    text: Tensor | None
+    choice: Choice
+    n_classes: int
+
+    def logits(self, engine: EngineName, features: Tensor) -> Iterator[Tensor]:
+        """(b, c) of unit rows (m, d), batch by batch."""
+        choice = self.choice
+        found = self._answers(engine, features, with_variance=choice.eta != 0)
+        for batch, (means, variances) in found:
+            zero_shot = None if self.text is None else (batch @ self.text.mT).cpu()
+            spread = of_classes(variances, self._columns) if choice.eta != 0 else None
+            yield fuse(zero_shot, means, spread, alpha=choice.alpha, eta=choice.eta)
+
+    def posterior(self, engine: EngineName, features: Tensor) -> Iterator[Posterior]:
+        """Mean (b, c) and variance (b, g) of the cache alone, in the same batches."""
+        for _, found in self._answers(engine, features, with_variance=True):
+            yield found
+
+    @property
+    def _columns(self) -> list[NDArray[np.int64]]:
+        return [part.group.classes for part in self.parts]
+
+    def _answers(
+        self, engine: EngineName, features: Tensor, *, with_variance: bool
+    ) -> Iterator[tuple[Tensor, Posterior]]:
+        """Each batch and what the groups answer for it: batches keep kernel rows small."""
+        widest = max(len(part.group.rows) for part in self.parts)
+        rows = max(64, BATCH_ELEMENTS // max(widest, self.n_classes))
+        with task_runner(engine) as runner:
+            handle = runner.share(self.keys)
+            for batch in torch.split(features, rows):
+                answers = self._scattered(runner, handle, batch, with_variance)
+                found = collected(
+                    answers, self._columns, len(batch), self.keys.dtype, title="Asking the groups"
+                )
+                yield batch, Posterior(*found)
+
+    def _scattered(
+        self, runner: TaskRunner, handle: Any, batch: Tensor, with_variance: bool
+    ) -> Iterator[Any]:
+        beta, noise = self.choice.beta, self.choice.noise
+        queries = runner.share(self.keys.feature_map(batch).cpu().numpy())
+        if not with_variance:
+            return runner.scatter(mean, self.parts, handle, queries, beta)
+        groups = [part.group for part in self.parts]
+        return runner.scatter(posterior, groups, handle, queries, beta, noise)
 
 
 class GroupedCache(FeatureClassifier):
@@ -111,18 +176,27 @@ class GroupedCache(FeatureClassifier):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from keys X (n, d), an array or a memory-mapped file, with labels y (n,)."""
         settings = self._settings()
-        source, labels = self._read_keys(X, y)
-        self._text = self._text_vectors()
-        n_classes = len(self.classes_)
-        groups = split(labels, n_classes, self._group_count(len(labels)), self.random_state)
-        with opened(self.engine) as engine:
-            self._check_memory(engine, groups, source)
-            keys = self._scanned(Keys(source, self._device, self._dtype), len(labels))
-            handle = engine.share(keys)
-            problem = Problem(engine, keys, handle, groups, labels, n_classes, self._text)
+        keys, labels = self._read_keys(X, y)
+        n, n_classes = len(labels), len(self.classes_)
+        text = self._text = self._text_vectors()
+        count = math.ceil(n / KEYS_PER_GROUP) if is_auto(self.n_groups) else int(self.n_groups)
+        groups = split(labels, n_classes, min(count, n_classes), self.random_state)
+        with task_runner(self.engine) as runner:
+            copied = self.engine == "ray" and not isinstance(keys.stored, MappedFile)
+            require_memory(
+                groups,
+                keys,
+                n_classes=n_classes,
+                sample=min(self.loo_rows, n),
+                n_etas=len(ETAS) if is_auto(self.eta) else 1,
+                copied_rows=n if copied else 0,
+                tasks=runner.tasks_here,
+            )
+            keys = self._scanned(keys)
+            problem = GroupedKeys(runner, keys, runner.share(keys), groups, labels, n_classes, text)
             self._accept(Chooser(problem, settings, self.loo_rows, self.random_state).choose())
             parts = self._solved(problem)
-        self._model = GroupedModel(keys, parts, self._text, self._choice, n_classes)
+        self._model = GroupedModel(keys, parts, text, self._choice, n_classes)
         self.n_groups_ = len(groups)
         return self
 
@@ -142,10 +216,8 @@ class GroupedCache(FeatureClassifier):
         one_of("engine", self.engine, ENGINES, owner=self)
         return Settings(**numbers, gain=1.0)
 
-    def _read_keys(
-        self, X: ArrayLike, y: ArrayLike
-    ) -> tuple[NDArray[Any] | MappedFile, NDArray[np.int64]]:
-        """Where the rows are, and class numbers (n,); sets device, width and classes."""
+    def _read_keys(self, X: ArrayLike, y: ArrayLike) -> tuple[Keys, NDArray[np.int64]]:
+        """Keys and class numbers (n,); sets device, width and classes."""
         on_ray = self.engine == "ray"
         self._device = resolve_device("cpu" if on_ray and self.device == "auto" else self.device)
         self._dtype = resolve_dtype(self.dtype, self._device)
@@ -155,46 +227,27 @@ class GroupedCache(FeatureClassifier):
                 f"engine='local' for device='{self._device}'."
             )
         array, labels = self._read_labelled(X, y)
-        return MappedFile.of(X) or array, self._label_numbers(labels).cpu().numpy()
+        keys = Keys(MappedFile.of(X) or array, self._device, self._dtype)
+        return keys, self._label_numbers(labels).cpu().numpy()
 
-    def _group_count(self, n: int) -> int:
-        count = math.ceil(n / KEYS_PER_GROUP) if is_auto(self.n_groups) else int(self.n_groups)
-        return min(count, len(self.classes_))
-
-    def _check_memory(
-        self, engine: Engine, groups: list[Group], source: NDArray[Any] | MappedFile
-    ) -> None:
-        n = sum(len(group.rows) for group in groups)
-        copies = self.engine == "ray" and not isinstance(source, MappedFile)
-        need_memory(
-            groups,
-            width=self.n_features_in_,
-            n_classes=len(self.classes_),
-            sample=min(self.loo_rows, n),
-            n_etas=len(ETAS) if is_auto(self.eta) else 1,
-            copied_rows=n if copies else 0,
-            tasks=engine.tasks_here,
-            device=self._device,
-            dtype=self._dtype,
-        )
-
-    def _scanned(self, keys: Keys, n: int) -> Keys:
+    def _scanned(self, keys: Keys) -> Keys:
         """The keys, every row checked, and centred if asked for: one pass over all of them."""
-        total = torch.zeros(self.n_features_in_, dtype=torch.float64)
-        rows = keys.source.open() if isinstance(keys.source, MappedFile) else keys.source
+        rows = keys.rows
+        n, total = len(rows), torch.zeros(self.n_features_in_, dtype=torch.float64)
         with progress_bar("GroupedCache: reading", total=n, unit="row") as bar:
             for first in range(0, n, SCANNED_ROWS):
                 part = np.asarray(rows[first : first + SCANNED_ROWS])
                 unit = self._unit(part, f"X[{first}:]" if first else "X")
                 total += unit.sum(0, dtype=torch.float64).cpu()
                 bar.update(len(part))
-        mean = total / n
-        # Unit rows lie 1 − |mean|² from their mean on average. Where all are one row, nothing would
-        # be left of it.
-        apart = float(1 - mean @ mean) > 100 * torch.finfo(self._dtype).eps
+        centre = total / n
+        # Unit rows lie 1 − |centre|² from it on average. Where all are one row, nothing would be
+        # left of it.
+        apart = float(1 - centre @ centre) > 100 * torch.finfo(self._dtype).eps
         if self.kernel_space == "raw" or not apart:
             return keys
-        return keys.centred(mean.to(self._device, self._dtype))
+        centring = FeatureMap(mean=centre.to(self._device, self._dtype))
+        return replace(keys, feature_map=centring)
 
     def _accept(self, chosen: Chosen) -> None:
         choice = self._choice = replace(chosen.seen[0], losses=None)
@@ -208,15 +261,13 @@ class GroupedCache(FeatureClassifier):
         self.loo_: HeldOutReport = chosen.report
         self.loo_rows_ = chosen.rows
 
-    def _solved(self, problem: Problem) -> list[Fitted]:
-        found = problem.engine.scatter(
-            solved, problem.groups, problem.handle, self.beta_, self.noise_
-        )
-        parts = []
-        with progress_bar("GroupedCache: fitting", total=len(problem.groups), unit="group") as bar:
-            for group, values in zip(problem.groups, found, strict=True):
-                # A copy: what Ray shares goes when Ray goes.
-                parts.append(Fitted(group, np.array(values)))
+    def _solved(self, problem: GroupedKeys) -> list[SolvedGroup]:
+        groups, parts = problem.groups, []
+        found = problem.runner.scatter(solved, groups, problem.handle, self.beta_, self.noise_)
+        with progress_bar("GroupedCache: fitting", total=len(groups), unit="group") as bar:
+            for group, values in zip(groups, found, strict=True):
+                # A copy: what Ray shares is gone when Ray stops.
+                parts.append(SolvedGroup(group, np.array(values)))
                 bar.update()
         return parts
 

@@ -1,4 +1,4 @@
-"""What is computed of one group of classes: pure functions of the group, its rows and numbers.
+"""Keys in groups of classes: where their rows are, and what is computed of one group.
 
 A group holds its own keys (s, d) and the columns of its own t classes: nothing here is as large as
 all keys times all classes. Results are arrays, which travel between processes without a copy.
@@ -6,6 +6,9 @@ all keys times all classes. Results are arrays, which travel between processes w
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +16,68 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.cluster.grouped.keys import Keys
+from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision, GroupedPrecision
-from gpcache.gp.kernels import kernel
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.kernels import kernel, unit_rows
+from gpcache.support.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A memory-mapped array by the name of its file: what travels is the name, not the rows."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, array: Any) -> MappedFile | None:
+        """None for what is not a whole file, row by row: a slice of one counts as an array."""
+        whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+        if not whole or not array.flags.c_contiguous:
+            return None
+        return cls(str(array.filename), array.dtype.str, array.shape, array.offset)
+
+    def open(self) -> NDArray[Any]:
+        """The array, read-only."""
+        try:
+            return np.memmap(
+                self.path, dtype=self.dtype, mode="r", offset=self.offset, shape=self.shape
+            )
+        except OSError as error:
+            raise DataError(
+                f"The rows in {self.path} cannot be read any more ({error.strerror}): keep the "
+                "file where it was, and with Ray where every machine of the cluster finds it."
+            ) from None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Rows (n, d) of any scale, and how they become unit rows in the kernel's space."""
+
+    stored: NDArray[Any] | MappedFile
+    device: torch.device
+    dtype: torch.dtype
+    feature_map: FeatureMap = field(default_factory=FeatureMap)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """All rows as they were given."""
+        return self.stored.open() if isinstance(self.stored, MappedFile) else self.stored
+
+    def features(self, numbers: NDArray[np.int64]) -> Tensor:
+        """Unit rows (k, d) of these numbers, as the encoder gave them."""
+        return unit_rows(self.tensor(self.rows[numbers]))
+
+    def mapped(self, numbers: NDArray[np.int64]) -> Tensor:
+        """Unit rows (k, d) of these numbers in the kernel's space."""
+        return self.feature_map(self.features(numbers))
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """A copy of an array on the device: arrays from another process are read-only."""
+        return torch.tensor(np.asarray(array), device=self.device).to(self.dtype)
 
 
 class Group(NamedTuple):
@@ -26,14 +88,14 @@ class Group(NamedTuple):
     classes: NDArray[np.int64]
 
 
-class Fitted(NamedTuple):
+class SolvedGroup(NamedTuple):
     """A group and its solved values (s, t): all that a mean needs."""
 
     group: Group
     solved: NDArray[Any]
 
 
-class LeftOut(NamedTuple):
+class LeftOutKeys(NamedTuple):
     """A group, and which rows (o,) of a sample are its own keys, with their places (o,) in it."""
 
     group: Group
@@ -71,7 +133,7 @@ def solved(group: Group, keys: Keys, beta: float, noise: float) -> NDArray[Any]:
 
 
 @torch.no_grad()
-def mean(part: Fitted, keys: Keys, queries: NDArray[Any], beta: float) -> Answer:
+def mean(part: SolvedGroup, keys: Keys, queries: NDArray[Any], beta: float) -> Answer:
     """The mean at queries (m, d) in the kernel's space, without factorising again."""
     cross = kernel(keys.tensor(queries), keys.mapped(part.group.rows), beta)
     return Answer(_array(cross @ keys.tensor(part.solved)), None)
@@ -79,14 +141,19 @@ def mean(part: Fitted, keys: Keys, queries: NDArray[Any], beta: float) -> Answer
 
 @torch.no_grad()
 def posterior(group: Group, keys: Keys, queries: NDArray[Any], beta: float, noise: float) -> Answer:
-    """Mean and variance at queries (m, d). The factor is made anew: kept, all take n²/g numbers."""
+    """Mean and variance at queries (m, d). The factor is not kept: all would take n²/g numbers."""
     found = _precision(group, keys, beta, noise).posterior(keys.tensor(queries))
     return Answer(_array(found.mean), _array(found.variance[:, 0]))
 
 
 @torch.no_grad()
 def left_out(
-    part: LeftOut, keys: Keys, sample: NDArray[Any], beta: float, noise: float, with_variance: bool
+    part: LeftOutKeys,
+    keys: Keys,
+    sample: NDArray[Any],
+    beta: float,
+    noise: float,
+    with_variance: bool,
 ) -> Answer:
     """Mean and variance at sampled rows (k, d), those that are keys here as if they were not.
 
@@ -94,20 +161,48 @@ def left_out(
     """
     precision = _precision(part.group, keys, beta, noise)
     rows = keys.tensor(sample)
-    variance: Tensor | None = None
-    if with_variance:
-        means, columns = precision.posterior(rows)
-        variance = columns[:, 0]
+    if variance:
+        means, variances = precision.posterior(rows)
     else:
-        means = precision.mean(rows)
+        means, variances = precision.mean(rows), None
     if len(part.sampled):
         own = precision.leave_one_out()
         sampled = torch.tensor(part.sampled, device=keys.device)
         places = torch.tensor(part.places, device=keys.device)
         means[sampled] = own.mean[places]
-        if variance is not None:
-            variance[sampled] = own.variance[places, 0]
-    return Answer(_array(means), None if variance is None else _array(variance))
+        if variances is not None:
+            variances[sampled] = own.variance[places]
+    return Answer(_array(means), None if variances is None else _array(variances[:, 0]))
+
+
+def collected(
+    answers: Iterable[Answer],
+    columns: Sequence[NDArray[np.int64]],
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    title: str,
+) -> tuple[Tensor, Tensor]:
+    """The answers of groups whose classes have these columns: mean (rows, c), variance (rows, g).
+
+    The variance holds nothing where the answers have none. `title` is that of the progress bar.
+    """
+    mean = torch.empty(rows, sum(map(len, columns)), dtype=dtype)
+    variance = torch.empty(rows, len(columns), dtype=dtype)
+    with progress_bar(title, total=len(columns), unit="group") as bar:
+        for number, (own, answer) in enumerate(zip(columns, answers, strict=True)):
+            mean[:, torch.as_tensor(own)] = torch.tensor(answer.mean)
+            if answer.variance is not None:
+                variance[:, number] = torch.tensor(answer.variance)
+            bar.update()
+    return mean, variance
+
+
+def of_classes(variance: Tensor, columns: Sequence[NDArray[np.int64]]) -> Tensor:
+    """A variance (m, g) of groups as one of their classes (m, c)."""
+    numbers = np.repeat(np.arange(len(columns)), [len(own) for own in columns])
+    group_of_class = torch.as_tensor(numbers[np.argsort(np.concatenate(columns))])
+    return variance[:, group_of_class]
 
 
 def _precision(group: Group, keys: Keys, beta: float, noise: float) -> ExactPrecision:
