@@ -161,7 +161,7 @@ def left_out(
     """
     precision = _precision(part.group, keys, beta, noise)
     rows = keys.tensor(sample)
-    if variance:
+    if with_variance:
         means, variances = precision.posterior(rows)
     else:
         means, variances = precision.mean(rows), None
