@@ -20,9 +20,10 @@ from gpcache.gp import GroupedPrecision
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.training import Training
 from gpcache.similarity import ProjectionOptions, contrastive_loss
-from gpcache.similarity.inputs import paired_rows
+from gpcache.similarity.checkpoint import Progress
+from gpcache.similarity.pairs import paired_rows
 from gpcache.similarity.projection import identity_weights
-from gpcache.similarity.train import Progress, _fast_products, _Learner
+from gpcache.similarity.train import _fast_products, _Learner
 
 
 class Step:

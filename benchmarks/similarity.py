@@ -27,7 +27,7 @@ from gpcache.images.augment import Views
 from gpcache.images.sources import open_source
 from gpcache.methods import GDAClassifier
 from gpcache.similarity import ProjectionOptions, learn_projection, whitening_projection
-from gpcache.similarity.stores import PairedFeatures, paired_features
+from gpcache.similarity.pairs import PairedFeatures, paired_features
 
 Options = dict[str, Any]
 

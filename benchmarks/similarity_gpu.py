@@ -23,7 +23,7 @@ from pages import table, write_page
 from torch import Tensor
 
 from gpcache.similarity import ProjectionOptions, contrastive_loss, learn_projection
-from gpcache.similarity.mining import nearest_sets
+from gpcache.similarity.contrast import nearest_sets
 from gpcache.similarity.projection import change
 from gpcache.support.devices import resolve_device
 

@@ -8,8 +8,8 @@ import torch
 
 from gpcache import DataError, EncoderError, ModelFileError
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
-from gpcache.similarity.facts import told as words
 from gpcache.similarity.folder import load_projection, open_projection, save_projection
+from gpcache.similarity.projection import origin
 from gpcache.support.array_folders import save_folder
 
 
@@ -67,11 +67,11 @@ def test_another_encoder_is_refused(facts, projection, encoder, other_encoder):
 
 
 def test_it_is_told_where_a_projection_came_from(facts):
-    assert words(facts) == "contrastive, from 1,234 unlabelled images with 2 views each"
-    own = words(replace(facts, source="whitening", transductive=True))
+    assert origin(facts) == "contrastive, from 1,234 unlabelled images with 2 views each"
+    own = origin(replace(facts, source="whitening", transductive=True))
     assert own.startswith("whitening, from 1,234")
     assert own.endswith("; transductive: those are the images to be judged")
-    assert words(None) == "of unknown origin"
+    assert origin(None) == "of unknown origin"
 
 
 def test_a_projection_is_opened_from_its_folder_or_is_itself(tmp_path, projection, facts):

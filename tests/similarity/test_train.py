@@ -9,8 +9,9 @@ import torch
 
 from gpcache import DataError, NumericalError
 from gpcache.similarity import ProjectionOptions, learn_projection
+from gpcache.similarity.checkpoint import Progress
 from gpcache.similarity.projection import change, identity_weights
-from gpcache.similarity.train import Progress, _Learner
+from gpcache.similarity.train import _Learner
 
 QUICK = {"neighbours": 30, "batch_size": 64, "epochs": 3, "reduction": "mean"}
 

@@ -93,7 +93,7 @@ def fit(
     from gpcache.images.sources import open_source
     from gpcache.model.classifier import ImageClassifier
     from gpcache.model.files import check_model_place
-    from gpcache.similarity.facts import told
+    from gpcache.similarity.projection import origin
 
     if not text and (class_name or prompt):
         raise DataError("--no-text lets no class name count: leave out --class and --prompt.")
@@ -135,7 +135,7 @@ def fit(
     sentences = [finding.sentence for finding in suspects]
     further = [f"… and {len(sentences) - SHOWN} more: run gpcache check"]
     used = classifier.projection
-    projected = {} if used is None else {"projection": told(used.facts)}
+    projected = {} if used is None else {"projection": origin(used.facts)}
     rows: dict[str, str | list[str]] = {
         "model": f"{model}: {counts(classifier)}, encoder {classifier.encoder_name}, "
         f"method {method}",

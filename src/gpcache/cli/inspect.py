@@ -30,7 +30,7 @@ def inspect(
     """
     from gpcache.cli.tables import held_out_figures
     from gpcache.model.classifier import ImageClassifier
-    from gpcache.similarity.facts import told
+    from gpcache.similarity.projection import origin
 
     classifier = ImageClassifier.load(model, device="cpu")
     counts = Counter(example.label for example in classifier.examples)
@@ -67,5 +67,5 @@ def inspect(
         "numbers": ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
     }
     if projection is not None:
-        rows["projection"] = told(facts)
+        rows["projection"] = origin(facts)
     print_rows(rows | held_out_figures(classifier))

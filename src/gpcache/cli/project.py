@@ -91,8 +91,8 @@ def project(
     )
     from gpcache.similarity.checkpoint import Checkpoint
     from gpcache.similarity.folder import check_projection_place, save_projection
+    from gpcache.similarity.pairs import paired_features
     from gpcache.similarity.projection import change
-    from gpcache.similarity.stores import paired_features
 
     options = ProjectionOptions(
         bottleneck=bottleneck,

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpcache.methods.cache.search import SOFTMAX_NUMBERS
 from gpcache.model.evaluation import Evaluation
-from gpcache.similarity.facts import ProjectionFacts, told
+from gpcache.similarity.projection import ProjectionFacts, origin
 
 _MARKUP = "\\`*_[]|#~$"
 _JOINERS = "\u200c\u200d"  # not printed themselves, but emoji and some scripts need them
@@ -92,7 +92,7 @@ def _projection_line(model: dict[str, Any]) -> list[str]:
     if "projection" not in model:
         return []
     facts = model["projection"]
-    return [f"- Similarity projection: {_plain(told(facts and ProjectionFacts(**facts)))}."]
+    return [f"- Similarity projection: {_plain(origin(facts and ProjectionFacts(**facts)))}."]
 
 
 def _plain(text: str) -> str:

@@ -1,9 +1,8 @@
 """Image–image similarity learned from unlabelled images."""
 
-from gpcache.similarity.facts import ProjectionFacts
-from gpcache.similarity.loss import contrastive_loss
+from gpcache.similarity.contrast import contrastive_loss
 from gpcache.similarity.options import ProjectionOptions
-from gpcache.similarity.projection import SimilarityProjection
+from gpcache.similarity.projection import ProjectionFacts, SimilarityProjection
 from gpcache.similarity.train import learn_projection
 from gpcache.similarity.whitening import whitening_projection
 

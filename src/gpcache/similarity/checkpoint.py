@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from gpcache.errors import ModelFileError
-from gpcache.similarity.train import Progress
 from gpcache.support.files import write_atomic
 
 _KINDS = ("weights", "momenta")
+
+
+@dataclass
+class Progress:
+    """Where learning stands after whole epochs: their losses, the weights and their momenta."""
+
+    weights: tuple[Tensor, ...]
+    momenta: tuple[Tensor, ...] = ()
+    history: list[float] = field(default_factory=list)
 
 
 class Checkpoint:
@@ -31,7 +41,7 @@ class Checkpoint:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             history = json.loads(notes["history"])
             known = notes["key"]
-        except (OSError, SafetensorError, KeyError, ValueError):
+        except (OSError, SafetensorError, KeyError, ValueError, RecursionError):
             raise ModelFileError(
                 f"The checkpoint {str(self.path)!r} is damaged: remove it to begin again."
             ) from None

@@ -1,4 +1,4 @@
-"""The projection folder: a learned similarity with all that says where it came from."""
+"""The projection folder: the weights of a projection and the facts about how it was learned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from gpcache import __version__
 from gpcache.errors import DataError, ModelFileError
-from gpcache.similarity.facts import ProjectionFacts
-from gpcache.similarity.projection import SimilarityProjection
+from gpcache.similarity.projection import ProjectionFacts, SimilarityProjection
 from gpcache.support.array_folders import CONFIG, check_place, load_folder, save_folder
 
 KIND = "similarity projection"
@@ -22,17 +21,10 @@ def save_projection(
 ) -> None:
     """Write config.json, model.safetensors and README.md in one step."""
     check_projection_place(folder)
-    config = {
-        "gpcache": __version__,
-        "kind": KIND,
-        "residual": projection.residual,
-        **asdict(facts),
-    }
-    arrays = {
-        f"weights{number}": weight.detach().cpu().numpy()
-        for number, weight in enumerate(projection.weights)
-    }
-    save_folder(folder, config, arrays, _card(projection, facts))
+    config = {"gpcache": __version__, "kind": KIND, "residual": projection.residual}
+    weights = enumerate(projection.weights)
+    arrays = {f"weights{number}": weight.detach().cpu().numpy() for number, weight in weights}
+    save_folder(folder, config | asdict(facts), arrays, _card(projection, facts))
 
 
 def check_projection_place(folder: str | Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from gpcache.errors import DataError
+from gpcache.support.checks import positive, whole
 
 _LEAST = {"bottleneck": 1, "neighbours": 2, "epochs": 1, "batch_size": 1, "seed": 0}
 
@@ -45,22 +45,10 @@ class ProjectionOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in _LEAST:
-                _check_whole(field.name, value, _LEAST[field.name])
+                whole(field.name, value, least=_LEAST[field.name])
             elif isinstance(field.default, float):
-                _check_number(field.name, value, zero=field.name in ("momentum", "weight_decay"))
+                positive(field.name, value, allow_zero=field.name in ("momentum", "weight_decay"))
         if self.momentum >= 1:
             raise DataError(f"momentum must be below one, got {self.momentum!r}.")
         if self.reduction not in ("sum", "mean"):
             raise DataError(f"reduction must be 'sum' or 'mean', got {self.reduction!r}.")
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DataError(f"{name} must be a whole number of {least} or more, got {value!r}.")
-
-
-def _check_number(name: str, value: Any, *, zero: bool) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (value == 0 and not zero):
-        bound = "of zero or more" if zero else "above zero"
-        raise DataError(f"{name} must be a number {bound}, got {value!r}.")

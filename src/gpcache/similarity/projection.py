@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from gpcache.errors import DataError
+from gpcache.encoders.lite import current_name
+from gpcache.errors import DataError, EncoderError
 from gpcache.gp.kernels import unit_rows
-from gpcache.similarity.facts import ProjectionFacts
 
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
+
+
+@dataclass(frozen=True)
+class ProjectionFacts:
+    """Where a projection came from.
+
+    `change` is how far it turns those images' features; `transductive` that they are the images
+    that are to be judged.
+    """
+
+    source: Literal["contrastive", "whitening"]
+    encoder: str
+    fingerprint: str
+    images: int
+    views: int
+    change: float
+    transductive: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    history: list[float] = field(default_factory=list)
+
+    def require_encoder(self, encoder: Encoder) -> None:
+        """Refuse an encoder other than the one whose features were projected."""
+        if encoder.fingerprint != self.fingerprint:
+            name = current_name(self.encoder, self.fingerprint)
+            raise EncoderError(
+                f"The projection was learned on features of {name!r} (fingerprint "
+                f"{self.fingerprint[:12]}), not of {encoder.name!r} ({encoder.fingerprint[:12]}): "
+                "learn one for this encoder with gpcache project."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +59,9 @@ class SimilarityProjection:
 
     def __post_init__(self) -> None:
         shapes = [tuple(weight.shape) for weight in self.weights]
-        if len(shapes) == 1:
-            good = len(shapes[0]) == 2 and shapes[0][0] == shapes[0][1]
-        else:
-            good = len(shapes) == 2 and shapes[0] == shapes[1][::-1] and len(shapes[0]) == 2
-        if not good:
+        # One square matrix is its own transpose in shape; two factors are each other's.
+        paired = len(shapes) in (1, 2) and shapes[0] == shapes[-1][::-1]
+        if not paired or len(shapes[0]) != 2:
             raise DataError(
                 "A similarity projection is one matrix (d, d), or two of shapes (k, d) and (d, k): "
                 f"got {', '.join(map(str, shapes)) or 'none'}."
@@ -51,7 +78,7 @@ class SimilarityProjection:
     def matrix(self) -> Tensor:
         """M (d, d) with φ(f) = normalise(M f + f), as the estimators' `projection` takes it."""
         product = _product(self.weights)
-        return product if self.residual else product - _eye_like(self.weights[0])
+        return product if self.residual else product - torch.eye(self.dim).to(product)
 
     def require_encoder(self, encoder: Encoder) -> None:
         """Refuse an encoder other than the one it was learned for, as far as that is known."""
@@ -70,7 +97,7 @@ class SimilarityProjection:
 def linear_map(weights: tuple[Tensor, ...], *, residual: bool) -> Tensor:
     """A (d, d) with φ(f) = normalise(A f): P + I with the residual, else P. Differentiable."""
     product = _product(weights)
-    return product + _eye_like(weights[0]) if residual else product
+    return product + torch.eye(len(product)).to(product) if residual else product
 
 
 def identity_weights(dim: int, *, bottleneck: int, residual: bool, seed: int) -> tuple[Tensor, ...]:
@@ -104,6 +131,11 @@ def _product(weights: tuple[Tensor, ...]) -> Tensor:
     return weights[0] if len(weights) == 1 else weights[1] @ weights[0]
 
 
-def _eye_like(weight: Tensor) -> Tensor:
-    dim = weight.shape[1]
-    return torch.eye(dim, dtype=weight.dtype, device=weight.device)
+def origin(facts: ProjectionFacts | None) -> str:
+    """Where a projection came from, in a few words; None means that nobody knows."""
+    if facts is None:
+        return "of unknown origin"
+    words = f"{facts.source}, from {facts.images:,} unlabelled images with {facts.views} views each"
+    if facts.transductive:
+        words += "; transductive: those are the images to be judged"
+    return words

@@ -12,8 +12,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,29 +21,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import NumericalError
-from gpcache.similarity.inputs import paired_rows
-from gpcache.similarity.loss import contrastive_loss, cosines_of_sets
-from gpcache.similarity.mining import nearest_sets, random_sets
+from gpcache.similarity.checkpoint import Checkpoint, Progress
+from gpcache.similarity.contrast import (
+    contrastive_loss,
+    cosines_of_sets,
+    nearest_sets,
+    random_sets,
+)
 from gpcache.similarity.options import ProjectionOptions
+from gpcache.similarity.pairs import paired_rows
 from gpcache.similarity.projection import SimilarityProjection, identity_weights, linear_map
 from gpcache.support.devices import ensure_memory, resolve_device
 from gpcache.support.progress import progress_bar
 
-if TYPE_CHECKING:
-    from gpcache.similarity.checkpoint import Checkpoint
-
 # Rows of a step that are alive at once, counted on a GPU: gathered, projected, scaled to length
 # one, and the gradients of the last two, for originals and views.
 _LIVE_ROWS = 12
-
-
-@dataclass
-class Progress:
-    """Where learning stands after whole epochs: their losses, the weights and their momenta."""
-
-    weights: tuple[Tensor, ...]
-    momenta: tuple[Tensor, ...] = ()
-    history: list[float] = field(default_factory=list)
 
 
 def learn_projection(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from gpcache.errors import DataError
-from gpcache.similarity.inputs import paired_rows
+from gpcache.similarity.pairs import paired_rows
 from gpcache.similarity.projection import SimilarityProjection
+from gpcache.support.checks import positive
 from gpcache.support.devices import resolve_device
 
 BLOCK_BYTES = 2**28
@@ -24,8 +24,7 @@ def whitening_projection(
     class, so that it needs no labels; n counts all rows and λ is `shrinkage`. Scaled so that a
     direction in which no views differ keeps its length. Centring is left to the estimators.
     """
-    if not shrinkage > 0 or not math.isfinite(shrinkage):
-        raise DataError(f"shrinkage must be a number above zero, got {shrinkage!r}.")
+    positive("shrinkage", shrinkage)
     first, others = paired_rows(original, views, resolve_device(device))
     images, count, dim = others.shape
     scatter = torch.zeros(dim, dim, dtype=torch.float64, device=first.device)

@@ -1,14 +1,44 @@
-"""Two feature stores of the same images, the originals and their views, matched by content."""
+"""Original images and their augmented views, matched: arrays, or two feature stores."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from gpcache.errors import StoreError
+from gpcache.errors import DataError, StoreError
 from gpcache.features.store import FeatureStore
+from gpcache.gp.kernels import unit_rows
+from gpcache.support.checks import number_array, require_directions
+
+
+def paired_rows(original: Any, views: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Unit rows in float32: originals (p, d) and views (p, v, d); views (p, d) are one each."""
+    first, others = _tensor("original", original, device), _tensor("views", views, device)
+    if others.ndim == 2:
+        others = others[:, None]
+    if first.ndim != 2 or others.ndim != 3 or 0 in others.shape:
+        raise DataError(
+            "original must be of shape (images, columns) and views of (images, views, columns), "
+            f"got {tuple(first.shape)} and {tuple(others.shape)}."
+        )
+    if (len(first), first.shape[1]) != (len(others), others.shape[2]):
+        raise DataError(
+            f"original holds {len(first)} images of {first.shape[1]} columns, views "
+            f"{len(others)} of {others.shape[2]}: give the same images of one encoder."
+        )
+    return first, others
+
+
+def _tensor(name: str, rows: Any, device: torch.device) -> Tensor:
+    if not isinstance(rows, Tensor):
+        rows = torch.from_numpy(number_array(name, rows))
+    unit = unit_rows(rows.detach().to(device, torch.float32))
+    require_directions(unit.norm(dim=-1), name)
+    return unit
 
 
 class PairedFeatures(NamedTuple):

@@ -13,7 +13,7 @@ from gpcache.features.extract import extract
 from gpcache.images.augment import Views
 from gpcache.images.sources import open_source
 from gpcache.similarity import ProjectionOptions, learn_projection
-from gpcache.similarity.stores import paired_features
+from gpcache.similarity.pairs import paired_features
 
 
 def test_images_are_matched_by_content(write_store, two_views):
