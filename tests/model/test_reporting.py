@@ -13,7 +13,7 @@ from gpcache.images.thumbnails import thumbnail
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.report import render
-from gpcache.model.report.build import CASES, SHARES, make_report
+from gpcache.model.report.build import CASES, SHARES, build_report
 
 TINY = Path(__file__).parents[1] / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
@@ -55,7 +55,7 @@ def test_set(photos, classifier):
 
 @pytest.fixture(scope="module")
 def report(photos, classifier, test_set):
-    return make_report(classifier, test_set, photos / "test", [Refused("x.jpg", "it is empty")])
+    return build_report(classifier, test_set, photos / "test", [Refused("x.jpg", "it is empty")])
 
 
 def test_the_hardest_come_first_with_their_pictures(report, photos, test_set):
@@ -113,7 +113,7 @@ def test_a_report_of_regression_has_its_numbers(photos, test_set):
     model = GPCacheClassifier(likelihood="gaussian", device="cpu")
     classifier = ImageClassifier(tiny.ColourEncoder(), method=model, device="cpu")
     classifier.fit(photos / "train")
-    found = make_report(classifier, test_set, photos / "test")
+    found = build_report(classifier, test_set, photos / "test")
     assert set(found.chosen) == {"temperature", *REGRESSION_NUMBERS}
     assert all(case.average is None for cases in found.cases.values() for case in cases)
 
@@ -134,20 +134,20 @@ def test_a_list_of_images_is_found_beside_its_file(photos, classifier):
     rows = [f"{name},{name[0]}" for name in names]
     path = photos / "test" / "list.csv"
     path.write_text("\n".join(["path,label", *rows]))
-    found = make_report(classifier, classifier.evaluate(path), path)
+    found = build_report(classifier, classifier.evaluate(path), path)
     assert sorted(case.caption for case in found.cases["Hardest test images"]) == names
     path.unlink()
 
 
 def test_images_that_are_gone_have_no_case(classifier, test_set, tmp_path):
-    report = make_report(classifier, test_set, tmp_path)
+    report = build_report(classifier, test_set, tmp_path)
     assert "Hardest test images" not in report.cases
     assert report.test is test_set
 
 
 def test_text_alone_has_a_report_too():
     model = ImageClassifier(tiny.ColourEncoder(), device="cpu").fit([], classes=["a", "b"])
-    report = make_report(model, None)
+    report = build_report(model, None)
     assert report.facts["method"] == "zero-shot"
     assert (report.embedding, report.search, report.held_out) == (None, None, None)
     assert report.cases == {}
@@ -155,4 +155,4 @@ def test_text_alone_has_a_report_too():
 
 def test_an_estimator_is_called_by_its_name(photos):
     model = ImageClassifier(tiny.ColourEncoder(), method=GPCacheClassifier(alpha=2.0))
-    assert make_report(model.fit(photos / "train"), None).facts["method"] == "gpcache"
+    assert build_report(model.fit(photos / "train"), None).facts["method"] == "gpcache"

@@ -73,9 +73,9 @@ def evaluate(
     found = classifier.evaluate(source, reject=reject, unknown=foreign, refused=refused)
     if report is not None or plots is not None:
         from gpcache.model.report import save_plots, write_report
-        from gpcache.model.report.build import make_report
+        from gpcache.model.report.build import build_report
 
-        made = make_report(classifier, found, images.resolve(), refused)
+        made = build_report(classifier, found, images.resolve(), refused)
         if report is not None:
             write_report(made, report)
         if plots is not None:

@@ -23,7 +23,7 @@ from gpcache.model.answers import Prediction
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report import write_report
-from gpcache.model.report.build import make_report
+from gpcache.model.report.build import build_report
 from gpcache.support.files import make_folder
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -58,7 +58,7 @@ def demonstrate(
     model, page = place / "demo.gpc", place / "report.html"
     classifier.save(model)
     evaluation = classifier.evaluate(test, refused=[])
-    write_report(make_report(classifier, evaluation, Path(photos)), page)
+    write_report(build_report(classifier, evaluation, Path(photos)), page)
     hardest = {evaluation.names[row] for row in evaluation.hardest(2)}
     some = [record for record in test.records if record.name in hardest]
     answers = list(classifier.predict(Source("demo", some, len(some)), why=3))

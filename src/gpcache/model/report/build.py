@@ -1,7 +1,8 @@
-"""From a classifier and an evaluation to a report: the hardest images, and what spoke for them."""
+"""Builds the report of a classifier: its figures, hardest and suspicious images, and settings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,26 @@ from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.methods.registry import name_of
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
-from gpcache.model.report import Case, Embedding, Evidence, Report
+from gpcache.model.report.content import Case, Embedding, Evidence, Report
 
 CASES = 12
 SHARES = 6
 
 
-def make_report(
+def build_report(
     classifier: ImageClassifier,
-    test: Evaluation | None,
-    folder: Path | None = None,
-    refused: list[Refused] | None = None,
+    test: Evaluation | None = None,
+    images: Path | None = None,
+    refused: Sequence[Refused] = (),
 ) -> Report:
-    """All that can be shown; `folder` is where the images of `test` lie."""
+    """Collect what a report can show; `images` is the folder or list that `test` was made from."""
     model = classifier.model
-    cases: dict[str, list[Case]] = {}
-    if test is not None and folder is not None:
-        cases["Hardest test images"] = hardest(classifier, test, folder)
+    cases = {"Suspicious training images": suspicious_cases(classifier)}
+    if test is not None and images is not None:
+        cases = {"Hardest test images": hardest_cases(classifier, test, images)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
     if isinstance(model, CacheClassifier):
-        cases["Suspicious training images"] = suspicious(classifier, model)
-        embedding = _embedding(classifier, model)
-        search = model.search_
+        embedding, search = _embedding(classifier, model), model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
     return Report(
@@ -56,82 +55,67 @@ def make_report(
             "gpcache": __version__,
             "torch": torch.__version__,
         },
-        refused=[(one.name, one.reason) for one in refused or []],
+        refused=[(one.name, one.reason) for one in refused],
     )
 
 
-def hardest(classifier: ImageClassifier, test: Evaluation, folder: Path) -> list[Case]:
-    """The test images whose true class got the least probability."""
+def hardest_cases(classifier: ImageClassifier, test: Evaluation, images: Path) -> list[Case]:
+    """The test images whose true class got the lowest probability."""
+    # The names in a list of images start from the folder of the list.
+    root = images if images.is_dir() else images.parent
     cases = []
     for row in test.hardest(CASES):
-        # A list of images names them by their own folder.
-        root = folder if folder.is_dir() else folder.parent
-        path = root / test.names[row]
+        path, answer = root / test.names[row], int(test.predicted[row])
         try:
             picture = thumbnail(path)
         except ImageRefusedError:
             continue
-        answer = int(test.predicted[row])
-        cases.append(
-            Case(
-                picture,
-                test.names[row],
-                truth=test.class_names[int(test.labels[row])],
-                answer=test.class_names[answer],
-                probability=float(test.probabilities[row, answer]),
-                **_evidence(classifier, classifier.encoder.encode_images([path])),
-            )
-        )
+        evidence = _evidence(classifier, classifier.encoder.encode_images([path]))
+        truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
+        probability = float(test.probabilities[row, answer])
+        cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))
     return cases
 
 
-def suspicious(classifier: ImageClassifier, model: CacheClassifier) -> list[Case]:
-    """The training images whose label is probably wrong, and what speaks for another one."""
+def suspicious_cases(classifier: ImageClassifier) -> list[Case]:
+    """The training images whose label is probably wrong, with the evidence for another label."""
+    model: Any = classifier.model
     cases = []
     for finding in classifier.suspects()[:CASES]:
-        picture = classifier.picture(finding.row)
+        row, picture = finding.row, classifier.picture(finding.row)
         if picture is None or finding.probability is None:
             continue
-        features = model._shots.features[finding.row : finding.row + 1].cpu().numpy()
-        example, suggestion = classifier.examples[finding.row], str(finding.suggestion)
-        cases.append(
-            Case(
-                picture,
-                example.name,
-                truth=example.label,
-                answer=suggestion,
-                probability=finding.probability,
-                evidence_for=suggestion,
-                **_evidence(classifier, features, suggestion, itself=finding.row),
-            )
-        )
+        features = model._shots.features[row : row + 1].cpu().numpy()
+        example, label = classifier.examples[row], str(finding.suggestion)
+        evidence = _evidence(classifier, features, label, leave_out=row)
+        names = (example.name, example.label, label)
+        cases.append(Case(picture, *names, finding.probability, **evidence))
     return cases
 
 
 def _evidence(
-    classifier: ImageClassifier, features: Any, label: str | None = None, itself: int = -1
+    classifier: ImageClassifier, features: Any, label: str | None = None, leave_out: int = -1
 ) -> dict[str, Any]:
-    """The loudest training images for the answer, or for `label`, and the rest of the logit.
+    """The training images with the largest shares of a logit, and the sum of the other parts.
 
-    A training image's say about `itself` tells nothing; it is left to the rest.
+    The logit is that of the answer, or of `label`. The share of the row `leave_out` counts as
+    another part: what a training image contributes to its own logit says nothing.
     """
     model = classifier.model
     if not isinstance(model, CacheClassifier):
         return {}
     why = model.explain(features, top=SHARES + 1, labels=None if label is None else [label])
-    loudest = [
-        (row, share)
-        for row, share in zip(why.shots[0], why.shares[0].tolist(), strict=True)
-        if row != itself
-    ][:SHARES]
-    evidence = [
-        Evidence(classifier.picture(row), classifier.examples[row].label, share)
-        for row, share in loudest
-    ]
-    rest = float(why.cache_logit[0]) - sum(share for _, share in loudest)
-    text = None if model.text_prior is None else float(why.text_logit[0])
-    average = float(why.discriminant_logit[0]) or None
-    return {"evidence": evidence, "others": rest, "text": text, "average": average}
+    shares = zip(why.shots[0], why.shares[0].tolist(), strict=True)
+    largest = [(row, share) for row, share in shares if row != leave_out][:SHARES]
+    return {
+        "evidence": [
+            Evidence(classifier.picture(row), classifier.examples[row].label, share)
+            for row, share in largest
+        ],
+        "others": float(why.cache_logit[0]) - sum(share for _, share in largest),
+        "text": None if model.text_prior is None else float(why.text_logit[0]),
+        "average": float(why.discriminant_logit[0]) or None,
+    }
 
 
 def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding:

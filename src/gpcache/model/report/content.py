@@ -1,4 +1,4 @@
-"""What a report is made of: figures, images with their evidence, features, settings, facts."""
+"""What a report shows: evaluations, images with their evidence, features, settings and facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpcache.model.evaluation import Evaluation
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A training image and its signed share of a class's logit: positive speaks for the class."""
+    """A training image and its share of a class's logit; a positive share supports the class."""
 
     image: bytes | None
     label: str
@@ -24,12 +24,11 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One image, what it is, what the model said of it, and the training images behind that.
+    """An image, its label, the model's answer, and the training images behind the answer.
 
-    `image` and those of the evidence are small JPEG or PNG files. The evidence is about the class
-    `evidence_for`, by default the answer; `others` is the sum of the weights that are not listed,
-    `average` what the mean of the class's images adds, and `text` what the class name adds:
-    together they are the class's logit.
+    `image` and the images of the evidence are small JPEG or PNG files. The evidence concerns
+    `answer`. Its weights, `others` (the sum of the weights that are not listed), `average` (the
+    part of the class mean) and `text` (the part of the class name) sum to the logit of the answer.
     """
 
     image: bytes
@@ -38,14 +37,13 @@ class Case:
     answer: str
     probability: float
     evidence: Sequence[Evidence] = ()
-    evidence_for: str | None = None
     others: float = 0.0
     text: float | None = None
     average: float | None = None
 
     @property
     def logit(self) -> float:
-        """What all weights, the average and the text sum to."""
+        """The sum of all weights, the average and the text."""
         weights = sum(one.weight for one in self.evidence) + self.others
         return weights + (self.average or 0.0) + (self.text or 0.0)
 
@@ -54,8 +52,7 @@ class Case:
 class Embedding:
     """Features (n, d) of images with class numbers (n,), and the same in the kernel's space.
 
-    `data` says whose features they are; `mapped` (n, d') is None where the kernel works on the
-    features themselves.
+    `data` names the images. `mapped` (n, d') is None if the kernel uses the features themselves.
     """
 
     data: str
@@ -78,19 +75,19 @@ class Embedding:
             raise DataError(f"The labels of {self.data} must number {len(self.class_names)} names.")
 
     def spaces(self) -> dict[str, NDArray[Any]]:
-        """The spaces that there are, by name."""
+        """The features by the name of their space."""
         found = {"features": self.features}
         return found if self.mapped is None else found | {"kernel": self.mapped}
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All that a report may show; what is absent is left out of the page.
+    """Everything that a report may show; the page leaves out what is absent.
 
-    `test` are the test photos, `held_out` the training photos as if unseen. `cases` are lists of
-    images by heading. `search` holds the columns of an estimator's `search_`, and `chosen` the
-    numbers in use. `facts` are lines such as encoder, method and versions. `refused` are files that
-    could not be read, each with its reason.
+    `test` evaluates test photos, `held_out` the training photos, each held out. `cases` are lists
+    of images by heading. `search` holds the columns of an estimator's `search_`, and `chosen` the
+    hyper-parameters in use. `facts` are lines such as encoder, method and versions. `refused` are
+    files that could not be read, each with its reason.
     """
 
     title: str
@@ -105,5 +102,5 @@ class Report:
 
     @property
     def main(self) -> Evaluation | None:
-        """What the details are of: the test photos if there are any."""
+        """The evaluation that the details show: the test photos if there are any."""
         return self.held_out if self.test is None else self.test

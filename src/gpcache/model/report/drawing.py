@@ -1,7 +1,7 @@
-"""Blank matplotlib figures, and from a figure to a file or to SVG that follows the page's colours.
+"""Styled matplotlib figures, and figures as files or as SVG that follows the page's colours.
 
-Only matplotlib's objects are used: no pyplot, no settings, so that a caller's own plots stay as
-they are.
+It uses matplotlib's objects only, neither pyplot nor rcParams, so that a caller's own plots do not
+change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Format = Literal["png", "svg"]
 
 INK, MUTED, LINE, SURFACE = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
 FOR, AGAINST = "#2563a8", "#b4530a"
-# In the page these colours are variables of its style sheet, which has a light and a dark set.
+FONT_SIZE = 9.0
+# The style sheet of the page defines these variables for light and dark.
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -32,28 +33,25 @@ _VARIABLES = {
     FOR: "var(--for)",
     AGAINST: "var(--against)",
 }
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
 _DOTS_PER_INCH = 200
-FONT_SIZE = 9.0
-_GOLDEN = 0.618034
+_GOLDEN_RATIO = 0.618034
 
 
 def matplotlib(module: str) -> ModuleType:
-    """A module of matplotlib, or a sentence that says how to get it."""
+    """Import a module of matplotlib, or name the extra that installs it."""
     return require(f"matplotlib.{module}", "report", purpose="A report")
 
 
-def blank(width: float, height: float) -> Figure:
-    """An empty figure of so many inches."""
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure; width and height are inches."""
     figure: Figure = matplotlib("figure").Figure(
         figsize=(width, height), layout="constrained", facecolor=SURFACE
     )
     return figure
 
 
-def dress(axes: Axes, *, x: str = "", y: str = "") -> Axes:
-    """Quiet axes: no box, a faint grid, words in muted ink."""
+def style_axes(axes: Axes, *, x: str = "", y: str = "") -> Axes:
+    """Axes with these labels, a faint grid and no box."""
     axes.set_facecolor("none")
     axes.set_xlabel(x, color=MUTED, fontsize=FONT_SIZE)
     axes.set_ylabel(y, color=MUTED, fontsize=FONT_SIZE)
@@ -67,17 +65,17 @@ def dress(axes: Axes, *, x: str = "", y: str = "") -> Axes:
 
 
 def class_colours(classes: int) -> list[str]:
-    """A colour per class, readable on light and dark; neighbours in order are far in hue."""
+    """A colour for each class, readable on light and dark; consecutive hues are far apart."""
     colours = []
     for number in range(classes):
         lightness = (0.45, 0.58)[number % 2]
-        rgb = colorsys.hls_to_rgb((0.58 + number * _GOLDEN) % 1, lightness, 0.62)
+        rgb = colorsys.hls_to_rgb((0.58 + number * _GOLDEN_RATIO) % 1, lightness, 0.62)
         colours.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
     return colours
 
 
 def drawable(name: str, limit: int = 24) -> str:
-    """A name as matplotlib can draw it: one line, no formulas, "?" for what its font lacks."""
+    """A name that matplotlib can draw: short, no formulas, "?" for glyphs that its font lacks."""
     fonts = matplotlib("font_manager")
     font = fonts.get_font(fonts.findfont(fonts.FontProperties(family="DejaVu Sans")))
     short = name if len(name) <= limit else name[: limit - 1] + "…"
@@ -86,73 +84,63 @@ def drawable(name: str, limit: int = 24) -> str:
 
 
 def to_file(figure: Figure, form: Format) -> bytes:
-    """The figure as the bytes of a PNG or SVG file, with a white ground."""
+    """The bytes of a PNG or SVG file with a white background; equal figures give equal bytes."""
     if form == "png":
-        return _saved(figure, "png")
-    root = _cleaned(_saved(figure, "svg"), prefix="part-")
+        return _saved(figure, form, {"Software": None})
+    root = _svg(figure, prefix="part-")
     for element in root.iter():
         if "href" in element.attrib:  # older viewers know no other name
             element.set("xlink:href", element.attrib.pop("href"))
-    root.set("xmlns", _SVG)
-    root.set("xmlns:xlink", _XLINK)
+    root.set("xmlns", "http://www.w3.org/2000/svg")
+    root.set("xmlns:xlink", "http://www.w3.org/1999/xlink")
     content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return content
 
 
 def to_page(figure: Figure, *, name: str, alternative: str) -> str:
-    """The figure as an SVG element for an HTML page; `name` keeps its ids apart from others'."""
+    """An SVG element for an HTML page; `name` makes its ids differ from those of other figures."""
     figure.patch.set_visible(False)
-    root = _cleaned(_saved(figure, "svg"), prefix=f"{name}-")
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            for colour, variable in _VARIABLES.items():
-                value = value.replace(colour, variable)
-            element.set(key, value)
-    # The page sets the size.
-    del root.attrib["width"], root.attrib["height"]
+    root = _svg(figure, prefix=f"{name}-")
+    del root.attrib["width"], root.attrib["height"]  # the page sets the size
     root.set("role", "img")
     root.set("aria-label", alternative)
-    return ElementTree.tostring(root, encoding="unicode")
+    text = ElementTree.tostring(root, encoding="unicode")
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    return text
 
 
-def _saved(figure: Figure, form: Format) -> bytes:
+def _saved(figure: Figure, form: Format, metadata: dict[str, None]) -> bytes:
     stream = BytesIO()
-    # Neither a date nor a version: equal figures give equal files.
-    nothing = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[form]
-    figure.savefig(stream, format=form, dpi=_DOTS_PER_INCH, metadata=nothing)
+    figure.savefig(stream, format=form, dpi=_DOTS_PER_INCH, metadata=metadata)
     return stream.getvalue()
 
 
-def _cleaned(svg: bytes, prefix: str) -> ElementTree.Element:
-    """matplotlib's SVG without comments, metadata and style sheet, its ids numbered in order."""
-    root = ElementTree.fromstring(svg)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)
-    # What the style sheet said; its rules would reach every drawing on the page.
+def _svg(figure: Figure, prefix: str) -> ElementTree.Element:
+    """matplotlib's SVG without comments, metadata, style sheet and namespaces.
+
+    matplotlib's ids are random, and some are the same in every figure: here they are numbered.
+    """
+    root = ElementTree.fromstring(_saved(figure, "svg", {"Date": None, "Creator": None}))
+    ids: dict[str, str] = {}
+    for element in list(root.iter()):
+        element.tag = element.tag.partition("}")[2]
+        for child in list(element):
+            if child.tag.endswith(("}metadata", "}style")):
+                element.remove(child)
+        if "id" in element.attrib:
+            ids[element.attrib["id"]] = f"{prefix}{len(ids)}"
+
+    def renumbered(key: str, value: str) -> str:
+        if key == "id":
+            return ids[value]
+        return re.sub(r"#([\w-]+)", lambda found: f"#{ids.get(found[1], found[1])}", value)
+
+    for element in root.iter():
+        element.attrib = {
+            key.rpartition("}")[2]: renumbered(key, value) for key, value in element.attrib.items()
+        }
+    # The removed style sheet set these for all elements.
     root.set("stroke-linejoin", "round")
     root.set("stroke-linecap", "butt")
-    used = {
-        name
-        for element in root.iter()
-        for value in element.attrib.values()
-        for name in re.findall(r"(?:^|url\()#([^)]+)", value)
-    }
-    numbers: dict[str, str] = {}
-    for element in root.iter():
-        element.tag = element.tag.partition("}")[2]
-        name = element.attrib.pop("id", "")
-        if name in used:
-            element.set("id", numbers.setdefault(name, f"{prefix}{len(numbers)}"))
-    for element in root.iter():
-        for key, value in list(element.attrib.items()):
-            del element.attrib[key]
-            element.set(key.rpartition("}")[2], _renumbered(value, numbers))
     return root
-
-
-def _renumbered(value: str, numbers: dict[str, str]) -> str:
-    if value.startswith("#") and value[1:] in numbers:
-        return f"#{numbers[value[1:]]}"
-    return re.sub(r"url\(#([^)]+)\)", lambda found: f"url(#{numbers[found[1]]})", value)

@@ -12,151 +12,149 @@ from numpy.typing import NDArray
 from gpcache import metrics
 from gpcache.errors import DataError
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.report import drawing as draw
 from gpcache.model.report.content import Report
-from gpcache.model.report.drawing import (
-    AGAINST,
-    FONT_SIZE,
-    FOR,
-    INK,
-    LINE,
-    MUTED,
-    SURFACE,
-    Format,
-    blank,
-    class_colours,
-    drawable,
-    dress,
-    matplotlib,
-    to_file,
-)
-from gpcache.model.report.projection import Picture, flatten
+from gpcache.model.report.drawing import Format
+from gpcache.model.report.tsne import Points2D, embed_2d
 from gpcache.support.files import make_folder, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Beyond this many classes their names and numbers would cover the picture.
+# The names and counts of more classes than this would cover the picture.
 MOST_NAMED = 40
 _MOST_COUNTED = 20
-# Beyond this many points a drawing of each is larger than a picture of all.
-_MOST_DRAWN = 500
+# More points than this take less space as pixels than as circles.
+_MOST_CIRCLES = 500
 _CURVE_POINTS = 1000
 _FEW = 10
 _MOST_TICKS = 9
+_SMALL = draw.FONT_SIZE - 1.5
+
+
+class Plot(NamedTuple):
+    """A figure, the name of its file, and a sentence for people who cannot see it."""
+
+    name: str
+    figure: Figure
+    alternative: str
 
 
 def save_plots(
     report: Report, folder: str | Path, formats: Sequence[Format] = ("png", "svg")
 ) -> list[Path]:
-    """Write each plot that the report has into `folder`, in each format; returns the files."""
+    """Write each plot of the report into `folder`, in each format; returns the files."""
     unknown = set(formats) - {"png", "svg"}
     if unknown:
         raise DataError(f"Plots are saved as 'png' or 'svg', got {sorted(unknown)[0]!r}.")
     place = make_folder(folder)
     written = []
-    for name, figure in _figures(report):
+    for plot in report_plots(report):
         for form in formats:
-            path = place / f"{name}.{form}"
-            write_atomic(path, to_file(figure, form))
+            path = place / f"{plot.name}.{form}"
+            write_atomic(path, draw.to_file(plot.figure, form))
             written.append(path)
     return written
 
 
-def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    main = report.main
+def report_plots(report: Report, *, on_page: bool = False) -> Iterator[Plot]:
+    """The plots that the report has data for.
+
+    `on_page` leaves out what the page shows as HTML: small confusion matrices, legends of maps.
+    """
+    main, embedding = report.main, report.embedding
     if main is not None:
-        yield "confusion", confusion_figure(main)
-        yield "reliability", reliability_figure(main)
-        yield "risk-coverage", risk_coverage_figure(report.test, report.held_out)
-    if report.embedding is not None:
-        names = report.embedding.class_names
-        for space, rows in report.embedding.spaces().items():
-            picture = flatten(rows)
-            yield f"map-{space}", map_figure(picture, report.embedding.labels, names, legend=True)
+        if not on_page or len(main.class_names) > MOST_NAMED:
+            alternative = "Confusion matrix; its largest entries are in the table of confusions"
+            yield Plot("confusion", confusion_figure(main), alternative)
+        alternative = f"Reliability diagram, expected calibration error {main.ece:.1%}"
+        yield Plot("reliability", reliability_figure(main), alternative)
+        figure = risk_coverage_figure(report.test, report.held_out)
+        alternative = f"Risk–coverage curve, risk {1 - main.accuracy:.1%} when all are answered"
+        yield Plot("risk-coverage", figure, alternative)
+    if embedding is not None:
+        names = embedding.class_names
+        for space, rows in embedding.spaces().items():
+            points = embed_2d(rows)
+            figure = map_figure(points, embedding.labels, names, legend=not on_page)
+            alternative = f"{points.method} map of {len(rows)} images of {len(names)} classes"
+            yield Plot(f"map-{space}", figure, alternative)
     surface = None if report.search is None else Surface.of(report.search)
     if surface is not None:
-        yield "search", search_figure(surface)
+        alternative = f"Scores of the {len(surface.score)} settings that were tried"
+        yield Plot("search", search_figure(surface), alternative)
 
 
 def confusion_figure(evaluation: Evaluation) -> Figure:
-    """Truth by answer, each row in shares of its class; names up to forty classes."""
+    """Truth by answer, each row as shares of its class; up to forty classes are named."""
     matrix = evaluation.confusion_matrix()
     classes = len(matrix)
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    colours = matplotlib("colors")
+    to_rgba = draw.matplotlib("colors").to_rgba
     pixels = np.empty((classes, classes, 4))
-    pixels[:] = colours.to_rgba(AGAINST)
-    pixels[np.diag_indices(classes)] = colours.to_rgba(FOR)
+    pixels[:] = to_rgba(draw.AGAINST)
+    pixels[np.diag_indices(classes)] = to_rgba(draw.FOR)
     pixels[..., 3] = shares
     named = classes <= MOST_NAMED
-    side = 1.8 + 0.24 * classes if named else 5.2
-    figure = blank(max(side, 3.2), max(side, 3.2))
-    axes = dress(figure.add_subplot(), x="answer", y="truth")
+    side = max(1.8 + 0.24 * classes, 3.2) if named else 5.2
+    figure = draw.new_figure(side, side)
+    axes = draw.style_axes(figure.add_subplot(), x="answer", y="truth")
     axes.grid(False)
     axes.imshow(pixels, interpolation="none")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    if named:
-        names = [drawable(name) for name in evaluation.class_names]
-        axes.set_xticks(range(classes), names, rotation=90)
-        axes.set_yticks(range(classes), names)
+    names = [draw.drawable(name) for name in evaluation.class_names] if named else []
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
     if classes <= _MOST_COUNTED:
         for i, j in np.argwhere(matrix):
-            tone = SURFACE if shares[i, j] > 0.5 else INK
+            tone = draw.SURFACE if shares[i, j] > 0.5 else draw.INK
             axes.text(j, i, str(matrix[i, j]), ha="center", va="center", color=tone, fontsize=7)
     return figure
 
 
 def reliability_figure(evaluation: Evaluation) -> Figure:
-    """How often answers of a given confidence are right, above how many answers those are."""
+    """Share of right answers by confidence, above a histogram of the confidence."""
     table = metrics.reliability(evaluation.probabilities, evaluation.labels)
     bins = len(table.count)
     filled = table.count > 0
     middle, width = (np.arange(bins) + 0.5) / bins, 0.86 / bins
-    figure = blank(4, 4)
+    figure = draw.new_figure(4, 4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-    dress(upper, y="share of right answers")
-    upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
-    # A bar of few images says little and must not look as if it said much.
-    for enough, tone in ((table.count >= _FEW, 0.8), (table.count < _FEW, 0.3)):
+    draw.style_axes(upper, y="share of right answers")
+    upper.plot([0, 1], [0, 1], color=draw.MUTED, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
+    # Bars of few images are pale: their height is uncertain.
+    for enough, label, tone in (
+        (table.count >= _FEW, "right", 0.8),
+        (table.count < _FEW, f"right, under {_FEW} images", 0.3),
+    ):
         rows = filled & enough
-        label = "right" if tone > 0.5 else f"right, under {_FEW} images"
-        upper.bar(middle[rows], table.accuracy[rows], width, color=FOR, alpha=tone, label=label)
-    gap = np.stack([table.accuracy, table.confidence])[:, filled]
-    upper.vlines(middle[filled], *gap, color=AGAINST, linewidth=1.4)
-    upper.plot(
-        middle[filled], gap[1], "_", color=AGAINST, markersize=9, markeredgewidth=2, label="claimed"
-    )
+        upper.bar(
+            middle[rows], table.accuracy[rows], width, color=draw.FOR, alpha=tone, label=label
+        )
+    accuracy, claimed = table.accuracy[filled], table.confidence[filled]
+    upper.vlines(middle[filled], accuracy, claimed, color=draw.AGAINST, linewidth=1.4)
+    marks = upper.plot(middle[filled], claimed, "_", color=draw.AGAINST, label="claimed")
+    marks[0].set(markersize=9, markeredgewidth=2)
     upper.set(xlim=(0, 1), ylim=(0, 1.02))
-    _in_percent(upper.yaxis)
-    _legend(figure)
-    dress(lower, x="confidence", y="images")
-    lower.bar(middle, table.count, width, color=MUTED, alpha=0.6)
-    for x, count in zip(middle[filled], table.count[filled], strict=True):
-        lower.annotate(
-            str(count), (x, count), (0, 2), textcoords="offset points", ha="center",
-            color=MUTED, fontsize=6.5,
-        )  # fmt: skip
-    lower.set_ylim(0, 1.3 * table.count.max())
-    lower.set_yticks([])
+    _add_legend(figure)
+    draw.style_axes(lower, x="confidence", y="images")
+    bars = lower.bar(middle[filled], table.count[filled], width, color=draw.MUTED, alpha=0.6)
+    lower.bar_label(bars, padding=2, color=draw.MUTED, fontsize=6.5)
+    lower.set(ylim=(0, 1.3 * table.count.max()), yticks=[])
     lower.grid(False)
-    _in_percent(lower.xaxis)
+    _in_percent(upper.yaxis, lower.xaxis)
     return figure
 
 
 def risk_coverage_figure(test: Evaluation | None, held_out: Evaluation | None) -> Figure:
-    """The share of errors among the answers that are kept when the least confident are refused."""
-    figure = blank(4, 4)
-    axes = dress(
-        figure.add_subplot(),
-        x="coverage: share of images answered",
-        y="risk: share of wrong answers",
-    )
+    """Share of wrong answers among those that remain when the least confident are refused."""
+    figure = draw.new_figure(4, 4)
+    x, y = "coverage: share of images answered", "risk: share of wrong answers"
+    axes = draw.style_axes(figure.add_subplot(), x=x, y=y)
     highest = 0.0
     for evaluation, label, colour, line in (
-        (test, "test photos", FOR, "-"),
-        (held_out, "training photos, held out", AGAINST, "--"),
+        (test, "test photos", draw.FOR, "-"),
+        (held_out, "training photos, held out", draw.AGAINST, "--"),
     ):
         if evaluation is None:
             continue
@@ -166,78 +164,66 @@ def risk_coverage_figure(test: Evaluation | None, held_out: Evaluation | None) -
         axes.plot(coverage[shown], risk[shown], line, marker=marker, color=colour, label=label)
         highest = max(highest, float(risk.max()))
     axes.set(xlim=(0, 1), ylim=(0, 1.08 * highest or 0.1))
-    _in_percent(axes.xaxis)
-    _in_percent(axes.yaxis)
-    _legend(figure)
+    _in_percent(axes.xaxis, axes.yaxis)
+    _add_legend(figure)
     return figure
 
 
 def map_figure(
-    picture: Picture, labels: NDArray[np.int64], names: Sequence[str], *, legend: bool = False
+    placed: Points2D, labels: NDArray[np.int64], names: Sequence[str], *, legend: bool = False
 ) -> Figure:
-    """Images as points in their class's colour; up to forty classes are numbered from 1."""
-    colours = np.array(class_colours(len(names)))
+    """Images as points in the colour of their class; up to forty classes are numbered from 1."""
+    points: NDArray[Any] = placed.points
+    colours = np.array(draw.class_colours(len(names)))
     named = len(names) <= MOST_NAMED
-    figure = blank(6 if legend and named else 4, 4)
-    axes = dress(figure.add_subplot())
+    figure = draw.new_figure(6 if legend and named else 4, 4)
+    axes = draw.style_axes(figure.add_subplot())
     axes.set(xticks=[], yticks=[])
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-    points: NDArray[Any] = picture.points
-    many = len(points) > _MOST_DRAWN
+    axes.spines[:].set_visible(True)
     size = float(np.clip(6000 / len(points), 4, 26))
-    axes.scatter(
-        points[:, 0],
-        points[:, 1],
-        c=colours[labels],
-        s=size,
-        linewidths=0,
-        alpha=0.85,
-        rasterized=many,
-    )
+    dots = axes.scatter(points[:, 0], points[:, 1], s=size, c=colours[labels], linewidths=0)
+    dots.set(alpha=0.85, rasterized=len(points) > _MOST_CIRCLES)
     axes.margins(0.06)
     if not named:
         return figure
-    halo = matplotlib("patheffects").withStroke(linewidth=2.5, foreground=SURFACE)
+    halo = draw.matplotlib("patheffects").withStroke(linewidth=2.5, foreground=draw.SURFACE)
     for number in np.unique(labels):
         x, y = np.median(points[labels == number], axis=0)
-        axes.text(
-            x, y, str(number + 1), ha="center", va="center", color=INK, weight="bold",
-            fontsize=FONT_SIZE - 1, path_effects=[halo],
-        )  # fmt: skip
+        shown = axes.text(x, y, str(number + 1), ha="center", va="center", color=draw.INK)
+        shown.set(weight="bold", fontsize=draw.FONT_SIZE - 1, path_effects=[halo])
     if legend:
-        lines = matplotlib("lines")
-        handles = [lines.Line2D([], [], linestyle="", marker="o", color=one) for one in colours]
-        words = [f"{number} {drawable(name)}" for number, name in enumerate(names, 1)]
+        circle = draw.matplotlib("lines").Line2D
+        many = len(names) > _MOST_COUNTED
         figure.legend(
-            handles, words, loc="outside right upper", frameon=False, labelcolor=INK,
-            fontsize=FONT_SIZE - 2 if len(names) > _MOST_COUNTED else FONT_SIZE - 1,
-            ncols=1 + (len(names) > _MOST_COUNTED),
+            [circle([], [], linestyle="", marker="o", color=colour) for colour in colours],
+            [f"{number} {draw.drawable(name)}" for number, name in enumerate(names, 1)],
+            loc="outside right upper", frameon=False, labelcolor=draw.INK,
+            fontsize=draw.FONT_SIZE - 1 - many, ncols=1 + many,
         )  # fmt: skip
     return figure
 
 
 class Surface(NamedTuple):
-    """The places (m,) that a search looked at, the best score at each, and the chosen place.
+    """Settings (m,) that a search tried, the best score of each, and the chosen setting.
 
-    `other` is what `name` says: the noise of regression, or τ of the softmax likelihood.
+    `other` holds the noise of regression, or τ of the softmax likelihood, as `name` says.
     """
 
     beta: NDArray[np.float64]
     other: NDArray[np.float64]
     score: NDArray[np.float64]
     chosen: tuple[float, float]
-    name: Literal["noise", "tau"] = "noise"
+    name: str = "noise"
 
     @classmethod
     def of(cls, search: Mapping[str, NDArray[Any]]) -> Surface | None:
-        """The surface in the columns of a search; None where there was nothing to choose between.
+        """The surface in the columns of a search; None if it had nothing to choose between.
 
-        At one place other numbers may differ (gain, α, shrinkage): the best of them counts. The
-        first row is the choice; where its setting comes again, it was scored once more in another
-        way, which cannot be compared with the rest.
+        Rows of one β and noise may differ in other hyper-parameters: the best score counts. The
+        first row is the choice. If its setting comes again, the first row was scored in another
+        way and cannot be compared with the rest.
         """
-        name: Literal["noise", "tau"] = "tau" if "tau" in search else "noise"
+        name = "tau" if "tau" in search else "noise"
         setting = ["beta", name, *(("shrinkage", "offset") if name == "tau" else ())]
         columns = [np.asarray(search[one], dtype=float) for one in (*setting, "score")]
         rows = list(zip(*columns, strict=True))
@@ -253,46 +239,42 @@ class Surface(NamedTuple):
 
 
 def search_figure(surface: Surface) -> Figure:
-    """Scores over β and noise or τ, the stronger the better; over one if the other is fixed."""
-    varied = [name for name in ("beta", "other") if len(np.unique(getattr(surface, name))) > 1]
+    """Scores over β and noise or τ; a curve over one of them if the other is fixed."""
     other = {"noise": "noise variance", "tau": "τ, variance of the prior"}[surface.name]
-    titles = {"beta": "β, sharpness of the kernel", "other": other}
-    figure = blank(4.6, 3.6)
+    sides = [("β, sharpness of the kernel", surface.beta), (other, surface.other)]
+    varied = [side for side, (_, values) in enumerate(sides) if len(np.unique(values)) > 1]
+    figure = draw.new_figure(4.6, 3.6)
     if len(varied) == 1:
-        axes = dress(figure.add_subplot(), x=titles[varied[0]], y="score, lower is better")
-        x, score = getattr(surface, varied[0]), surface.score
+        title, x = sides[varied[0]]
+        axes = draw.style_axes(figure.add_subplot(), x=title, y="score, lower is better")
         order = np.argsort(x)
-        axes.plot(x[order], score[order], "o-", color=FOR, markersize=5)
-        axes.axvline(
-            surface.chosen[varied[0] == "other"], color=AGAINST, linewidth=1.5, label="chosen"
-        )
+        axes.plot(x[order], surface.score[order], "o-", color=draw.FOR, markersize=5)
+        axes.axvline(surface.chosen[varied[0]], color=draw.AGAINST, linewidth=1.5, label="chosen")
         _log_scale(axes, "x", x)
     else:
-        axes = dress(figure.add_subplot(), x=titles["beta"], y=titles["other"])
+        axes = draw.style_axes(figure.add_subplot(), x=sides[0][0], y=sides[1][0])
         low, high = surface.score.min(), np.quantile(surface.score, 0.9)
         quality = np.clip((high - surface.score) / max(high - low, 1e-12), 0.06, 1)
-        fill = matplotlib("colors").to_rgba_array([FOR] * len(quality), quality)
-        axes.scatter(surface.beta, surface.other, s=130, color=fill, edgecolor=LINE)
-        axes.plot(
-            *surface.chosen, "o", color=AGAINST, markerfacecolor="none", markersize=16,
-            markeredgewidth=2, linestyle="", label="chosen",
-        )  # fmt: skip
+        fill = draw.matplotlib("colors").to_rgba_array([draw.FOR] * len(quality), quality)
+        axes.scatter(surface.beta, surface.other, s=130, color=fill, edgecolor=draw.LINE)
+        (ring,) = axes.plot(*surface.chosen, "o", color=draw.AGAINST, linestyle="", label="chosen")
+        ring.set(markerfacecolor="none", markersize=16, markeredgewidth=2)
         _log_scale(axes, "x", surface.beta)
         _log_scale(axes, "y", surface.other)
     axes.margins(0.1)
-    figure.legend(loc="outside upper left", frameon=False, fontsize=FONT_SIZE - 1, labelcolor=MUTED)
+    _add_legend(figure)
     return figure
 
 
-def _legend(figure: Figure) -> None:
-    """Above the axes, where it covers nothing."""
+def _add_legend(figure: Figure) -> None:
+    """A legend above the axes, where it covers nothing."""
     figure.legend(
-        loc="outside upper left", ncols=2, frameon=False, labelcolor=MUTED, fontsize=FONT_SIZE - 1.5
+        loc="outside upper left", ncols=2, frameon=False, labelcolor=draw.MUTED, fontsize=_SMALL
     )
 
 
 def _log_scale(axes: Axes, side: Literal["x", "y"], values: NDArray[np.float64]) -> None:
-    """A logarithmic axis whose ticks are the values themselves, thinned where there are many."""
+    """A logarithmic axis; its ticks are the values, at most about nine of them."""
     ticks = np.unique(values)
     ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
     axes.set(**{f"{side}scale": "log"})
@@ -300,5 +282,6 @@ def _log_scale(axes: Axes, side: Literal["x", "y"], values: NDArray[np.float64])
     axes.minorticks_off()
 
 
-def _in_percent(axis: Any) -> None:
-    axis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+def _in_percent(*axes: Any) -> None:
+    for axis in axes:
+        axis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")

@@ -82,7 +82,7 @@ def test_confusion_matrix_agrees_with_scikit_learn(report, page):
     table = captioned(page, "Truth (rows)")
     shown = [[int(cell.text or 0) for cell in r[1:]] for r in rows(table)[1:]]
     np.testing.assert_array_equal(shown, confusion_matrix(test.labels, test.predicted))
-    first = captioned(page, "Commonest")
+    first = captioned(page, "Most frequent")
     worst = [cell.text for cell in rows(first)[1]]
     assert worst == [str(part) for part in test.confusions(1)[0]]
 
@@ -233,7 +233,7 @@ def test_one_class_few_images_all_right(n, evaluation, read):
     report = Report("tiny", test=test, embedding=embedding)
     text = read(render(report)).text
     assert "100.0\xa0%" in text
-    assert "Not one answer was wrong" in text
+    assert "Every answer was right" in text
 
 
 def test_all_answers_refused(evaluation, read):
@@ -277,7 +277,7 @@ def test_three_hundred_classes_stay_readable(evaluation, read):
     embedding = Embedding("photos/", test.class_names, test.labels, features)
     html = render(Report("many", test=test, embedding=embedding))
     page = read(html)
-    assert len(rows(captioned(page, "Commonest"))) == 21
+    assert len(rows(captioned(page, "Most frequent"))) == 21
     assert len(rows(captioned(page, "Classes"))) == c + 1
     assert page.find("table", **{"class": "confusion"}) == []
     assert page.find("ol", **{"class": "legend"}) == []

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from gpcache.model.report.projection import flatten
+from gpcache.model.report.tsne import embed_2d
 
 
 def clusters(n, width=30, distance=12.0):
@@ -19,7 +19,7 @@ def clusters(n, width=30, distance=12.0):
 @pytest.mark.parametrize(("n", "method"), [(9, "PCA"), (60, "t-SNE"), (2001, "PCA")])
 def test_neighbours_are_of_the_same_class(n, method):
     rows, labels = clusters(n)
-    points, name = flatten(rows)
+    points, name = embed_2d(rows)
     assert name == method
     assert points.shape == (n, 2)
     distances = np.linalg.norm(points[:, None] - points[None, :200], axis=2)
@@ -29,12 +29,12 @@ def test_neighbours_are_of_the_same_class(n, method):
 
 def test_the_same_rows_give_the_same_picture():
     rows, _ = clusters(40)
-    np.testing.assert_array_equal(flatten(rows).points, flatten(rows.copy()).points)
+    np.testing.assert_array_equal(embed_2d(rows).points, embed_2d(rows.copy()).points)
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (2, 5), (20, 1), (20, 2), (300, 3)])
 def test_small_shapes(shape):
-    points, _ = flatten(np.random.default_rng(0).normal(size=shape))
+    points, _ = embed_2d(np.random.default_rng(0).normal(size=shape))
     assert points.shape == (shape[0], 2)
     assert np.isfinite(points).all()
 
@@ -43,5 +43,5 @@ def test_small_shapes(shape):
 def test_identical_rows_are_one_point_and_no_warning(n):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        points, _ = flatten(np.full((n, 8), 0.3))
+        points, _ = embed_2d(np.full((n, 8), 0.3))
     np.testing.assert_allclose(points, 0, atol=1e-6)

@@ -1,0 +1,28 @@
+"""The Jinja2 environment of the report page and the model card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+def environment(
+    clean: Callable[[Any], Any], filters: Sequence[Callable[..., Any]] = ()
+) -> Environment:
+    """Templates that pass every value through `clean` and then escape its HTML.
+
+    They can use the `filters` by name.
+    """
+    made = Environment(
+        loader=PackageLoader("gpcache.model", "report/templates"),
+        autoescape=True,
+        finalize=clean,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {one.__name__: one for one in filters}
+    return made
