@@ -15,7 +15,7 @@ from gpcache.model.classifier import ImageClassifier
 from gpcache.model.report import render
 from gpcache.model.report.build import CASES, SHARES, build_report
 
-TINY = Path(__file__).parents[1] / "features" / "tiny.py"
+TINY = Path(__file__).parents[2] / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
