@@ -12,7 +12,7 @@ from pages import table, write_page
 
 from gpcache import GPCacheClassifier, TextPrior, ZeroShotClassifier, load_encoder, metrics
 from gpcache.features.splits import draw_shots
-from gpcache.features.store import Rows
+from gpcache.features.store import StoredImages
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.coop import CoOpClassifier
 
@@ -80,7 +80,9 @@ def _models(encoder: Any, prior: TextPrior, shots: int) -> list[tuple[str, Any, 
     ]
 
 
-def _figures(model: Any, queries: NDArray[np.float32], test: Rows) -> tuple[float, float, float]:
+def _figures(
+    model: Any, queries: NDArray[np.float32], test: StoredImages
+) -> tuple[float, float, float]:
     """Accuracy and ECE in per cent, and NLL."""
     probabilities = model.predict_proba(queries)
     labels = np.searchsorted(model.classes_, test.labels)

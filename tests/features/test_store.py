@@ -196,7 +196,11 @@ def test_a_newer_store_says_to_upgrade(full):
         FeatureStore.open(full.folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"schema": 1}', '{"sha256": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"schema": 1}', '{"sha256": "x"}', "[" * 100_000],
+    ids=lambda content: content[:20],
+)
 def test_a_manifest_that_is_none_is_damaged(full, content):
     (full.folder / "store.json").write_text(content)
     with pytest.raises(StoreError, match=r"store\.json.*damaged"):

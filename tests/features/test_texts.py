@@ -5,8 +5,8 @@ import pytest
 
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import GPCacheError
+from gpcache.features.extract import stored_text_weights
 from gpcache.features.store import FeatureStore
-from gpcache.features.texts import stored_text_weights
 
 PROMPTS = Prompts.from_templates(["oak", "ash"], ["a photo of a {}.", "art of the {}."])
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
-from gpcache.features.gather import gather
+from gpcache.features.extract import gather
 from gpcache.images.sources import from_iterable, open_source
 from gpcache.methods import TextPrior
 from gpcache.model.audit import audit

@@ -43,7 +43,7 @@ def suggest(
     from gpcache.cli.tables import print_refused
     from gpcache.encoders import load_encoder
     from gpcache.errors import DataError
-    from gpcache.features.gather import gather
+    from gpcache.features.extract import gather
     from gpcache.images.sources import open_source
     from gpcache.methods.cache.estimator import CacheClassifier
     from gpcache.model.classifier import ImageClassifier

@@ -1,9 +1,9 @@
-"""From images to a feature store: what is there is not encoded again, what is encoded is kept."""
+"""From images and prompts to features, in a store or in memory; nothing is encoded twice."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
-from gpcache.images.records import Refused, Source
+from gpcache.images.records import Record, Refused, Source
 from gpcache.support.progress import progress_bar
 
 # Encodes the images of a source: `stream.encoded`, or `cluster.extraction.encoded_on_ray`.
@@ -63,21 +64,10 @@ def extract(
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
-    images = stream(
-        source,
-        encoder,
-        views=views,
-        known=store.hashes(),
-        batch_size=batch_size,
-        workers=workers,
-    )
-    with (
-        _Writer(store, shard_rows) as writer,
-        closing(images),
-        progress_bar("extract", total=source.total, unit="image") as bar,
-    ):
-        for found in images:
-            bar.update()
+    settings = {"views": views, "batch_size": batch_size, "workers": workers}
+    images = stream(source, encoder, known=store.hashes(), **settings)
+    with _Writer(store, shard_rows) as writer:
+        for found in _with_progress(images, source, "extract"):
             if isinstance(found, Refused):
                 report.refused.append(found)
                 continue
@@ -88,22 +78,71 @@ def extract(
             else:
                 report.encoded += 1
                 writer.add(found.hash, found.features)
-            items.append(
-                Item(
-                    source.name,
-                    record.name,
-                    found.hash,
-                    record.label,
-                    record.split or split,
-                    record.group,
-                )
-            )
+            known = (record.label, record.split or split, record.group)
+            items.append(Item(source.name, record.name, found.hash, *known))
     # A stream's own refusals are complete only now.
     report.refused += source.refused
     report.notices += source.notices
     store.record(source.name, items, report.refused)
     report.seconds = time.perf_counter() - start
     return report
+
+
+@dataclass
+class Gathered:
+    """Features (n, dim) of `records` and the hashes of their content; the others, and notes."""
+
+    features: NDArray[np.float32]
+    records: list[Record] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def gather(
+    source: Source, encoder: Encoder, *, views: Views | None = None, description: str = "encode"
+) -> Gathered:
+    """Encode every image that can be read; a copy shares the features of what it copies."""
+    found = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
+    rows: list[NDArray[np.float32]] = []
+    known: dict[str, NDArray[np.float32]] = {}
+    for one in _with_progress(encoded(source, encoder, views=views), source, description):
+        if isinstance(one, Refused):
+            found.refused.append(one)
+            continue
+        if one.features is not None:
+            known[one.hash] = one.features
+        found.records.append(one.record)
+        found.hashes.append(one.hash)
+        found.notices += [f"{one.record.name}: {note}" for note in one.notes]
+        rows.append(known[one.hash])
+    # A stream's own refusals are complete only now.
+    found.refused += source.refused
+    found.notices += source.notices
+    if rows:
+        found.features = np.stack(rows)
+    return found
+
+
+def stored_text_weights(
+    store: FeatureStore, encoder: Encoder, prompts: Prompts
+) -> NDArray[np.float32]:
+    """One unit vector per class (c, dim), from the store or, the first time, from the encoder."""
+    store.require_encoder(encoder)
+    known = store.text(prompts.digest)
+    if known is None:
+        known = text_weights(encoder, prompts)
+        store.cache_text(prompts.digest, known)
+    return known
+
+
+def _with_progress(
+    images: Generator[Encoded | Refused, None, None], source: Source, description: str
+) -> Iterator[Encoded | Refused]:
+    with closing(images), progress_bar(description, total=source.total, unit="image") as bar:
+        for found in images:
+            bar.update()
+            yield found
 
 
 class _Writer:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from gpcache.encoders.lite import current_name
 from gpcache.errors import StoreError
 from gpcache.support.files import sha256, write_atomic
@@ -51,34 +53,26 @@ class Manifest:
         write_atomic(folder / NAME, json.dumps(sealed, indent=1, ensure_ascii=False).encode())
 
 
+_MANIFEST = TypeAdapter(Manifest)
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the store in `folder`; a missing, damaged or newer one is a StoreError."""
     path = folder / NAME
     try:
         content = json.loads(path.read_bytes())
-        seal = content.pop("sha256")
-        schema = content["schema"]
+        seal, schema = content.pop("sha256"), content["schema"]
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise StoreError(f"{str(path)!r} was written by a newer gpcache: upgrade gpcache.")
+        intact = schema == SCHEMA and sha256(_canonical(content)) == seal
+        manifest = _MANIFEST.validate_python(content) if intact else None
     except FileNotFoundError:
         raise StoreError(f"{str(folder)!r} is no feature store: it has no {NAME}.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise StoreError(f"{str(path)!r} is damaged: extract the images again.") from None
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise StoreError(f"{str(path)!r} was written by a newer gpcache: upgrade gpcache.")
-    if schema != SCHEMA or sha256(_canonical(content)) != seal:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        manifest = None
+    if manifest is None:
         raise StoreError(f"{str(path)!r} is damaged: extract the images again.")
-    del content["schema"]
-    return replace(
-        Manifest(**content),
-        encoder=current_name(content["encoder"], content["fingerprint"]),
-        shards=tuple(StoredFile(**shard) for shard in content["shards"]),
-        items=_file(content["items"]),
-        refused=_file(content["refused"]),
-        texts={key: StoredFile(**file) for key, file in content["texts"].items()},
-    )
-
-
-def _file(content: dict[str, Any] | None) -> StoredFile | None:
-    return None if content is None else StoredFile(**content)
+    return replace(manifest, encoder=current_name(manifest.encoder, manifest.fingerprint))
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

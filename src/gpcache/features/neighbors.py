@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import DataError
+from gpcache.support.checks import number_array, require_directions, whole
 from gpcache.support.devices import ensure_memory, resolve_device
 from gpcache.support.progress import progress_bar
 
@@ -46,8 +47,7 @@ def nearest(
     its rounding (about 1e-7) may change places between devices or block sizes; equal cosines come
     in the order of the keys. `block_bytes` bounds what is needed beyond the keys and the answer.
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise DataError(f"k must be a whole number above zero, got {k!r}.")
+    k = whole("k", k, least=1)
     if exclude_self and keys is not None:
         raise DataError("exclude_self=True compares rows with each other: leave keys out.")
     place = resolve_device(device)
@@ -60,7 +60,7 @@ def nearest(
             f"queries have {query_rows.shape[1]} columns but keys have {key_rows.shape[1]}."
         )
     n_queries, n_keys = len(query_rows), len(key_rows)
-    k = min(int(k), max(n_keys - exclude_self, 0))
+    k = min(k, max(n_keys - exclude_self, 0))
     if k == 0 or n_queries == 0:
         empty = (n_queries, k)
         return np.zeros(empty, dtype=np.int64), np.zeros(empty, dtype=np.float32)
@@ -189,10 +189,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 def _matrix(name: str, rows: Any) -> Tensor:
     """An array or tensor (n, d) of floats as a tensor that shares its memory."""
     if not isinstance(rows, Tensor):
-        array = np.asarray(rows)
-        if array.dtype.kind not in "fiu":
-            raise DataError(f"{name} must be numbers, got an array of {array.dtype}.")
-        rows = torch.from_numpy(np.ascontiguousarray(array))
+        rows = torch.from_numpy(np.ascontiguousarray(number_array(name, rows)))
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise DataError(f"{name} must be of shape (rows, columns), got {tuple(rows.shape)}.")
     tensor: Tensor = rows.detach()
@@ -203,8 +200,5 @@ def _unit(rows: Tensor, device: torch.device, name: str, first: int) -> Tensor:
     """Rows of length one in float32 on `device`; `first` is where they begin in `name`."""
     rows = rows.to(device, torch.float32)
     lengths = rows.norm(dim=1, keepdim=True)
-    bad = ~(torch.isfinite(lengths) & (lengths > 0)).flatten()
-    if bool(bad.any()):
-        row = first + int(bad.nonzero()[0])
-        raise DataError(f"Row {row} of {name} is all zeros or holds NaN or inf.")
+    require_directions(lengths, name, first)
     return rows.div(lengths)

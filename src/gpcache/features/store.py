@@ -53,7 +53,7 @@ class Item:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class StoredImages:
     """Images of a store and their vectors: `features` (n, dim), or (n, views, dim) kept apart."""
 
     features: NDArray[np.float32]
@@ -80,7 +80,7 @@ class FeatureStore:
         self.folder = folder
         self._verify = verify
         self._checked: set[str] = set()
-        self._place: dict[str, tuple[str, int]] = {}  # hash → shard and row
+        self._places: dict[str, tuple[StoredFile, int]] = {}  # hash → shard and row
         self._indexed: set[str] = set()
         self.manifest = read_manifest(folder)
 
@@ -95,7 +95,7 @@ class FeatureStore:
     ) -> FeatureStore:
         """Open the store in `folder` to add to it, or begin it; another encoder's is an error."""
         place = make_folder(folder)
-        # What another process that is just beginning this store leaves for a moment is no other.
+        # Another process may be creating this store at the same moment: its files are no others.
         own = (LOCK, "shards", NAME, f".{NAME}.")
         foreign = [path.name for path in place.iterdir() if not path.name.startswith(own)]
         if foreign and not (place / NAME).exists():
@@ -104,15 +104,10 @@ class FeatureStore:
                 "give a folder of its own."
             )
         make_folder(place / "shards")
+        made_by = encoder.name, encoder.fingerprint, encoder.logit_scale, encoder.dim
         with _locked(place):
             if not (place / NAME).exists():
-                Manifest(
-                    encoder.name,
-                    encoder.fingerprint,
-                    encoder.logit_scale,
-                    encoder.dim,
-                    _described(views),
-                ).write(place)
+                Manifest(*made_by, _described(views)).write(place)
         store = cls(place)
         store.require_encoder(encoder)
         store.require_views(views)
@@ -137,44 +132,44 @@ class FeatureStore:
             )
 
     def __len__(self) -> int:
-        return len(self._places())
+        return len(self._index())
 
     def hashes(self) -> set[str]:
         """The images whose vectors are here, by the SHA-256 of their content."""
-        return set(self._places())
+        return set(self._index())
 
     # Reading.
 
     def items(self) -> list[Item]:
         """Every image that was extracted, sorted by source and path."""
-        data = self._read(lambda: self.manifest.items)
+        data = self._read("items")
         # Not splitlines: a name may hold other characters that end a line.
         return [Item(**json.loads(line)) for line in data.split("\n") if line]
 
     def refused(self) -> list[dict[str, str]]:
         """Every image that was refused: source, path and reason."""
-        found: list[dict[str, str]] = json.loads(self._read(lambda: self.manifest.refused) or "[]")
+        found: list[dict[str, str]] = json.loads(self._read("refused") or "[]")
         return found
 
-    def read(self, *, source: str | None = None, split: str | None = None) -> Rows:
+    def read(self, *, source: str | None = None, split: str | None = None) -> StoredImages:
         """The images, all or of one source or split, and their vectors."""
         items = [
             item
             for item in self.items()
             if (source is None or item.source == source) and (split is None or item.split == split)
         ]
-        return Rows(self.vectors([item.hash for item in items]), items)
+        return StoredImages(self.vectors([item.hash for item in items]), items)
 
     def vectors(self, hashes: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of images by the hash of their content, in the order asked for."""
-        places = self._places()
+        places = self._index()
         unknown = [image_hash for image_hash in hashes if image_hash not in places]
         if unknown:
             raise StoreError(
                 f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
                 "extract them again."
             )
-        wanted: dict[str, list[tuple[int, int]]] = {}
+        wanted: dict[StoredFile, list[tuple[int, int]]] = {}
         for position, image_hash in enumerate(hashes):
             shard, row = places[image_hash]
             wanted.setdefault(shard, []).append((position, row))
@@ -189,7 +184,7 @@ class FeatureStore:
     def text(self, digest: str) -> NDArray[np.float32] | None:
         """The class vectors made of prompts with this digest, if they are cached."""
         file = self.manifest.texts.get(digest)
-        return None if file is None else self._tensor(file.name, "features")
+        return None if file is None else self._tensor(file, "features")
 
     # Writing.
 
@@ -199,7 +194,7 @@ class FeatureStore:
             raise StoreError(f"Features of shape {features.shape} do not belong into this store.")
         with self._change():
             first = {image_hash: row for row, image_hash in reversed(list(enumerate(hashes)))}
-            known = self._places()
+            known = self._index()
             fresh = {key: row for key, row in first.items() if key not in known}
             if not fresh:
                 return 0
@@ -247,15 +242,19 @@ class FeatureStore:
     def drop(self, names: Iterable[str]) -> None:
         """Forget damaged files, so that the next extraction makes what they held again."""
         bad = set(names)
+
+        def intact(file: StoredFile | None) -> bool:
+            return file is not None and file.name not in bad
+
         with self._change():
             known = self.manifest
             self._commit(
-                shards=tuple(shard for shard in known.shards if shard.name not in bad),
-                items=None if known.items and known.items.name in bad else known.items,
-                refused=None if known.refused and known.refused.name in bad else known.refused,
-                texts={key: file for key, file in known.texts.items() if file.name not in bad},
+                shards=tuple(filter(intact, known.shards)),
+                items=known.items if intact(known.items) else None,
+                refused=known.refused if intact(known.refused) else None,
+                texts={key: file for key, file in known.texts.items() if intact(file)},
             )
-            self._place.clear()
+            self._places.clear()
             self._indexed.clear()
 
     @contextmanager
@@ -264,10 +263,11 @@ class FeatureStore:
         with _locked(self.folder):
             self.manifest = read_manifest(self.folder)
             known = {file.name for file in self.manifest.files}
-            for pattern in (pattern for kind in KINDS for pattern in (kind, _temporary(kind))):
-                for path in self.folder.glob(pattern.format("*")):
-                    if path.relative_to(self.folder).as_posix() not in known:
-                        path.unlink()
+            for folder, _, name in (kind.rpartition("/") for kind in KINDS):
+                for pattern in (name, f".{name}.*"):  # and the temporary siblings
+                    for path in (self.folder / folder).glob(pattern.format("*")):
+                        if path.relative_to(self.folder).as_posix() not in known:
+                            path.unlink()
             yield
 
     def _write(self, pattern: str, data: bytes, rows: int) -> StoredFile:
@@ -282,37 +282,34 @@ class FeatureStore:
         self.manifest = replace(self.manifest, **changes)
         self.manifest.write(self.folder)
 
-    def _places(self) -> dict[str, tuple[str, int]]:
-        """Where each image's vector lies; shards are looked at once."""
+    def _index(self) -> dict[str, tuple[StoredFile, int]]:
+        """Where each image's vector is; shards are read once."""
         for shard in self.manifest.shards:
             if shard.name not in self._indexed:
-                codes = self._tensor(shard.name, "hashes").tobytes().hex()
-                width = 2 * HASH_BYTES
-                for row in range(shard.rows):
-                    self._place[codes[row * width : (row + 1) * width]] = (shard.name, row)
+                for row, code in enumerate(self._tensor(shard, "hashes")):
+                    self._places[code.tobytes().hex()] = (shard, row)
                 self._indexed.add(shard.name)
-        return self._place
+        return self._places
 
     def _row_shape(self) -> tuple[int, ...]:
         views = self.manifest.views
         apart = views is not None and not views["average"]
         return (views["count"], self.manifest.dim) if views and apart else (self.manifest.dim,)
 
-    def _read(self, file: Callable[[], StoredFile | None]) -> str:
-        """A text file of the manifest; a writer may just have replaced it by another."""
+    def _read(self, kind: str) -> str:
+        """The text of "items" or "refused"; a writer may have replaced the file meanwhile."""
         for _ in range(10):
-            found = file()
-            if found is None:
+            file: StoredFile | None = getattr(self.manifest, kind)
+            if file is None:
                 return ""
-            if (self.folder / found.name).exists():
-                return self._verified(found).read_bytes().decode()
+            if (self.folder / file.name).exists():
+                return self._verified(file).read_bytes().decode()
             self.manifest = read_manifest(self.folder)
         raise StoreError(f"The store {str(self.folder)!r} lost a file: run gpcache store verify.")
 
-    def _tensor(self, name: str, key: str) -> NDArray[Any]:
-        """A tensor of a shard, read through the memory map."""
-        files = {file.name: file for file in self.manifest.files}
-        path = self._verified(files[name])
+    def _tensor(self, file: StoredFile, key: str) -> NDArray[Any]:
+        """A tensor of a file, read through the memory map."""
+        path = self._verified(file)
         try:
             with safe_open(path, "numpy") as tensors:
                 tensor: NDArray[Any] = tensors.get_tensor(key)
@@ -340,12 +337,6 @@ def _damage(path: Path, how: str = "damaged (its SHA-256 differs)") -> StoreErro
 
 def _locked(folder: Path) -> FileLock:
     return FileLock(folder / LOCK)
-
-
-def _temporary(pattern: str) -> str:
-    """How the temporary siblings of such files are called."""
-    folder, _, name = pattern.rpartition("/")
-    return f"{folder}/.{name}.*" if folder else f".{name}.*"
 
 
 def _described(views: Views | None) -> dict[str, Any] | None:

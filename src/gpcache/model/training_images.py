@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ImageRefusedError
-from gpcache.features.gather import gather
+from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file

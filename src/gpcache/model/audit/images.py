@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
-from gpcache.features.gather import gather
+from gpcache.features.extract import gather
 from gpcache.images.records import Record, Refused, Source
 from gpcache.methods import TextPrior
 from gpcache.model.audit import Audit, audit
