@@ -28,10 +28,10 @@ from pages import table, write_page
 from PIL import Image, ImageDraw
 
 from gpcache import load_encoder
-from gpcache.web.contents import Contents, Photo
-from gpcache.web.editor import Editor, Read
-from gpcache.web.opening import open_workspace
-from gpcache.web.workspace import Stored
+from gpcache.web.open_workspace import open_workspace
+from gpcache.web.workspace_contents import Contents, Photo
+from gpcache.web.workspace_editor import Editor, ReadPhoto
+from gpcache.web.workspace_folder import StoredPhoto
 
 CONCURRENCY = (1, 8, 64)
 SLOW = 500
@@ -274,11 +274,11 @@ def change_at_1600() -> float:
         editor, dim = Editor(opened), opened.encoder.dim
         centres = random.normal(size=(classes, dim))
 
-        def read(number: int) -> Read:
+        def read(number: int) -> ReadPhoto:
             row = centres[number % classes] + 1.2 * random.normal(size=dim)
             features = (row / np.linalg.norm(row)).astype(np.float32)
-            opened.workspace.put(f"{number}", Stored(features, b""))
-            return Read(f"{number}.jpg", f"{number}", features)
+            opened.folder.put(f"{number}", StoredPhoto(features, b""))
+            return ReadPhoto(f"{number}.jpg", f"{number}", features)
 
         def begin(contents: Contents) -> Contents:
             for number in range(classes):
@@ -297,7 +297,7 @@ def change_at_1600() -> float:
             start = time.perf_counter()
             editor.add([one], [], f"class {number}", None)
             times.append(time.perf_counter() - start)
-        opened.workspace.close()
+        opened.folder.close()
     return milliseconds(times, 0.5)
 
 

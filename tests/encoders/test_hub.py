@@ -91,7 +91,7 @@ def test_a_loaded_model_does_not_ask_the_hub_for_its_encoder(model, asked):
 @pytest.mark.usefixtures("cache")
 def test_a_workspace_does_not_ask_the_hub_for_its_encoder(model, asked, tmp_path):
     pytest.importorskip("fastapi", reason="needs the extra serve")
-    from gpcache.web.opening import open_workspace
+    from gpcache.web.open_workspace import open_workspace
 
     with pytest.raises(EncoderError, match="run gpcache fetch hf:someone/x to download"):
         open_workspace(tmp_path / "work", model=model, device="cpu")

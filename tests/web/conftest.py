@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpcache.web.opening import open_workspace
+from gpcache.web.open_workspace import open_workspace
 from gpcache.web.server import bind, run
 
 TOKEN = "a-token-for-tests"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gpcache.web.opening import open_workspace
+from gpcache.web.open_workspace import open_workspace
 from gpcache.web.server import bind, run
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from gpcache.web.guard import SECURITY
+from gpcache.web.middleware import SECURITY_HEADERS
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
@@ -20,7 +20,7 @@ ASK = f"GET /v2/health/live HTTP/1.1\r\n{HEAD}\r\n"
 @pytest.fixture
 def busy(shared, monkeypatch):
     """The server without a place for photos."""
-    monkeypatch.setattr("gpcache.web.batching.MAX_WAITING", 0)
+    monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 0)
     return shared
 
 
@@ -61,7 +61,9 @@ def test_photos_are_told_to_come_back(busy, path, sent):
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     assert "try again" in answer.json()["error"]
-    assert answer.headers.items() >= (SECURITY | {"content-type": "application/json"}).items()
+    assert (
+        answer.headers.items() >= (SECURITY_HEADERS | {"content-type": "application/json"}).items()
+    )
 
 
 def test_everything_else_goes_on(busy):

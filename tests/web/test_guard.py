@@ -5,7 +5,7 @@ import socket
 import httpx
 import pytest
 
-from gpcache.web.guard import SECURITY
+from gpcache.web.middleware import SECURITY_HEADERS
 
 TOKEN = "a-token-for-tests"
 
@@ -82,7 +82,7 @@ def test_unforeseen_errors_are_answers_like_others(start, tiny, photo, caplog):
         assert answer.status_code == 500
         assert answer.json().keys() == {"error"}
         assert "inner" not in answer.text
-        for name, value in SECURITY.items():
+        for name, value in SECURITY_HEADERS.items():
             assert answer.headers[name] == value
     failed = [record for record in caplog.records if record.exc_info]
     assert len(failed) == 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpcache import GPCacheClassifier
-from gpcache.web.contents import Contents, Photo
 from gpcache.web.learner import FEW, Learner, Texts
+from gpcache.web.workspace_contents import Contents, Photo
 
 CLASSES = ("ant", "bee", "cow")
 

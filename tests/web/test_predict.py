@@ -140,13 +140,13 @@ def test_requests_side_by_side_share_batches_and_agree(shared, photo):
     text = shared.client.get("/metrics").text
     counts = {
         float(edge): int(count)
-        for edge, count in re.findall(r'gpcache_batch_images_bucket{le="(\d+)"} (\d+)', text)
+        for edge, count in re.findall(r'gpcache_batch_images_bucket{le="(\d+).0"} (\d+)', text)
     }
     assert counts[512] > counts[1]  # some batch held more than one image
 
 
 def test_more_than_the_queue_holds_is_told_to_come_back(start, photo, filled, monkeypatch):
-    monkeypatch.setattr("gpcache.web.batching.MAX_WAITING", 2)
+    monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 2)
     running = start()
     filled(running.client, photo, 2)
     image = photo("red", 3, side=900)

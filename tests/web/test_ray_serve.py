@@ -24,10 +24,10 @@ from gpcache.cluster.connection import connected
 from gpcache.encoders import load_encoder
 from gpcache.errors import EncoderError, GPCacheError, ImageRefusedError
 from gpcache.images import decode
-from gpcache.web.batching import BusyError, LocalEncoding
+from gpcache.web.encoding import BusyError, LocalEncoding
 from gpcache.web.metrics import Metrics
-from gpcache.web.opening import open_workspace
-from gpcache.web.replicas import LOOK, PHOTOS_EACH, Replica, _share, deployed
+from gpcache.web.open_workspace import open_workspace
+from gpcache.web.ray_encoding import LOOK, PHOTOS_EACH, Replica, _share, deployed
 
 REPLICAS = 2
 VIEWS = 3
@@ -71,7 +71,7 @@ def engine(ray, encoder, tmp_path_factory):
     opened.document = replace(opened.document, views=VIEWS)
     with deployed(ray, opened, REPLICAS) as engine:
         yield engine
-    opened.workspace.close()
+    opened.folder.close()
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_replicas_that_do_not_start_are_a_sentence(ray, encoder, tmp_path):
     told = "^The replicas do not start: There is no encoder 'none': use [^\n]*$"
     with pytest.raises(GPCacheError, match=told), deployed(ray, opened, 1):
         pass
-    opened.workspace.close()
+    opened.folder.close()
 
 
 corpus = predicting.corpus
@@ -219,15 +219,15 @@ def test_nobody_waits_for_ever(engine, photo, monkeypatch):
 
     async def look():
         encoding = engine(Metrics())
-        await encoding.features(read)
+        await encoding.encode(read)
         for process in replicas_of(os.getpid()):
             os.kill(process, signal.SIGKILL)
         await asyncio.sleep(LOOK)
-        monkeypatch.setattr("gpcache.web.replicas.PATIENCE", 0.0)
+        monkeypatch.setattr("gpcache.web.ray_encoding.PATIENCE", 0.0)
         with pytest.raises(BusyError, match="No replica has answered"):
-            await encoding.features(read)
+            await encoding.encode(read)
         monkeypatch.undo()
-        await encoding.features(read)
+        await encoding.encode(read)
         await encoding.close()
 
     asyncio.run(look())
@@ -247,10 +247,10 @@ def test_a_full_queue_is_busy_and_refusals_are_sentences(engine, photo):
 
     async def look():
         fronts = [engine(Metrics()) for _ in range(8)]
-        asked = [one.features(read) for one in fronts for _ in range(PHOTOS_EACH * REPLICAS)]
+        asked = [one.encode(read) for one in fronts for _ in range(PHOTOS_EACH * REPLICAS)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         with pytest.raises(ImageRefusedError) as refused:
-            await fronts[0].features(broken)
+            await fronts[0].encode(broken)
         for one in fronts:
             await one.close()
         return found, refused.value.reason
@@ -274,8 +274,8 @@ def test_both_engines_make_the_same_of_a_photo(engine, encoder, photo):
     async def look():
         distant, local = engine(Metrics()), LocalEncoding(encoder, Metrics(), views=VIEWS)
         for learn in (True, False):
-            found = await distant.features(read, learn=learn)
-            expected = await local.features(read, learn=learn)
+            found = await distant.encode(read, learn=learn)
+            expected = await local.encode(read, learn=learn)
             assert (found[0], found[2]) == (expected[0], expected[2])
             assert bool(found[2]) == learn
             np.testing.assert_allclose(found[1], expected[1], atol=1e-6)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gpcache.web import slow_clients
-from gpcache.web.batching import MAX_WAITING
+from gpcache.web.encoding import MAX_WAITING
+from gpcache.web.server import DeadlineProtocol
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
@@ -18,10 +18,8 @@ PROMISED = START + "Content-Type: image/jpeg\r\nContent-Length: 100000\r\n\r\n"
 def hasty(shared):
     """A server whose clocks run fast."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slow_clients.GuardedProtocol, "header_seconds", 1.0)
-        patch.setattr(slow_clients.GuardedProtocol, "body_seconds", 3.0)
-        patch.setattr(slow_clients, "START_SECONDS", 0.5)
-        patch.setattr(slow_clients, "TICK", 0.1)
+        patch.setattr(DeadlineProtocol, "head_seconds", 1.0)
+        patch.setattr(DeadlineProtocol, "body_seconds", 3.0)
         yield shared
 
 
@@ -60,7 +58,7 @@ def test_dripping_does_not_help(hasty, sent):
 
 def test_a_body_that_was_turned_away_is_under_the_same_clocks(hasty, monkeypatch):
     """And the connection is let go when nothing follows on it."""
-    monkeypatch.setattr("gpcache.web.batching.MAX_WAITING", 0)
+    monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 0)
     with (
         socket.create_connection(("127.0.0.1", hasty.port)) as silent,
         socket.create_connection(("127.0.0.1", hasty.port)) as idle,

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from gpcache.errors import DataError
-from gpcache.web.opening import open_workspace
+from gpcache.web.open_workspace import open_workspace
 
 JPEG = {"content-type": "image/jpeg"}
 
@@ -221,7 +221,7 @@ def test_the_curve_is_a_history(empty, photo, filled):
 
 
 def test_the_curve_forgets_its_beginning(empty, photo, filled, monkeypatch):
-    monkeypatch.setattr("gpcache.web.editor.MOST_POINTS", 3)
+    monkeypatch.setattr("gpcache.web.workspace_editor.MAX_POINTS", 3)
     state = filled(empty, photo, 3)
     for one in state["photos"][:4]:
         empty.request("DELETE", "/v1/examples", json={"ids": [one["id"]]})
@@ -313,7 +313,7 @@ def test_a_second_server_on_one_workspace_is_refused(start, encoder, tmp_path):
 
 def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path):
     folder = tmp_path / "workspace"
-    open_workspace(folder, encoder=encoder).workspace.close()
+    open_workspace(folder, encoder=encoder).folder.close()
     file = folder / "workspace.json"
     content = json.loads(file.read_text())
     del content["contents"]["photos"]

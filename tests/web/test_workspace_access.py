@@ -8,9 +8,9 @@ import pytest
 
 from gpcache import ImageClassifier
 from gpcache.support.temporary import SUFFIX
-from gpcache.web.batches import Batches
-from gpcache.web.opening import open_workspace
-from gpcache.web.workspace import Stored
+from gpcache.web.batch_files import BatchFiles
+from gpcache.web.open_workspace import open_workspace
+from gpcache.web.workspace_folder import StoredPhoto
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 PICTURES = np.random.default_rng(0).integers(0, 256, (4, 20, 20, 3), dtype=np.uint8)
@@ -37,10 +37,10 @@ def test_a_workspace_is_for_its_owner_alone(begun_with, model, encoder, tmp_path
     work = tmp_path / "work"
     given = None if begun_with == "nothing" else model
     opened = open_workspace(work, model=given, encoder=encoder, device="cpu")
-    opened.workspace.put("0" * 64, Stored(np.zeros(16, np.float32), b"picture"))
-    opened.workspace.write(opened.document)
-    Batches(opened.workspace.batches).begin("csv")
-    opened.workspace.close()
+    opened.folder.put("0" * 64, StoredPhoto(np.zeros(16, np.float32), b"picture"))
+    opened.folder.write(opened.document)
+    BatchFiles(opened.folder.batches).begin("csv")
+    opened.folder.close()
     assert len(list(work.rglob("*"))) >= 6
     assert readable(work) == []
 
@@ -51,15 +51,15 @@ def test_a_workspace_that_the_owner_has_opened_to_a_group_stays_so(encoder, tmp_
     work.chmod(0o750)
     opened = open_workspace(work, encoder=encoder, device="cpu")
     (work / "workspace.json").chmod(0o640)
-    opened.workspace.write(opened.document)
-    opened.workspace.close()
+    opened.folder.write(opened.document)
+    opened.folder.close()
     assert stat.S_IMODE(work.stat().st_mode) == 0o750
     assert stat.S_IMODE((work / "workspace.json").stat().st_mode) == 0o640
 
 
 def test_opening_removes_what_a_killed_server_left(encoder, tmp_path):
     work = tmp_path / "work"
-    open_workspace(work, encoder=encoder, device="cpu").workspace.close()
+    open_workspace(work, encoder=encoder, device="cpu").folder.close()
     left = [
         work / f".workspace.json.0123abcd{SUFFIX}",
         work / "photos" / f".00.safetensors.0123abcd{SUFFIX}",
@@ -67,5 +67,5 @@ def test_opening_removes_what_a_killed_server_left(encoder, tmp_path):
     ]
     for path in left:
         path.write_bytes(bytes(1000))
-    open_workspace(work, encoder=encoder, device="cpu").workspace.close()
+    open_workspace(work, encoder=encoder, device="cpu").folder.close()
     assert [path for path in left if path.exists()] == []

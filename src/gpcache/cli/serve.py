@@ -68,11 +68,11 @@ def serve(
 
     if replicas is not None and engine != "ray":
         raise DataError("--replicas counts only with --engine ray: give both, or neither.")
-    for module in ("fastapi", "uvicorn", "python_multipart"):
+    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         require(module, "serve", purpose="gpcache serve")
     from gpcache.cluster.connection import connected
-    from gpcache.web.opening import open_workspace
-    from gpcache.web.replicas import deployed
+    from gpcache.web.open_workspace import open_workspace
+    from gpcache.web.ray_encoding import deployed
     from gpcache.web.server import bind, run
 
     listener = bind(port)
@@ -81,8 +81,8 @@ def serve(
 
     def started(_: object, address: str) -> None:
         page = f"{address}/?token={token}"
-        told = {"page": page, "address": address, "token": token, "workspace": str(folder)}
-        typer.echo(json_text(told) if json else page)
+        facts = {"page": page, "address": address, "token": token, "workspace": str(folder)}
+        typer.echo(json_text(facts) if json else page)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
     with ExitStack() as stack:

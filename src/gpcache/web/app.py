@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,31 +15,35 @@ from starlette.requests import ClientDisconnect
 
 from gpcache import __version__
 from gpcache.errors import DiskFullError, GPCacheError
-from gpcache.web.batch_routes import batch_routes
-from gpcache.web.batches import MissingBatchError
-from gpcache.web.batching import RETRY_AFTER, BusyError, Engine
-from gpcache.web.editor import StaleError
-from gpcache.web.export_routes import export_routes
-from gpcache.web.guard import Guard
-from gpcache.web.inference_v2 import inference_routes
-from gpcache.web.opening import Opened
-from gpcache.web.predict_routes import predict_routes
+from gpcache.web.batch_files import MissingBatchError
+from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
+from gpcache.web.middleware import AccessMiddleware
+from gpcache.web.open_workspace import OpenWorkspace
+from gpcache.web.routes.batch import batch_routes
+from gpcache.web.routes.export import export_routes
+from gpcache.web.routes.inference_v2 import inference_routes
+from gpcache.web.routes.predict import predict_routes
+from gpcache.web.routes.workspace import workspace_routes
 from gpcache.web.service import Service
-from gpcache.web.uploads import TooMuchError
-from gpcache.web.workspace_routes import workspace_routes
+from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
+from gpcache.web.workspace_editor import StaleError
 
 STATIC = Path(__file__).parent / "static"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS = {
     StaleError: 409,
     TooMuchError: 413,
     BusyError: 429,
     MissingBatchError: 404,
+    NoTemporaryFolderError: 503,
     DiskFullError: 507,
 }
 
 
-def create_app(opened: Opened, token: str, engine: Engine | None = None) -> FastAPI:
-    """The server of one workspace, for whoever has the token; photos go through `engine`."""
+def create_app(
+    opened: OpenWorkspace, token: str, make_encoding: MakeEncoding | None = None
+) -> FastAPI:
+    """The server of one workspace, for whoever has the token."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +54,7 @@ def create_app(opened: Opened, token: str, engine: Engine | None = None) -> Fast
     app = FastAPI(
         title="gpcache", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    service = Service(opened, engine)
+    service = Service(opened, make_encoding)
     for routes in (
         workspace_routes(service),
         predict_routes(service),
@@ -60,13 +63,16 @@ def create_app(opened: Opened, token: str, engine: Engine | None = None) -> Fast
         inference_routes(service),
     ):
         app.include_router(routes)
-    _add_page(app, service)
+    _add_page(app)
+    _add_metrics(app, service)
     _add_errors(app)
-    app.add_middleware(Guard, token=token, metrics=service.metrics, busy=service.encoding.busy)
+    app.add_middleware(
+        AccessMiddleware, token=token, metrics=service.metrics, busy=service.encoding.busy
+    )
     return app
 
 
-def _add_page(app: FastAPI, service: Service) -> None:
+def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
@@ -75,22 +81,27 @@ def _add_page(app: FastAPI, service: Service) -> None:
     async def icon() -> FileResponse:
         return FileResponse(STATIC / "icon.svg")
 
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> PlainTextResponse:
-        """Counters for Prometheus."""
-        document = service.editor.document
-        gauges = {
-            "gpcache_requests_waiting": (
-                "Requests with photos that are at work.",
-                float(service.encoding.waiting),
-            ),
-            "gpcache_photos": ("Labelled photos.", float(len(document.contents.labelled()))),
-            "gpcache_revision": ("Changes of the workspace.", float(document.revision)),
-        }
-        media = "text/plain; version=0.0.4; charset=utf-8"
-        return PlainTextResponse(service.metrics.text(gauges), media_type=media)
-
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+
+
+def _add_metrics(app: FastAPI, service: Service) -> None:
+    metrics, editor = service.metrics, service.editor
+    metrics.add_gauge(
+        "gpcache_requests_waiting",
+        "Requests with photos that are at work.",
+        lambda: service.encoding.waiting,
+    )
+    metrics.add_gauge(
+        "gpcache_photos", "Labelled photos.", lambda: len(editor.document.contents.labelled())
+    )
+    metrics.add_gauge(
+        "gpcache_revision", "Changes of the workspace.", lambda: editor.document.revision
+    )
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> PlainTextResponse:
+        """Counters for Prometheus."""
+        return PlainTextResponse(metrics.text(), media_type=METRICS_TYPE)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -102,9 +113,12 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def shape(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        reason = str(first["msg"]).encode("utf-8", "replace").decode().rstrip(".")
         # The Open Inference Protocol knows a bad request by 400.
         status = 400 if request.url.path.startswith("/v2") else 422
-        return JSONResponse({"error": _sentence(error.errors())}, status)
+        return JSONResponse({"error": f"{place}: {reason}."}, status)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
@@ -113,11 +127,3 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: Exception) -> JSONResponse:
         return JSONResponse({"error": "The client has gone."}, 400)
-
-
-def _sentence(errors: Any) -> str:
-    """The first thing that is wrong with the shape of a request."""
-    first = errors[0]
-    place = ".".join(str(part) for part in first["loc"])
-    told = str(first["msg"]).encode("utf-8", "replace").decode()
-    return f"{place}: {told.rstrip('.')}."

@@ -23,7 +23,7 @@ from gpcache.model.audit.judge import Judge
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
-from gpcache.web.contents import Photo
+from gpcache.web.workspace_contents import Photo
 
 # Photos of one burst, and copies, would give each other away.
 AT_ONCE = "leave-one-out in closed form, bursts and copies left out together, at the numbers in use"

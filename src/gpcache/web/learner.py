@@ -22,8 +22,8 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.conformal import conformal_sets
 from gpcache.metrics import max_probability
 from gpcache.model.suggest import suggest
-from gpcache.web.contents import Contents, Photo
 from gpcache.web.held_out import HeldOut
+from gpcache.web.workspace_contents import Contents, Photo
 
 # Up to so many photos all numbers are chosen anew at every change: it takes a blink.
 FEW = 64

@@ -192,8 +192,8 @@ class Snippets(BaseModel):
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="The revision that the change rests on.")
 ]
-Top = Annotated[int, Query(ge=1, le=100_000, description="So many classes, the likeliest first.")]
-Why = Annotated[int, Query(ge=0, le=100, description="So many photos that drove the answer.")]
+Top = Annotated[int, Query(ge=1, le=100_000, description="Show the K most probable classes.")]
+Why = Annotated[int, Query(ge=0, le=100, description="Show the K photos that drove the answer.")]
 Reject = Annotated[
     float, Query(ge=0, lt=1, description="The share of good photos that may be rejected.")
 ]
@@ -202,8 +202,8 @@ Sets = Annotated[
     Query(ge=0, lt=1, description="How often the plausible labels may miss the truth; 0: none."),
 ]
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": told}
-    for status, told in {
+    status: {"model": Problem, "description": reason}
+    for status, reason in {
         400: "A mistake in what was asked",
         401: "No token",
         403: "A wrong host or origin",

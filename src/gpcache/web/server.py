@@ -1,52 +1,144 @@
-"""Runs the application on this machine alone, under clocks that slow clients cannot stop."""
+"""Runs the application on this machine alone, with deadlines that slow clients cannot extend."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable
+from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpcache.errors import DataError
 from gpcache.web.app import create_app
-from gpcache.web.batching import Engine
-from gpcache.web.opening import Opened
-from gpcache.web.slow_clients import GuardedProtocol
+from gpcache.web.encoding import MakeEncoding
+from gpcache.web.middleware import SECURITY_HEADERS
+from gpcache.web.open_workspace import OpenWorkspace
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 HOST = "127.0.0.1"
-MAX_HEADERS = 32_768
+MAX_HEAD = 32_768
+MAX_CONNECTIONS = 512
 STOP_SECONDS = 10
+# For who does not read what was asked for.
+READ_SECONDS = 30
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's protocol, with what uvicorn has no setting for.
+
+    A head and a body must arrive in time, and there are never more connections than this process
+    has descriptors for: asyncio would log a traceback for each that is too many. (uvicorn's
+    limit_concurrency counts requests, and lets connections without one be.)
+    """
+
+    head_seconds = 10.0
+    body_seconds = 30.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._awaited: tuple[object, ...] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            transport.abort()
+        else:
+            self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._set_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._set_deadline()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and thus reaches no application, like everything else."""
+        headers = {"content-type": "application/json", "connection": "close"} | SECURITY_HEADERS
+        start = h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request")
+        body = h11.Data(data=json.dumps({"error": msg}).encode())
+        for event in (start, body, h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _set_deadline(self) -> None:
+        """Start the clock of what the client is to send next: a head, a body or a new request."""
+        state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
+        awaited = (state, begun, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
+        if awaited == self._awaited:
+            return
+        self._awaited = awaited
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if awaited is not None:
+            between = state is h11.IDLE and not begun and self.cycle is not None
+            head = self.timeout_keep_alive if between else self.head_seconds
+            seconds = self.body_seconds if state is h11.SEND_BODY else head
+            self._deadline = self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.flow.read_paused:  # the client is not the one who is slow
+            self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
+        else:
+            self.transport.abort()
+
+
+def max_connections() -> int:
+    """How many connections there may be: half of the descriptors stay for everything else."""
+    if resource is None:
+        return MAX_CONNECTIONS
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if descriptors < 0 else min(MAX_CONNECTIONS, descriptors // 2)
 
 
 def bind(port: int) -> socket.socket:
-    """A socket on 127.0.0.1; port 0 takes any that is free."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """A socket on 127.0.0.1; port 0 takes any that is free. Connections inherit its options."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Or the second half of an answer waits 40 ms for the client to acknowledge the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * READ_SECONDS)
     try:
-        opened.bind((HOST, port))
+        listener.bind((HOST, port))
     except OSError as error:
-        opened.close()
+        listener.close()
         raise DataError(
             f"Port {port} cannot be used ({error.strerror}): give another with --port, 0 for any."
         ) from None
-    return opened
+    return listener
 
 
 async def run(
-    opened: Opened,
+    opened: OpenWorkspace,
     token: str,
     listener: socket.socket,
     started: Callable[[uvicorn.Server, str], None],
-    engine: Engine | None = None,
+    make_encoding: MakeEncoding | None = None,
 ) -> None:
     """Serve until interrupted; `started` gets the server and its address once it answers.
 
-    `engine` decodes and encodes photos, without one this process does.
+    `make_encoding` says where photos are decoded and encoded; without it this process does.
     """
     config = uvicorn.Config(
-        create_app(opened, token, engine),
-        http=GuardedProtocol,
+        create_app(opened, token, make_encoding),
+        http=DeadlineProtocol,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -54,8 +146,9 @@ async def run(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEADERS,
-        backlog=2048,
+        h11_max_incomplete_event_size=MAX_HEAD,
+        # asyncio takes so many connections at once, before the protocol can count them.
+        backlog=64,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
     )

@@ -1,4 +1,4 @@
-"""What requests ask for: photos through the encoder side by side, changes one after the other."""
+"""What requests ask for: photos are encoded side by side, changes made one after the other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
-from gpcache.web.batching import Encoding, Engine, LocalEncoding
-from gpcache.web.editor import Edit, Editor, Read
+from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
-from gpcache.web.opening import Opened
+from gpcache.web.open_workspace import OpenWorkspace
 from gpcache.web.uploads import Upload
-from gpcache.web.workspace import Stored
+from gpcache.web.workspace_editor import Edit, Editor, ReadPhoto
+from gpcache.web.workspace_folder import StoredPhoto
 
 Rows = NDArray[np.float32]
 Result = TypeVar("Result")
@@ -28,33 +28,34 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
-class Answers(NamedTuple):
-    """What a model says of rows: its classes, an answer each, and its photos by row number."""
+class AnsweredPhoto(NamedTuple):
+    """A photo, its answer, the model's classes, and the model's photos by row number."""
 
+    photo: ReadPhoto
+    answer: Answer
     classes: list[str]
-    answers: list[Answer]
-    photos: list[tuple[str, str, str]]
+    learned: list[tuple[str, str, str]]
 
 
 class Service:
     """The workspace behind the API; made inside the event loop that uses it."""
 
-    def __init__(self, opened: Opened, engine: Engine | None = None) -> None:
+    def __init__(self, opened: OpenWorkspace, make_encoding: MakeEncoding | None = None) -> None:
         self.opened = opened
         self.editor = Editor(opened)
         self.metrics = Metrics()
-        self.encoding: Encoding
-        if engine is None:
+        self.encoding: PhotoEncoding
+        if make_encoding is None:
             views = opened.document.views
             self.encoding = LocalEncoding(opened.encoder, self.metrics, views=views)
         else:
-            self.encoding = engine(self.metrics)
+            self.encoding = make_encoding(self.metrics)
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         if opened.document.templates is not None:
-            # To load a text encoder takes seconds, which the first class need not wait for.
+            # Loading a text encoder takes seconds, which the first class need not wait for.
             self._warming = asyncio.create_task(asyncio.to_thread(opened.texts.warm))
 
     @property
@@ -73,7 +74,7 @@ class Service:
                 task.cancel()
         await self.encoding.close()
         await asyncio.to_thread(self._thread.shutdown)
-        self.opened.workspace.close()
+        self.opened.folder.close()
 
     async def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
         """Edit the contents; the state afterwards."""
@@ -86,9 +87,9 @@ class Service:
     ) -> dict[str, Any]:
         """Learn photos of a class; what was added, what was refused, and the state."""
         good, refused = _parted(await self.read(uploads, keep=True))
-        told = await self.run(self.editor.add, good, refused, label, revision)
+        added = await self.run(self.editor.add, good, refused, label, revision)
         self._refit_if_outgrown()
-        return told
+        return added
 
     async def fill_pool(self, uploads: Sequence[Upload]) -> dict[str, Any]:
         """Keep photos without a label; how many there are, and what was refused."""
@@ -96,24 +97,39 @@ class Service:
         pool = await self.run(self.editor.fill_pool, good)
         return {"pool": pool, "refused": [asdict(one) for one in refused]}
 
-    async def read(self, uploads: Sequence[Upload], *, keep: bool = False) -> list[Read | Refused]:
-        """Uploads through decoder and encoder, in their order; `keep` stores them."""
+    async def read(
+        self, uploads: Sequence[Upload], *, keep: bool = False
+    ) -> list[ReadPhoto | Refused]:
+        """Decode and encode uploads, in their order; `keep` stores them."""
         return list(await asyncio.gather(*(self._read(one, keep) for one in uploads)))
 
-    async def answers(self, rows: Sequence[Rows], *, why: int = 0, error: float = 0.0) -> Answers:
-        """What the model says of rows; `error` is that of the plausible sets, 0 leaves them out."""
+    async def answer(
+        self, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
+    ) -> list[AnsweredPhoto | Refused]:
+        """The model's answer for each upload that can be read.
 
-        def work() -> Answers:
+        `why` is the number of photos that explain it, `error` that of the plausible sets; 0 leaves
+        them out.
+        """
+        read = await self.read(uploads)
+        good, _ = _parted(read)
+        if not good:
+            return list(_parted(read)[1])
+
+        def work() -> list[AnsweredPhoto]:
             learner = self.editor.learner
             classes = [str(name) for name in learner.ready().classes_]
-            found = learner.answer(np.stack(rows), why=why, error=error)
-            photos = [(photo.id, photo.name, str(photo.label)) for photo in learner.photos]
-            return Answers(classes, found, photos)
+            rows = np.stack([photo.features for photo in good])
+            answers = learner.answer(rows, why=why, error=error)
+            learned = [(photo.id, photo.name, str(photo.label)) for photo in learner.photos]
+            pairs = zip(good, answers, strict=True)
+            return [AnsweredPhoto(photo, answer, classes, learned) for photo, answer in pairs]
 
-        return await self.run(work)
+        answered = iter(await self.run(work))
+        return [one if isinstance(one, Refused) else next(answered) for one in read]
 
     async def by_text(self, row: Rows) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and what their text alone says of a row: probabilities (c,)."""
+        """Classes, and the probabilities (c,) that their text alone gives a row."""
 
         def work() -> tuple[list[str], NDArray[np.float64]]:
             contents = self.editor.document.contents
@@ -122,38 +138,38 @@ class Service:
 
         return await self.run(work)
 
-    async def _read(self, upload: Upload, keep: bool) -> Read | Refused:
+    async def _read(self, upload: Upload, keep: bool) -> ReadPhoto | Refused:
         if upload.refused is not None:
             return Refused(upload.name, upload.refused)
         try:
-            key, features, picture = await self.encoding.features(upload.read, learn=keep)
+            key, features, thumbnail = await self.encoding.encode(upload.read, learn=keep)
         except ImageRefusedError as error:
             return Refused(upload.name, error.reason)
         if keep:
-            await asyncio.to_thread(self.opened.workspace.put, key, Stored(features, picture))
-        return Read(upload.name, key, features)
-
-    # Numbers chosen anew, beside the model in use.
+            stored = StoredPhoto(features, thumbnail)
+            await asyncio.to_thread(self.opened.folder.put, key, stored)
+        return ReadPhoto(upload.name, key, features)
 
     def _refit_if_outgrown(self) -> None:
+        """Choose hyper-parameters again beside the model in use, if it has changed a lot."""
         idle = self._refit is None or self._refit.done()
         if idle and self.editor.learner.outgrown:
             self._refit = asyncio.create_task(self._refit_now())
 
     async def _refit_now(self) -> None:
-        # Again where photos that came meanwhile have outgrown the new numbers, too.
+        # Again where photos that came meanwhile have outgrown the new choice, too.
         while self.editor.learner.outgrown:
-            fresh = self.opened.fresh_learner()
+            refitted = self.opened.new_learner()
             try:
-                await asyncio.to_thread(fresh.fit, self.editor.document.contents)
-                await self.run(self.editor.take, fresh)
+                await asyncio.to_thread(refitted.fit, self.editor.document.contents)
+                await self.run(self.editor.replace_learner, refitted)
             except GPCacheError as error:
-                logger.warning("The numbers were not chosen anew: %s", error)
+                logger.warning("The hyper-parameters were not chosen again: %s", error)
                 return
 
 
-def _parted(read: Sequence[Read | Refused]) -> tuple[list[Read], list[Refused]]:
+def _parted(read: Sequence[ReadPhoto | Refused]) -> tuple[list[ReadPhoto], list[Refused]]:
     return (
-        [one for one in read if isinstance(one, Read)],
+        [one for one in read if isinstance(one, ReadPhoto)],
         [one for one in read if isinstance(one, Refused)],
     )

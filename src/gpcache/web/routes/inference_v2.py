@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from gpcache import __version__
-from gpcache.errors import DataError, ImageRefusedError
+from gpcache.errors import DataError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
-from gpcache.web.predict_routes import REJECT, answer_all
+from gpcache.web.routes.predict import REJECT, refusal
 from gpcache.web.service import Service
-from gpcache.web.uploads import MAX_FILES, Form, Upload
+from gpcache.web.uploads import MAX_FILES, Form, Upload, stopped_on_disconnect
 
 INPUT = "image"
 OUTPUTS = {
@@ -82,50 +81,49 @@ def inference_routes(service: Service) -> APIRouter:
     @routes.get("/health/ready")
     async def ready() -> JSONResponse:
         """There is a model to ask, and an encoder for what it is asked about."""
-        there = service.ready
-        return JSONResponse({"ready": there}, 200 if there else 400)
+        return JSONResponse({"ready": service.ready}, 200 if service.ready else 400)
 
     @routes.get("/models/{model}")
     @routes.get("/models/{model}/versions/{version}")
     async def metadata(model: str, version: str | None = None) -> JSONResponse:
         """What goes in and what comes out."""
-        if (refusal := _unknown(model, version)) is not None:
-            return refusal
+        require_known(model, version)
         outputs = [
             {"name": name, "datatype": datatype, "shape": shape}
             for name, (datatype, shape) in OUTPUTS.items()
         ]
-        told = {
+        described = {
             "name": model,
             "versions": [str(editor.document.revision)],
             "platform": "gpcache_gpc",
             "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
             "outputs": outputs,
         }
-        return JSONResponse(told)
+        return JSONResponse(described)
 
     @routes.get("/models/{model}/ready")
     @routes.get("/models/{model}/versions/{version}/ready")
     async def model_ready(model: str, version: str | None = None) -> JSONResponse:
         """The model can answer."""
-        if (refusal := _unknown(model, version)) is not None:
-            return refusal
+        require_known(model, version)
         there = service.ready
         return JSONResponse({"name": model, "ready": there}, 200 if there else 400)
 
     @routes.post("/models/{model}/infer")
     @routes.post("/models/{model}/versions/{version}/infer")
-    async def infer(model: str, body: Inference, version: str | None = None) -> JSONResponse:
+    async def infer(
+        request: Request, model: str, body: Inference, version: str | None = None
+    ) -> JSONResponse:
         """Answer for every image of the input."""
-        if (refusal := _unknown(model, version)) is not None:
-            return refusal
+        require_known(model, version)
         wanted = _wanted(body)
-        async with service.encoding.admitted():
-            form = Form(_uploads(body))
-            try:
+        form = Form()
+        try:
+            async with stopped_on_disconnect(request), service.encoding.admitted():
+                await _read_images(body, form)
                 outputs = await _outputs(service, form.files)
-            finally:
-                form.close()
+        finally:
+            form.close()
         answer: dict[str, Any] = {
             "model_name": model,
             "model_version": str(editor.document.revision),
@@ -133,15 +131,13 @@ def inference_routes(service: Service) -> APIRouter:
         }
         return JSONResponse(answer if body.id is None else answer | {"id": body.id})
 
-    def _unknown(model: str, version: str | None) -> JSONResponse | None:
+    def require_known(model: str, version: str | None) -> None:
         name, latest = editor.document.name, str(editor.document.revision)
         if model != name:
-            told = f"There is no model {model[:200]!r}: it is {name!r}."
-        elif version not in (None, latest):
-            told = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}."
-        else:
-            return None
-        return JSONResponse({"error": told}, 404)
+            raise HTTPException(404, f"There is no model {model[:200]!r}: it is {name!r}")
+        if version not in (None, latest):
+            detail = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}"
+            raise HTTPException(404, detail)
 
     return routes
 
@@ -154,8 +150,8 @@ def _wanted(body: Inference) -> list[str]:
     return wanted
 
 
-def _uploads(body: Inference) -> list[Upload]:
-    """The images of a request, out of their base64."""
+async def _read_images(body: Inference, form: Form) -> None:
+    """Add the images of a request to a form, out of their base64."""
     if len(body.inputs) != 1 or body.inputs[0].name != INPUT:
         raise DataError(f"There must be one input, of the name {INPUT!r}.")
     shape, data = body.inputs[0].shape, body.inputs[0].elements()
@@ -163,25 +159,20 @@ def _uploads(body: Inference) -> list[Upload]:
         raise DataError(f"The shape {shape} does not fit {len(data)} images.")
     if len(data) > MAX_FILES:
         raise DataError(f"A request may bring {MAX_FILES} images.")
-    uploads = []
     for number, text in enumerate(data):
-        upload = Upload(f"image {number}")
         try:
-            upload.write(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError):
+            content = base64.b64decode(text, validate=True)
+        except ValueError:
             raise DataError(f"Element {number} of {INPUT!r} is not base64.") from None
-        uploads.append(upload)
-    return uploads
+        form.files.append(Upload(f"image {number}"))
+        await form.files[-1].write(content)
 
 
 async def _outputs(service: Service, uploads: list[Upload]) -> dict[str, Any]:
-    found = await answer_all(service, uploads)
-    good = []
-    for one in found:
-        # The protocol has no place for the error of one element.
-        if isinstance(one, Refused):
-            raise ImageRefusedError(one.reason, name=one.name)
-        good.append(one)
+    answers = await service.answer(uploads)
+    good = [one for one in answers if not isinstance(one, Refused)]
+    if len(good) < len(answers):  # the protocol has no place for the error of one element
+        raise refusal(answers)
     classes, n = good[0].classes, len(good)
     rows = [one.answer.probabilities for one in good]
     values: dict[str, list[Any]] = {

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError, GPCacheError
-from gpcache.images.records import Refused
+from gpcache.images.records import Refused, plural
 from gpcache.methods.registry import name_of
-from gpcache.web.contents import Contents, Photo, Step, counted, default_prompt
 from gpcache.web.learner import Learner
-from gpcache.web.opening import Opened
-from gpcache.web.workspace import MOST_POINTS, MOST_REFUSED, MOST_STEPS, Document
+from gpcache.web.open_workspace import OpenWorkspace
+from gpcache.web.workspace_contents import Contents, Photo, UndoStep
+from gpcache.web.workspace_folder import MAX_POINTS, MAX_REFUSED, MAX_STEPS, Document
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
-MOST_COMPARED = 2_000
+MAX_COMPARED = 2_000
 
 Edit = Callable[[Contents], Contents]
 
@@ -27,8 +27,8 @@ class StaleError(GPCacheError):
     """A change was decided on a state that is no longer the latest; the client gets a 409."""
 
 
-class Read(NamedTuple):
-    """An uploaded photo: its content's hash and features (dim,)."""
+class ReadPhoto(NamedTuple):
+    """An uploaded photo: its name, its content's hash and its features (dim,)."""
 
     name: str
     hash: str
@@ -38,9 +38,8 @@ class Read(NamedTuple):
 class Editor:
     """Every change goes through here: check, learn, write down, and only then count as done."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenWorkspace) -> None:
         self._opened = opened
-        self._workspace = opened.workspace
         self.document: Document = opened.document
         self.learner = opened.learner
 
@@ -62,12 +61,16 @@ class Editor:
         return self.state()
 
     def add(
-        self, good: Sequence[Read], refused: Sequence[Refused], label: str, revision: int | None
+        self,
+        good: Sequence[ReadPhoto],
+        refused: Sequence[Refused],
+        label: str,
+        revision: int | None,
     ) -> dict[str, Any]:
-        """Learn photos of a class, which may be new, and put the others into the tray."""
+        """Learn photos of a class, which may be new, and list those that were refused."""
         document = self.document
         ids = [f"p{document.next_id + place}" for place in range(len(good))]
-        tray = (*document.refused, *refused)[-MOST_REFUSED:]
+        listed = (*document.refused, *refused)[-MAX_REFUSED:]
 
         def edit(contents: Contents) -> Contents:
             if label not in contents.class_names():
@@ -77,11 +80,11 @@ class Editor:
             return contents.with_photos(Photo(k, one.name, name, one.hash) for k, one in pairs)
 
         if good:
-            what = f"adding {counted(good)} to {label}"
-            self._change(edit, what, revision, refused=tray, next_id=document.next_id + len(good))
+            what = f"adding {plural(len(good), 'photo')} to {label}"
+            self._change(edit, what, revision, refused=listed, next_id=document.next_id + len(good))
         elif refused:
             self._check(revision)
-            self._keep(replace(document, refused=tray))
+            self._keep(replace(document, refused=listed))
         photos = self.document.contents.photos
         return {
             "added": [{"id": key, "name": photos[key].name} for key in ids],
@@ -89,7 +92,7 @@ class Editor:
             "state": self.state(),
         }
 
-    def fill_pool(self, good: Sequence[Read]) -> int:
+    def fill_pool(self, good: Sequence[ReadPhoto]) -> int:
         """Keep photos without a label: no part of the model, so the revision stays."""
         document = self.document
         known = {photo.hash for photo in document.contents.photos.values()}
@@ -101,14 +104,14 @@ class Editor:
         return len(contents.pool())
 
     def clear_refused(self) -> dict[str, Any]:
-        """Empty the tray of refused files; the state afterwards."""
+        """Forget the refused files; the state afterwards."""
         self._keep(replace(self.document, refused=()))
         return self.state()
 
-    def take(self, fresh: Learner) -> None:
-        """Go on with a model whose numbers were chosen anew."""
-        fresh.follow(self.document.contents)
-        self.learner = fresh
+    def replace_learner(self, refitted: Learner) -> None:
+        """Go on with a model whose hyper-parameters were chosen again."""
+        refitted.follow(self.document.contents)
+        self.learner = refitted
 
     # Questions.
 
@@ -130,7 +133,7 @@ class Editor:
             "classes": [
                 {
                     "name": entry.name,
-                    "prompt": default_prompt(entry, document.templates),
+                    "prompt": "\n".join(entry.sentences(document.templates)),
                     "count": counts[entry.name],
                 }
                 for entry in contents.classes
@@ -158,7 +161,7 @@ class Editor:
         pool = self.document.contents.pool()
         if not pool:
             return []
-        some = np.unique(np.linspace(0, len(pool) - 1, MOST_COMPARED).astype(int))
+        some = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
         pool = [pool[place] for place in some]
         rows = np.stack([self._opened.features(photo.hash) for photo in pool])
         chosen = self.learner.suggest(rows, count)
@@ -180,7 +183,7 @@ class Editor:
         contents = edit(old.contents)
         if contents == old.contents:
             return
-        steps = (*old.steps, Step.between(old.contents, contents, what))[-MOST_STEPS:]
+        steps = (*old.steps, UndoStep.between(old.contents, contents, what))[-MAX_STEPS:]
         self._accept(replace(old, contents=contents, steps=steps, **further))
 
     def _check(self, revision: int | None) -> None:
@@ -200,10 +203,10 @@ class Editor:
         if summary is not None:
             point = (len(learner.photos), summary["accuracy"])
             if curve[-1:] != (point,):
-                curve = (*curve, point)[-MOST_POINTS:]
+                curve = (*curve, point)[-MAX_POINTS:]
         self._keep(replace(document, revision=document.revision + 1, curve=curve))
         self.learner = learner
 
     def _keep(self, document: Document) -> None:
-        self._workspace.write(document)
+        self._opened.folder.write(document)
         self.document = document

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
-from gpcache.web.editor import Read
-from gpcache.web.service import Answers, Service
-from gpcache.web.uploads import Upload, received
+from gpcache.web.service import AnsweredPhoto, Service
+from gpcache.web.uploads import received
 
 REJECT = 0.05
 SETS = 0.1
@@ -34,8 +33,10 @@ def predict_routes(service: Service) -> APIRouter:
     ) -> Any:
         """Name photos, or say that they are unlike all that was learned."""
         async with received(request) as form, service.encoding.admitted():
-            answered = await answer_all(service, form.files, why=why, error=sets)
-        return {"predictions": [told(one, top=top, reject=reject) for one in answered]}
+            answers = await service.answer(form.files, why=why, error=sets)
+        if all(isinstance(one, Refused) for one in answers):
+            raise refusal(answers)
+        return {"predictions": [prediction(one, top=top, reject=reject) for one in answers]}
 
     @routes.post("/explain", response_model=schemas.Predictions, openapi_extra=schemas.files_body())
     async def explain(
@@ -54,41 +55,22 @@ def predict_routes(service: Service) -> APIRouter:
     async def preview(request: Request) -> Any:
         """What the class names and prompts alone say of one photo."""
         async with received(request) as form, service.encoding.admitted():
-            found = (await service.read(form.files[:1]))[0]
+            (found,) = await service.read(form.files[:1])
         if isinstance(found, Refused):
-            raise ImageRefusedError(found.reason, name=found.name)
+            raise refusal([found])
         classes, row = await service.by_text(found.features)
         return {"name": found.name, "probabilities": _bars(classes, row, len(classes))}
 
     return routes
 
 
-class Answered:
-    """A photo and its answer among all answers of a request."""
-
-    def __init__(self, read: Read, answers: Answers, row: int) -> None:
-        self.read = read
-        self.classes, self.photos = answers.classes, answers.photos
-        self.answer = answers.answers[row]
+def refusal(answers: Sequence[object]) -> ImageRefusedError:
+    """Why the first photo that was refused has no answer."""
+    first = next(one for one in answers if isinstance(one, Refused))
+    return ImageRefusedError(first.reason, name=first.name)
 
 
-async def answer_all(
-    service: Service, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
-) -> list[Answered | Refused]:
-    """An answer for each upload that can be read; an error where none can."""
-    read = await service.read(uploads)
-    good = [one for one in read if isinstance(one, Read)]
-    if not good:
-        first = next(one for one in read if isinstance(one, Refused))
-        raise ImageRefusedError(first.reason, name=first.name)
-    answers = await service.answers([one.features for one in good], why=why, error=error)
-    place = {id(one): row for row, one in enumerate(good)}
-    return [
-        one if isinstance(one, Refused) else Answered(one, answers, place[id(one)]) for one in read
-    ]
-
-
-def told(found: Answered | Refused, *, top: int, reject: float) -> dict[str, Any]:
+def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> dict[str, Any]:
     """An answer as JSON holds it."""
     if isinstance(found, Refused):
         return {"name": found.name, "error": f"It was refused: {found.reason}."}
@@ -96,7 +78,7 @@ def told(found: Answered | Refused, *, top: int, reject: float) -> dict[str, Any
     # NaN, where nothing could be held out, rejects nothing and is null in JSON.
     known = not np.isnan(answer.familiarity)
     return {
-        "name": found.read.name,
+        "name": found.photo.name,
         "label": found.classes[best],
         "probability": float(answer.probabilities[best]),
         "rejected": bool(answer.familiarity <= reject),
@@ -106,7 +88,7 @@ def told(found: Answered | Refused, *, top: int, reject: float) -> dict[str, Any
         "note": answer.note,
         "probabilities": _bars(found.classes, answer.probabilities, top),
         "why": [
-            dict(zip(("id", "name", "label"), found.photos[row], strict=True)) | {"weight": weight}
+            dict(zip(("id", "name", "label"), found.learned[row], strict=True)) | {"weight": weight}
             for row, weight in answer.why
         ],
     }

@@ -1,6 +1,6 @@
 """The engine `ray`: photos are decoded and encoded by replicas, a Ray Serve application.
 
-Requests still come in through one front, which owns the workspace. It asks a replica for each
+Requests still come in through one server, which owns the workspace. It asks a replica for each
 photo, and another one where that replica dies before it has answered.
 """
 
@@ -11,7 +11,7 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -24,20 +24,21 @@ from gpcache.encoders import Encoder, load_same_encoder
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.support.extras import require
-from gpcache.web.batching import (
+from gpcache.web.encoding import (
     MAX_WAIT,
     RETRY_AFTER,
     BusyError,
     Decoders,
-    Encoding,
-    Engine,
+    EncodedPhoto,
+    MakeEncoding,
+    PhotoEncoding,
     Pixels,
     Reader,
     Rows,
-    encoded,
+    encode_batch,
 )
 from gpcache.web.metrics import Metrics
-from gpcache.web.opening import Opened
+from gpcache.web.open_workspace import OpenWorkspace
 
 # Photos that are on their way, for each replica; each may be as large as a file may be.
 PHOTOS_EACH = 32
@@ -50,6 +51,8 @@ LOOK = 0.5
 # not to be taken for a hang.
 CHECK = 2.0
 CHECK_LIMIT = 120.0
+# Ray Serve's settings are not made to be read by two threads at once.
+STATUS_LOCK = threading.Lock()
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +63,14 @@ class Outcome(NamedTuple):
     `batch` is the size of the batch it led, 0 where another one led.
     """
 
-    key: str = ""
-    features: Rows | None = None
-    picture: bytes = b""
+    photo: EncodedPhoto | None = None
     batch: int = 0
     refused: str = ""
     failed: str = ""
 
 
 class Replica:
-    """Decoders and an encoder in a process of Ray, batched across requests."""
+    """Decoding processes and an encoder in a process of Ray, batched across requests."""
 
     def __init__(self, name: str, fingerprint: str, device: str, views: int, workers: int) -> None:
         serve = require("ray.serve", "ray", purpose="A replica")
@@ -83,20 +84,20 @@ class Replica:
         )
         self._worked = False
 
-    async def features(self, content: bytes, learn: bool) -> Outcome:
-        """The features of an image, its hash, and with `learn` a small picture."""
+    async def encode(self, content: bytes, learn: bool) -> Outcome:
+        """Decode and encode an image."""
 
         async def read() -> bytes:
             return content
 
         try:
-            key, pixels, picture = await self._decoders.prepared(read, learn=learn)
-            row, batch = await self._batched(pixels)
+            key, image = await self._decoders.decode(read, learn=learn)
+            row, batch = await self._batched(image.pixels)
         except ImageRefusedError as error:
             return Outcome(refused=error.reason)
         except GPCacheError as error:
             return Outcome(failed=str(error))
-        return Outcome(key, row, picture, batch)
+        return Outcome(EncodedPhoto(key, row, image.thumbnail), batch)
 
     async def check_health(self) -> None:
         """Encode a grey image, unless a batch went through since the last time.
@@ -110,92 +111,21 @@ class Replica:
 
     async def _encode_batch(self, images: Sequence[Pixels]) -> list[tuple[Rows, int]]:
         loop = asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._thread, encoded, self._encoder, images)
+        rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)
         self._worked = True
         return [(row, 0 if place else len(images)) for place, row in enumerate(rows)]
 
 
-class RayEncoding(Encoding):
-    """Asks the replicas, and counts those that are up; lives in the front's event loop."""
+class RayEncoding(PhotoEncoding):
+    """Asks the replicas of an application, and counts those that are up."""
 
-    def __init__(self, metrics: Metrics, *, replicas: Replicas) -> None:
+    def __init__(
+        self, metrics: Metrics, *, ray: ModuleType, serve: ModuleType, name: str, count: int
+    ) -> None:
         super().__init__(metrics)
-        self._replicas = replicas
-        # Whole files that are in memory, here and at the replicas.
-        self._ahead = asyncio.Semaphore(PHOTOS_EACH * replicas.count)
-        self._up = replicas.count
-        self._last_up = asyncio.get_running_loop().time()
-        self._watching = asyncio.create_task(self._watch())
-
-    @property
-    def ready(self) -> bool:
-        return self._up > 0
-
-    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
-        async with self._ahead:
-            outcome = await self._answer(await read(), learn)
-        if outcome.refused:
-            raise ImageRefusedError(outcome.refused)
-        if outcome.features is None:
-            raise GPCacheError(outcome.failed)
-        if outcome.batch:
-            self._metrics.batch(outcome.batch)
-        return outcome.key, outcome.features, outcome.picture
-
-    async def close(self) -> None:
-        self._watching.cancel()
-
-    async def _answer(self, content: bytes, learn: bool) -> Outcome:
-        """What a replica says: asking twice does no harm, so no photo is lost with a replica."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
-        while True:
-            try:
-                return await self._asked(content, learn)
-            except self._replicas.full:
-                raise BusyError(
-                    f"The replicas have too much to do: try again in {RETRY_AFTER} second."
-                ) from None
-            except self._replicas.lost as error:
-                if loop.time() > end:
-                    raise _nobody() from None
-                logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
-            await asyncio.sleep(PAUSE)
-
-    async def _asked(self, content: bytes, learn: bool) -> Outcome:
-        """The answer of one replica; it may wait its turn, but not where none is up for long."""
-        call = asyncio.ensure_future(self._replicas.handle.features.remote(content, learn))
-        try:
-            while not call.done():
-                await asyncio.wait({call}, timeout=LOOK)
-                if not call.done() and asyncio.get_running_loop().time() > self._last_up + PATIENCE:
-                    raise _nobody()
-        finally:
-            call.cancel()
-        return Outcome(*call.result())
-
-    async def _watch(self) -> None:
-        while True:
-            self._up = await asyncio.to_thread(self._replicas.running)
-            if self._up:
-                self._last_up = asyncio.get_running_loop().time()
-            await asyncio.sleep(LOOK)
-
-
-def _nobody() -> BusyError:
-    return BusyError(
-        f"No replica has answered for {PATIENCE:g} seconds: try again in {RETRY_AFTER} second."
-    )
-
-
-class Replicas:
-    """A Ray Serve application of `count` replicas, and the errors of asking it."""
-
-    def __init__(self, ray: ModuleType, serve: ModuleType, name: str, count: int) -> None:
-        self.name, self.count = name, count
-        self.handle: Any = serve.get_app_handle(name)
-        self.full: type[Exception] = serve.exceptions.BackPressureError
-        self.lost: tuple[type[Exception], ...] = (
+        self._serve, self._name = serve, name
+        self._handle = serve.get_app_handle(name)
+        self._lost = (
             ray.exceptions.RayActorError,
             ray.exceptions.WorkerCrashedError,
             ray.exceptions.NodeDiedError,
@@ -204,25 +134,93 @@ class Replicas:
             serve.exceptions.ReplicaUnavailableError,
             serve.exceptions.DeploymentUnavailableError,
         )
-        self._status: Callable[[], Any] = serve.status
-        # Ray Serve's settings are not made to be read by two threads at once.
-        self._lock = threading.Lock()
+        # Whole files that are in memory, here and at the replicas.
+        self._ahead = asyncio.Semaphore(PHOTOS_EACH * count)
+        self._up = count
+        self._last_up = asyncio.get_running_loop().time()
+        self._watching = asyncio.create_task(self._watch())
 
-    def running(self) -> int:
+    @property
+    def ready(self) -> bool:
+        return self._up > 0
+
+    async def encode(self, read: Reader, *, learn: bool = False) -> EncodedPhoto:
+        async with self._ahead:
+            outcome = await self._ask(await read(), learn)
+        if outcome.refused:
+            raise ImageRefusedError(outcome.refused)
+        if outcome.photo is None:
+            raise GPCacheError(outcome.failed)
+        if outcome.batch:
+            self._metrics.batch(outcome.batch)
+        return outcome.photo
+
+    async def close(self) -> None:
+        self._watching.cancel()
+
+    async def _ask(self, content: bytes, learn: bool) -> Outcome:
+        """Ask until a replica answers: asking twice does no harm, so no photo is lost with one."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while True:
+            try:
+                return await self._ask_once(content, learn)
+            except self._serve.exceptions.BackPressureError:
+                raise BusyError(
+                    f"The replicas have too much to do: try again in {RETRY_AFTER} second."
+                ) from None
+            except self._lost as error:
+                if loop.time() > end:
+                    raise _no_replica() from None
+                logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
+            await asyncio.sleep(PAUSE)
+
+    async def _ask_once(self, content: bytes, learn: bool) -> Outcome:
+        """The answer of one replica; it may wait its turn, but not where none is up for long."""
+        call = asyncio.ensure_future(self._handle.encode.remote(content, learn))
+        try:
+            while not call.done():
+                await asyncio.wait({call}, timeout=LOOK)
+                if not call.done() and asyncio.get_running_loop().time() > self._last_up + PATIENCE:
+                    raise _no_replica()
+        finally:
+            call.cancel()
+        return Outcome(*call.result())
+
+    async def _watch(self) -> None:
+        while True:
+            self._up = await asyncio.to_thread(self._running)
+            if self._up:
+                self._last_up = asyncio.get_running_loop().time()
+            await asyncio.sleep(LOOK)
+
+    def _running(self) -> int:
         """How many replicas are up; none where Ray Serve cannot tell."""
         try:
-            with self._lock:
-                found = self._status().applications.get(self.name)
+            with STATUS_LOCK:
+                deployments = _deployments(self._serve, self._name)
         except Exception as error:  # whatever it is, the next look may tell
             logger.warning("Ray Serve does not tell which replicas are up: %s", error)
             return 0
-        deployments = {} if found is None else found.deployments
-        return sum(int(one.replica_states.get("RUNNING", 0)) for one in deployments.values())
+        return sum(int(one.replica_states.get("RUNNING", 0)) for one in deployments)
+
+
+def _no_replica() -> BusyError:
+    return BusyError(
+        f"No replica has answered for {PATIENCE:g} seconds: try again in {RETRY_AFTER} second."
+    )
+
+
+def _deployments(serve: ModuleType, name: str) -> list[Any]:
+    application = serve.status().applications.get(name)
+    return [] if application is None else list(application.deployments.values())
 
 
 @contextmanager
-def deployed(ray: ModuleType, opened: Opened, count: int | None = None) -> Iterator[Engine]:
-    """An engine of `count` replicas on a connected Ray: one for every two CPUs, at least two."""
+def deployed(
+    ray: ModuleType, opened: OpenWorkspace, count: int | None = None
+) -> Iterator[MakeEncoding]:
+    """Start `count` replicas on a connected Ray: one for every two CPUs, at least two."""
     serve = require("ray.serve", "ray", purpose="gpcache serve --engine ray")
     # It tells of every start, and of a dead replica once for each photo.
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -249,10 +247,9 @@ def deployed(ray: ModuleType, opened: Opened, count: int | None = None) -> Itera
         try:
             serve.run(application, name=name, route_prefix=None)
         except RuntimeError as error:
-            raise GPCacheError(
-                f"The replicas do not start: {_reason(serve, name, error)}"
-            ) from None
-        yield partial(RayEncoding, replicas=Replicas(ray, serve, name, count))
+            reason = _failure(_deployments(serve, name), error)
+            raise GPCacheError(f"The replicas do not start: {reason}") from None
+        yield partial(RayEncoding, ray=ray, serve=serve, name=name, count=count)
     finally:
         serve.delete(name)
 
@@ -283,10 +280,8 @@ def _share(units: float, count: int) -> float:
     return math.floor(10_000 / together) / 10_000  # Ray counts in ten-thousandths
 
 
-def _reason(serve: ModuleType, name: str, error: Exception) -> str:
+def _failure(deployments: Sequence[Any], error: Exception) -> str:
     """Why replicas did not start: Serve's message ends with the traceback of the last one."""
-    found = serve.status().applications.get(name)
-    deployments = {} if found is None else found.deployments
-    told = "\n".join(one.message for one in deployments.values()).strip() or str(error)
-    last = told.splitlines()[-1].strip()
+    message = "\n".join(one.message for one in deployments).strip() or str(error)
+    last = message.splitlines()[-1].strip()
     return last.partition(": ")[2] if last.startswith(GPCacheError.__module__) else last

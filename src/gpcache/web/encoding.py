@@ -1,7 +1,6 @@
-"""Photos of many requests through the decoders and, in shared batches, through the encoder.
+"""Turns the photos of many requests into features: decoded side by side, encoded in batches.
 
 Every step is bounded: what is admitted, what is decoded at once, what waits for the encoder.
-An engine says where that happens: in this process, or elsewhere.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from gpcache.encoders import Encoder
 from gpcache.errors import GPCacheError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
-from gpcache.images.thumbnails import thumbnail
-from gpcache.images.workers import MAX_WORKERS, DecodePool
+from gpcache.images.workers import MAX_WORKERS, DecodePool, Prepared
 from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
 
-# A batch waits so long for company, in seconds.
+# Seconds that a batch waits for more images.
 MAX_WAIT = 0.005
 # Requests with photos that may be at work at once; the others are told to come back.
 MAX_WAITING = 64
@@ -38,22 +36,30 @@ Reader = Callable[[], Awaitable[bytes]]
 
 
 class BusyError(GPCacheError):
-    """There is more to do than can be done soon; the client should come back."""
+    """There is more to do than can be done soon; the client gets a 429."""
 
 
-class Encoding(ABC):
-    """Bytes → features (dim,) for the requests it admits; lives in one event loop."""
+class EncodedPhoto(NamedTuple):
+    """The hash of an image's content, its features (dim,), and a thumbnail if asked for."""
+
+    hash: str
+    features: Rows
+    thumbnail: bytes
+
+
+class PhotoEncoding(ABC):
+    """Encodes photos for the requests that it admits; made inside the event loop that uses it."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._waiting = 0
+        self.waiting = 0
 
     def busy(self) -> str:
-        """Why there is no place for another request; nothing where there is one."""
-        if self._waiting < MAX_WAITING:
+        """Why there is no place for another request; empty where there is one."""
+        if self.waiting < MAX_WAITING:
             return ""
         return (
-            f"The server is busy with {self._waiting} requests: try again in {RETRY_AFTER} second."
+            f"The server is busy with {self.waiting} requests: try again in {RETRY_AFTER} second."
         )
 
     @asynccontextmanager
@@ -62,19 +68,14 @@ class Encoding(ABC):
 
         Its body must be here already: who sends slowly would take the place from others.
         """
-        if told := self.busy():
+        if sentence := self.busy():
             self._metrics.turned_away()
-            raise BusyError(told)
-        self._waiting += 1
+            raise BusyError(sentence)
+        self.waiting += 1
         try:
             yield
         finally:
-            self._waiting -= 1
-
-    @property
-    def waiting(self) -> int:
-        """Requests with photos that are at work."""
-        return self._waiting
+            self.waiting -= 1
 
     @property
     def ready(self) -> bool:
@@ -82,11 +83,10 @@ class Encoding(ABC):
         return True
 
     @abstractmethod
-    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
-        """The hash of an image's content, its features (dim,), and with `learn` a small picture.
+    async def encode(self, read: Reader, *, learn: bool = False) -> EncodedPhoto:
+        """Decode and encode an image; `read` is called when there is room for its content.
 
-        `read` is called when there is room for the content. `learn` takes the views that examples
-        are made of.
+        `learn` takes the views that examples are made of, and makes a thumbnail.
         """
 
     @abstractmethod
@@ -94,16 +94,7 @@ class Encoding(ABC):
         """End what works for it; what still waits is refused."""
 
 
-# Made inside the event loop that uses it.
-Engine = Callable[[Metrics], Encoding]
-
-
-class Decoded(NamedTuple):
-    """An image for the encoder: its hash, its views (v, size, size, 3), and a small picture."""
-
-    key: str
-    pixels: Pixels
-    picture: bytes
+MakeEncoding = Callable[[Metrics], PhotoEncoding]
 
 
 class Decoders:
@@ -114,18 +105,15 @@ class Decoders:
         if views:
             self._learn_pool = DecodePool(preprocess, Views(views), workers=workers)
         # As many files in memory as a pool takes without making the event loop wait.
-        self._decoding = asyncio.Semaphore(2 * workers)
+        self._room = asyncio.Semaphore(2 * workers)
 
-    async def prepared(self, read: Reader, *, learn: bool) -> Decoded:
-        """An image as the encoder takes it; with `learn` its views and a small picture."""
-        pool, picture = self._learn_pool if learn else self._pool, b""
-        async with self._decoding:
+    async def decode(self, read: Reader, *, learn: bool) -> tuple[str, Prepared]:
+        """The hash of an image and its pixels; cancelling it ends the decoding."""
+        pool = self._learn_pool if learn else self._pool
+        async with self._room:
             content = await read()
             key = sha256(content)
-            prepared = await asyncio.wrap_future(pool.submit(content, key))
-            if learn:
-                picture = await asyncio.to_thread(thumbnail, content)
-        return Decoded(key, prepared.pixels, picture)
+            return key, await asyncio.wrap_future(pool.submit(content, key, thumbnail=learn))
 
     def close(self) -> None:
         """End the processes."""
@@ -133,14 +121,14 @@ class Decoders:
             pool.close()
 
 
-def encoded(encoder: Encoder, images: Sequence[Pixels]) -> Rows:
+def encode_batch(encoder: Encoder, images: Sequence[Pixels]) -> Rows:
     """Features (n, dim) of images (v, size, size, 3), some of which may have more views."""
     rows = np.empty((len(images), encoder.dim), dtype=np.float32)
     for views in {len(image) for image in images}:
-        places = [place for place, image in enumerate(images) if len(image) == views]
-        pixels = np.stack([images[place] for place in places])
+        chosen = [row for row, image in enumerate(images) if len(image) == views]
+        pixels = np.stack([images[row] for row in chosen])
         # The mean of one view is that view.
-        rows[places] = encoder.encode_views(pixels, average=True)
+        rows[chosen] = encoder.encode_views(pixels, average=True)
     return rows
 
 
@@ -149,8 +137,8 @@ class _Job(NamedTuple):
     done: asyncio.Future[Rows]
 
 
-class LocalEncoding(Encoding):
-    """Decoders and encoder of this process, batched across requests."""
+class LocalEncoding(PhotoEncoding):
+    """Decoding processes and an encoder of this server, batched across requests."""
 
     def __init__(self, encoder: Encoder, metrics: Metrics, *, views: int = 0) -> None:
         super().__init__(metrics)
@@ -164,16 +152,16 @@ class LocalEncoding(Encoding):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._task = asyncio.create_task(self._run())
 
-    async def features(self, read: Reader, *, learn: bool = False) -> tuple[str, Rows, bytes]:
+    async def encode(self, read: Reader, *, learn: bool = False) -> EncodedPhoto:
         async with self._ahead:
             self._decoding += 1
             try:
-                key, pixels, picture = await self._decoders.prepared(read, learn=learn)
+                key, image = await self._decoders.decode(read, learn=learn)
             finally:
                 self._decoding -= 1
             done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
-            await self._jobs.put(_Job(pixels, done))
-            return key, await done, picture
+            await self._jobs.put(_Job(image.pixels, done))
+            return EncodedPhoto(key, await done, image.thumbnail)
 
     async def close(self) -> None:
         self._task.cancel()
@@ -185,14 +173,14 @@ class LocalEncoding(Encoding):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            # Who has gone away needs no answer.
+            # A request that was cancelled needs no answer.
             batch = [job for job in await self._collect() if not job.done.done()]
             if not batch:
                 continue
             self._metrics.batch(len(batch))
             images = [job.pixels for job in batch]
             try:
-                rows = await loop.run_in_executor(self._thread, encoded, self._encoder, images)
+                rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)
             except Exception as error:  # it belongs to the requests, not to the loop
                 for job in batch:
                     if not job.done.done():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from gpcache.errors import DataError
+from gpcache.images.records import plural
 from gpcache.web import schemas
-from gpcache.web.contents import Contents, counted
 from gpcache.web.service import Service
 from gpcache.web.uploads import received
+from gpcache.web.workspace_contents import Contents
+from gpcache.web.workspace_editor import Edit
 
 
 def workspace_routes(service: Service) -> APIRouter:
@@ -28,11 +30,11 @@ def workspace_routes(service: Service) -> APIRouter:
     @routes.post("/undo", response_model=schemas.State)
     async def undo(if_match: schemas.IfMatch = None) -> Any:
         """Take the last change back."""
-        return await service.run(editor.undo, revision_of(if_match))
+        return await service.run(editor.undo, _revision(if_match))
 
     @routes.delete("/refused", response_model=schemas.State)
     async def clear_refused() -> Any:
-        """Empty the tray of refused files."""
+        """Forget the files that were refused."""
         return await service.run(editor.clear_refused)
 
     @routes.get("/loo")
@@ -57,29 +59,29 @@ def _add_class_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/classes", response_model=schemas.State)
     async def add_class(body: schemas.NewClass, if_match: schemas.IfMatch = None) -> Any:
         """Add a class, known by its name and prompt alone at first."""
-        return await service.change(
-            lambda contents: contents.with_class(body.name, body.prompt),
-            f"adding the class {body.name[:80]}",
-            revision_of(if_match, body.revision),
-        )
+
+        def edit(contents: Contents) -> Contents:
+            return contents.with_class(body.name, body.prompt)
+
+        return await _change(service, edit, f"adding the class {body.name[:80]}", body, if_match)
 
     @routes.patch("/classes", response_model=schemas.State)
     async def change_class(body: schemas.ChangedClass, if_match: schemas.IfMatch = None) -> Any:
         """Rename a class, or give it another prompt."""
-        return await service.change(
-            lambda contents: contents.with_changed_class(body.name, body.new_name, body.prompt),
-            f"changing the class {body.name[:80]}",
-            revision_of(if_match, body.revision),
-        )
+
+        def edit(contents: Contents) -> Contents:
+            return contents.with_changed_class(body.name, body.new_name, body.prompt)
+
+        return await _change(service, edit, f"changing the class {body.name[:80]}", body, if_match)
 
     @routes.delete("/classes", response_model=schemas.State)
     async def remove_class(body: schemas.NamedClass, if_match: schemas.IfMatch = None) -> Any:
         """Remove a class and its photos."""
-        return await service.change(
-            lambda contents: contents.without_class(body.name),
-            f"removing the class {body.name[:80]}",
-            revision_of(if_match, body.revision),
-        )
+
+        def edit(contents: Contents) -> Contents:
+            return contents.without_class(body.name)
+
+        return await _change(service, edit, f"removing the class {body.name[:80]}", body, if_match)
 
 
 def _add_photo_routes(routes: APIRouter, service: Service) -> None:
@@ -90,7 +92,7 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     )
     async def add_examples(request: Request, if_match: schemas.IfMatch = None) -> Any:
         """Learn photos of one class."""
-        revision = revision_of(if_match)
+        revision = _revision(if_match)
         async with received(request) as form, service.encoding.admitted():
             label = form.fields.get("label", "")
             if not label.strip():
@@ -100,28 +102,29 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     @routes.patch("/examples", response_model=schemas.State)
     async def change_photos(body: schemas.ChangedPhotos, if_match: schemas.IfMatch = None) -> Any:
         """Give photos another label, or say that they belong where they are."""
-        label, keep, told = body.label, body.keep, counted(body.ids)
+        label, keep, photos = body.label, body.keep, plural(len(body.ids), "photo")
         if label is None and keep is None:
             raise DataError("Say what to change of the photos: 'label', 'keep', or both.")
-        what = f"{'keeping' if keep else 'questioning'} {told}"
+        what = f"{'keeping' if keep else 'questioning'} {photos}"
         if label is not None:
-            what = f"labelling {told} as {label[:80]}"
+            what = f"labelling {photos} as {label[:80]}"
 
         def edit(contents: Contents) -> Contents:
             if label is not None:
                 contents = contents.with_labels(body.ids, label)
             return contents if keep is None else contents.with_kept(body.ids, keep)
 
-        return await service.change(edit, what, revision_of(if_match, body.revision))
+        return await _change(service, edit, what, body, if_match)
 
     @routes.delete("/examples", response_model=schemas.State)
     async def remove(body: schemas.Chosen, if_match: schemas.IfMatch = None) -> Any:
         """Forget photos."""
-        return await service.change(
-            lambda contents: contents.without_photos(body.ids),
-            f"removing {counted(body.ids)}",
-            revision_of(if_match, body.revision),
-        )
+
+        def edit(contents: Contents) -> Contents:
+            return contents.without_photos(body.ids)
+
+        what = f"removing {plural(len(body.ids), 'photo')}"
+        return await _change(service, edit, what, body, if_match)
 
     @routes.get(
         "/photos/{photo}",
@@ -132,11 +135,11 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
         """A small picture, encoded anew."""
         known = service.editor.document.contents.photos.get(photo)
         if known is None:
-            return Response('{"error":"There is no such photo."}', 404, None, "application/json")
-        stored = await service.run(service.opened.workspace.get, known.hash)
+            raise HTTPException(404, "There is no such photo")
+        stored = await service.run(service.opened.folder.get, known.hash)
         # The picture of an id never changes, and nobody else can read this cache.
         headers = {"cache-control": "private, max-age=86400, immutable"}
-        return Response(stored.picture, media_type="image/jpeg", headers=headers)
+        return Response(stored.thumbnail, media_type="image/jpeg", headers=headers)
 
     @routes.post(
         "/pool", response_model=schemas.Pool, openapi_extra=schemas.files_body(image=False)
@@ -149,18 +152,24 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/label", response_model=schemas.State)
     async def label(body: schemas.Labelled, if_match: schemas.IfMatch = None) -> Any:
         """Move a photo of the pool into a class."""
-        return await service.change(
-            lambda contents: contents.with_labels([body.id], body.label),
-            f"labelling a photo as {body.label[:80]}",
-            revision_of(if_match, body.revision),
+
+        def edit(contents: Contents) -> Contents:
+            return contents.with_labels([body.id], body.label)
+
+        return await _change(
+            service, edit, f"labelling a photo as {body.label[:80]}", body, if_match
         )
 
 
-def revision_of(if_match: str | None, in_body: int | None = None) -> int | None:
+async def _change(
+    service: Service, edit: Edit, what: str, body: schemas.Body, if_match: str | None
+) -> dict[str, Any]:
+    return await service.change(edit, what, _revision(if_match, body.revision))
+
+
+def _revision(if_match: str | None, in_body: int | None = None) -> int | None:
     """The revision that a change was decided on, from the header or the body; None is any."""
-    if if_match is None:
-        return in_body
-    text = if_match.strip().strip('"')
+    text = "*" if if_match is None else if_match.strip().strip('"')
     if text == "*":
         return in_body
     if not text.isascii() or not text.isdigit() or len(text) > 18:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames, plural
+from gpcache.images.records import ClassNames
 
 MAX_NAME = 200
 MAX_PATH = 1_000
 MAX_PROMPT = 2_000
+# Persian words and emoji are written with them.
+JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,11 @@ class ClassEntry:
     name: str
     prompt: str | None = None
 
-    def sentences(self, templates: Sequence[str]) -> tuple[str, ...]:
-        """What the text encoder is told of the class; {} stands for its name."""
-        lines = templates if self.prompt is None else self.prompt.splitlines()
+    def sentences(self, templates: Sequence[str] | None) -> tuple[str, ...]:
+        """The sentences for the text encoder; {} stands for the name of the class."""
+        lines = self.prompt.splitlines() if self.prompt is not None else templates
         name = clean_class_name(self.name)
+        lines = lines or DEFAULT_TEMPLATES
         return tuple(line.strip().replace("{}", name) for line in lines if line.strip())
 
 
@@ -43,6 +45,11 @@ class Photo:
     hash: str
     group: str | None = None
     kept: bool = False
+
+    @property
+    def number(self) -> int:
+        """Its place in the order of their coming."""
+        return int(self.id.removeprefix("p"))
 
     @property
     def lesson(self) -> tuple[str | None, ...]:
@@ -69,18 +76,26 @@ class Contents:
         return [entry.name for entry in self.classes]
 
     def prompts(self, templates: Sequence[str] | None) -> Prompts | None:
-        """What the text encoder is told; None for a workspace that does without text."""
+        """The sentences of all classes; None for a workspace that does without text."""
         if templates is None or not self.classes:
             return None
         sentences = tuple(entry.sentences(templates) for entry in self.classes)
         return Prompts(tuple(self.class_names()), sentences)
 
+    def entry(self, name: str) -> ClassEntry:
+        """The class of this name."""
+        wanted = unicodedata.normalize("NFC", name)
+        for entry in self.classes:
+            if entry.name == wanted:
+                return entry
+        raise DataError(f"There is no class {name[:MAX_NAME]!r} here: add it first.")
+
     # Edits.
 
     def with_class(self, name: str, prompt: str | None = None) -> Contents:
         """One more class."""
-        entry = ClassEntry(class_name(name), _prompt(prompt))
-        self._refuse_twin(entry.name, self.class_names())
+        entry = ClassEntry(class_name(name), _checked_prompt(prompt))
+        _refuse_twin(entry.name, self.class_names())
         return replace(self, classes=(*self.classes, entry))
 
     def with_changed_class(
@@ -89,8 +104,8 @@ class Contents:
         """A class by another name, or with another prompt; an empty one is that of its name."""
         old = self.entry(name)
         fresh = old.name if new_name is None else class_name(new_name)
-        self._refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
-        entry = ClassEntry(fresh, old.prompt if prompt is None else _prompt(prompt))
+        _refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
+        entry = ClassEntry(fresh, old.prompt if prompt is None else _checked_prompt(prompt))
         classes = tuple(entry if one is old else one for one in self.classes)
         photos = {
             key: replace(one, label=fresh) if one.label == old.name else one
@@ -131,14 +146,6 @@ class Contents:
         gone = set(ids)
         return replace(self, photos={k: one for k, one in self.photos.items() if k not in gone})
 
-    def entry(self, name: str) -> ClassEntry:
-        """The class of this name."""
-        wanted = unicodedata.normalize("NFC", name)
-        for entry in self.classes:
-            if entry.name == wanted:
-                return entry
-        raise DataError(f"There is no class {name[:MAX_NAME]!r} here: add it first.")
-
     def _with_changed(self, ids: Sequence[str], change: Callable[[Photo], Photo]) -> Contents:
         self._require(ids)
         changed = {key: change(self.photos[key]) for key in ids}
@@ -149,19 +156,9 @@ class Contents:
             if key not in self.photos:
                 raise DataError(f"There is no photo {key[:MAX_NAME]!r} here: it may be gone.")
 
-    def _refuse_twin(self, name: str, others: Sequence[str]) -> None:
-        if name in others:
-            raise DataError(f"There is a class {name!r} already.")
-        names = ClassNames()
-        for one in (*others, name):
-            names.add(one)  # refuses names that differ only in case
-
-
-# Undo.
-
 
 @dataclass(frozen=True)
-class Step:
+class UndoStep:
     """How to take one change back: the classes and the photos that were different before it."""
 
     what: str
@@ -169,7 +166,7 @@ class Step:
     photos: Mapping[str, Photo | None]
 
     @classmethod
-    def between(cls, before: Contents, after: Contents, what: str) -> Step:
+    def between(cls, before: Contents, after: Contents, what: str) -> UndoStep:
         keys = before.photos.keys() | after.photos.keys()
         old, new = before.photos.get, after.photos.get
         return cls(what, before.classes, {k: old(k) for k in sorted(keys) if old(k) != new(k)})
@@ -177,19 +174,19 @@ class Step:
     def undone(self, contents: Contents) -> Contents:
         """The contents before the change."""
         photos = {**contents.photos, **self.photos}
-        kept = {key: one for key, one in photos.items() if one is not None}
-        return Contents(self.classes, dict(sorted(kept.items(), key=lambda pair: order(pair[0]))))
+        return Contents(self.classes, by_id(one for one in photos.values() if one is not None))
 
 
-def order(key: str) -> int:
-    """Photos stand in the order of their coming."""
-    return int(key.removeprefix("p"))
+def by_id(photos: Iterable[Photo]) -> dict[str, Photo]:
+    """Photos by id, in the order of their coming."""
+    return {photo.id: photo for photo in sorted(photos, key=lambda one: one.number)}
 
 
 def class_name(name: str) -> str:
     """A class name as it is kept: composed (NFC), printable, not empty, not endless."""
     text = " ".join(unicodedata.normalize("NFC", name).split())
-    if not clean_class_name(text) or not all(one.isprintable() for one in text):
+    printable = all(one.isprintable() or one in JOINERS for one in text)
+    if not printable or not clean_class_name(text).strip(JOINERS):
         raise DataError("A class needs a name of printable characters.")
     if len(text) > MAX_NAME:
         raise DataError(f"A class name may have {MAX_NAME} characters, this one has {len(text)}.")
@@ -211,17 +208,15 @@ def file_name(name: str) -> str:
     return file_path(name).rpartition("/")[2][-MAX_NAME:] or "photo"
 
 
-def default_prompt(entry: ClassEntry, templates: Sequence[str] | None) -> str:
-    """The sentences of a class as the page shows them."""
-    return "\n".join(entry.sentences(templates or DEFAULT_TEMPLATES))
+def _refuse_twin(name: str, others: Sequence[str]) -> None:
+    if name in others:
+        raise DataError(f"There is a class {name!r} already.")
+    names = ClassNames()
+    for one in (*others, name):
+        names.add(one)  # refuses names that differ only in case
 
 
-def counted(ids: Sequence[Any]) -> str:
-    """So many photos, for a sentence."""
-    return plural(len(ids), "photo")
-
-
-def _prompt(prompt: str | None) -> str | None:
+def _checked_prompt(prompt: str | None) -> str | None:
     if prompt is None or not prompt.strip():
         return None
     if len(prompt) > MAX_PROMPT:

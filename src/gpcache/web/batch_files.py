@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
 
 from gpcache.errors import DataError
 from gpcache.support.extras import require
 from gpcache.support.files import explained_writes, write_atomic
 
 COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "error")
-MOST_BATCHES = 20
+MAX_BATCHES = 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
-Format = Literal["csv", "parquet"]
+TableFormat = Literal["csv", "parquet"]
 
 
 class MissingBatchError(DataError):
     """There is no such batch; the client gets a 404."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """An answer: the hash of the image and the revision of the model, and the row of the table."""
+class BatchHeader(BaseModel):
+    """The first line of a batch."""
+
+    format: TableFormat
+
+
+class BatchLine(BaseModel):
+    """An answer: the hash of the image, the revision of the model, and the row of the table."""
 
     hash: str
     revision: int
@@ -42,47 +47,53 @@ class Line:
         return self.row["image"], self.hash
 
 
-class Batches:
+class BatchFiles:
     """The batches of a workspace; used by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def begin(self, form: Format) -> str:
+    def begin(self, table: TableFormat) -> str:
         """A batch without an answer; the oldest beyond a few are deleted."""
-        if form == "parquet":
+        if table == "parquet":
             require("pyarrow", "parquet", purpose="Writing parquet")
         key = secrets.token_hex(16)
-        header = json.dumps({"format": form}).encode() + b"\n"
-        write_atomic(self._folder / f"{key}.jsonl", header, private=True)
+        write_atomic(
+            self._folder / f"{key}.jsonl", _lines([BatchHeader(format=table)]), private=True
+        )
         files = sorted(self._folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
-        for file in files[:-MOST_BATCHES]:
+        for file in files[:-MAX_BATCHES]:
             file.unlink(missing_ok=True)
         return key
 
-    def read(self, key: str) -> tuple[Format, list[Line]]:
+    def read(self, key: str) -> tuple[TableFormat, list[BatchLine]]:
         """The format and the answers so far; a line that a kill cut off does not count."""
-        lines = self._file(key).read_bytes().split(b"\n")
-        form: Format = json.loads(lines[0])["format"]
+        file = self._file(key)
         # Whatever stands after the last line break was never acknowledged.
-        return form, [Line(**json.loads(line)) for line in lines[1:-1] if line]
+        header, *lines = file.read_bytes().split(b"\n")[:-1] or [b""]
+        try:
+            table = BatchHeader.model_validate_json(header).format
+            return table, [BatchLine.model_validate_json(line) for line in lines if line]
+        except ValidationError:
+            raise DataError(
+                f"{str(file)!r} is damaged: begin another batch with POST /v1/batch."
+            ) from None
 
-    def append(self, key: str, lines: Sequence[Line]) -> None:
+    def append(self, key: str, lines: Sequence[BatchLine]) -> None:
         """Write answers down so that they stay."""
         file = self._file(key)
-        text = "".join(json.dumps(line.__dict__) + "\n" for line in lines)
         with explained_writes(file), file.open("r+b") as stream:
-            stream.seek(_whole(stream.read()))
+            stream.seek(stream.read().rfind(b"\n") + 1)
             stream.truncate()
-            stream.write(text.encode())
+            stream.write(_lines(lines))
             stream.flush()
             os.fsync(stream.fileno())
 
-    def result(self, key: str) -> tuple[Format, bytes]:
+    def result(self, key: str) -> tuple[TableFormat, bytes]:
         """The table."""
-        form, lines = self.read(key)
-        rows = latest(lines)
-        return form, _csv(rows) if form == "csv" else _parquet(rows)
+        table, lines = self.read(key)
+        rows = latest_rows(lines)
+        return table, _csv(rows) if table == "csv" else _parquet(rows)
 
     def _file(self, key: str) -> Path:
         file = self._folder / f"{key}.jsonl"
@@ -91,22 +102,21 @@ class Batches:
         return file
 
 
-def latest(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:
     """The rows of the table: of an image that came twice, its last answer."""
     return list({line.key: line.row for line in lines}.values())
 
 
-def _whole(content: bytes) -> int:
-    """Where the last whole line ends."""
-    return content.rfind(b"\n") + 1
+def _lines(models: Iterable[BaseModel]) -> bytes:
+    return "".join(f"{model.model_dump_json()}\n" for model in models).encode()
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
     stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        writer.writerow([_cell(row.get(name)) for name in COLUMNS])
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     return stream.getvalue().encode()
 
 

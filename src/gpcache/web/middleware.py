@@ -1,0 +1,172 @@
+"""The outermost layer: who gets in, how large a body may be, security headers, and metrics.
+
+Everything here is decided by the headers of a request, before anything of its body is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpcache.images.decode import POLICY
+from gpcache.web.encoding import RETRY_AFTER
+from gpcache.web.metrics import Metrics
+from gpcache.web.uploads import MAX_FILES
+
+HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:(\d{1,5}))?")
+MAX_JSON = 1_000_000
+MAX_INFER = 64_000_000
+# The files, and the boundaries, headers and fields around them.
+MAX_MULTIPART = MAX_FILES * (POLICY.max_bytes + 10_000)
+# Bytes of bodies that may be on their way at once: they wait on disk.
+MAX_INCOMING = 4_000_000_000
+
+SECURITY_HEADERS = {
+    # Pictures that the page itself holds, such as one about to be sent, are blobs.
+    "content-security-policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class AccessMiddleware:
+    """Refuses what may not come in, and completes every answer."""
+
+    def __init__(
+        self, app: ASGIApp, *, token: str, metrics: Metrics, busy: Callable[[], str]
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._metrics = metrics
+        self._busy = busy
+        self._incoming = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def send_completed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_completed)
+        except Exception:
+            if status:
+                raise  # half of the answer is sent: uvicorn ends the connection and logs why
+            logger.exception("%s %r failed.", scope["method"], scope["path"])
+            failed = _error(500, "Something went wrong here: the server's log says what.")
+            await failed(scope, receive, send_completed)
+        finally:
+            route = getattr(scope.get("route"), "path", None)
+            seconds = time.perf_counter() - start
+            self._metrics.request(scope["method"], route, status or 500, seconds)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        length = int(headers.get("content-length", 0))  # h11 takes nothing but 20 digits
+        refusal = (
+            self._refuse_busy(scope, headers, length)
+            or self._refuse_stranger(scope, headers)
+            or self._refuse_size(scope, headers, length)
+        )
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        self._incoming += length
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._incoming -= length
+
+    def _refuse_busy(self, scope: Scope, headers: Headers, length: int) -> Response | None:
+        """Turn photos away first of all: under too much load it must cost next to nothing."""
+        photos = (limit := _limit(scope["path"], headers)) > MAX_JSON and 0 < length <= limit
+        if not photos or scope["method"] != "POST" or not (sentence := self._busy()):
+            return None
+        self._metrics.turned_away()
+        return _error(429, sentence, {"retry-after": str(RETRY_AFTER)})
+
+    def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        host = HOSTS.fullmatch(headers.get("host", ""))
+        if host is None:
+            return _error(403, "This server answers only to 127.0.0.1 and localhost.")
+        if headers.get("origin", f"http://{host[0]}") != f"http://{host[0]}":
+            return _error(403, "A page from elsewhere may not use this server.")
+        cookie = f"gpcache-{host[3] or 80}"  # servers on other ports have their own
+        if scope["path"] == "/" and scope["method"] == "GET":
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
+            if self._is_token(given[0]):
+                to_page = RedirectResponse("/", status_code=303)
+                to_page.set_cookie(cookie, self._token, httponly=True, samesite="strict")
+                return to_page
+        if self._is_token(_given_token(headers, cookie)):
+            return None
+        return _error(
+            401,
+            "This needs the token of the running server: open the address that 'gpcache serve' "
+            "printed, or send 'Authorization: Bearer TOKEN'.",
+            {"www-authenticate": "Bearer"},
+        )
+
+    def _refuse_size(self, scope: Scope, headers: Headers, length: int) -> Response | None:
+        if "transfer-encoding" in headers:  # it would count more than a Content-Length beside it
+            return _error(411, "Say how long the body is, in a header Content-Length.")
+        if length > (limit := _limit(scope["path"], headers)):
+            return _error(
+                413,
+                f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are taken here: "
+                "send less at once.",
+            )
+        if self._incoming + length > MAX_INCOMING:
+            sentence = "Too much is being uploaded at once: try again in 5 seconds."
+            return _error(503, sentence, {"retry-after": "5"})
+        return None
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+
+def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+def _limit(path: str, headers: Headers) -> int:
+    """How many bytes a body of this kind may have."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return MAX_MULTIPART
+    if kind.startswith("image/") or kind == "application/octet-stream":
+        return POLICY.max_bytes
+    return MAX_INFER if path.endswith("/infer") else MAX_JSON
+
+
+def _given_token(headers: Headers, cookie: str) -> str:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip()
+    # By hand, because one odd cookie of another local server ends Python's own parser.
+    pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == cookie), "")

@@ -1,0 +1,126 @@
+"""/v1: the model to take away, as a model folder, ONNX, its card, and lines to copy."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+
+from gpcache.encoders.lite import LiteEncoder
+from gpcache.model import files as model_files
+from gpcache.model.onnx import export_image_onnx, export_onnx
+from gpcache.model.training_images import Example, Training
+from gpcache.support.array_folders import CARD
+from gpcache.support.files import explained_writes
+from gpcache.support.temporary import temporary_sibling
+from gpcache.web import schemas
+from gpcache.web.service import Service
+
+
+def export_routes(service: Service, token: str) -> APIRouter:
+    """The routes that give the model away."""
+    routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
+    editor = service.editor
+
+    @routes.get("/export/model", response_class=Response)
+    async def model() -> Response:
+        """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
+        content = await service.run(_zip, service)
+        return _file(content, "application/zip", f"{editor.document.name}.gpc.zip")
+
+    @routes.get("/export/onnx", response_class=Response)
+    async def onnx() -> Response:
+        """The model as ONNX."""
+        content = await service.run(_onnx, service)
+        return _file(content, "application/octet-stream", f"{editor.document.name}.onnx")
+
+    @routes.get("/card", response_class=Response)
+    async def card() -> Response:
+        """The model card."""
+        text = await service.run(_card, service)
+        return Response(text, media_type="text/markdown; charset=utf-8")
+
+    @routes.get("/snippets", response_model=schemas.Snippets)
+    async def snippets(request: Request) -> Any:
+        """Lines to copy."""
+        return _snippets(editor.document.name, f"http://{request.headers['host']}", token)
+
+    return routes
+
+
+def _file(content: bytes, media: str, name: str) -> Response:
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(content, media_type=media, headers=headers)
+
+
+def _zip(service: Service) -> bytes:
+    stream = io.BytesIO()
+    name = f"{service.editor.document.name}.gpc"
+    with _written(service) as folder, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, f"{name}/{file.name}")
+    return stream.getvalue()
+
+
+def _card(service: Service) -> str:
+    with _written(service) as folder:
+        return (folder / CARD).read_text(encoding="utf-8")
+
+
+def _onnx(service: Service) -> bytes:
+    """Pixels in and probabilities out with the encoder lite; the head on features with others."""
+    model, encoder = service.editor.learner.ready(), service.opened.encoder
+    if isinstance(encoder, LiteEncoder):
+        return export_image_onnx(model, encoder)
+    return export_onnx(model, encoder_fingerprint=encoder.fingerprint)
+
+
+def _snippets(name: str, address: str, token: str) -> dict[str, str]:
+    """How to ask the same model from elsewhere."""
+    model = f"{name}.gpc"
+    argument = shlex.quote(f"./{model}" if model.startswith("-") else model)
+    return {
+        "cli": f"gpcache predict {argument} photo.jpg --top 3 --why",
+        "python": "from gpcache import ImageClassifier\n\n"
+        f"model = ImageClassifier.load({model!r})\n"
+        'for answer in model.predict(["photo.jpg"]):\n'
+        "    print(answer.label, answer.probability, answer.rejected)",
+        "curl": f"curl -H 'Authorization: Bearer {token}' -H 'Content-Type: image/jpeg' "
+        f"--data-binary @photo.jpg {address}/v1/predict",
+    }
+
+
+@contextmanager
+def _written(service: Service) -> Iterator[Path]:
+    """The model folder of the workspace, beside its photos for as long as it is needed."""
+    opened, document, learner = service.opened, service.editor.document, service.editor.learner
+    thumbnails = {photo.hash: opened.folder.get(photo.hash).thumbnail for photo in learner.photos}
+    encoder = opened.encoder
+    content = model_files.Content(
+        model=learner.ready(),
+        encoder=model_files.EncoderFacts(
+            document.encoder, encoder.fingerprint, encoder.dim, encoder.logit_scale
+        ),
+        templates=None if document.templates is None else list(document.templates),
+        prompts=document.contents.prompts(document.templates),
+        views=document.views,
+        examples=[
+            Example(photo.name, str(photo.label), photo.hash, photo.group)
+            for photo in learner.photos
+        ],
+        training=Training(source=f"the workspace {document.name}", refused=list(document.refused)),
+        thumbnails=thumbnails,
+    )
+    held_out = learner.held_out()
+    figures = None if held_out is None else held_out.evaluation()
+    place = opened.folder.path / "export"
+    with explained_writes(place), temporary_sibling(place, 0o700, folder=True) as temporary:
+        model_files.write(content, temporary / "model", figures)
+        yield temporary / "model"
