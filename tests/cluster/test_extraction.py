@@ -19,7 +19,7 @@ from PIL import Image
 
 from gpcache.cluster import extraction
 from gpcache.cluster.extraction import encoded_on_ray
-from gpcache.encoders import load_encoder, loadable_name
+from gpcache.encoders import load_encoder
 from gpcache.encoders.hugging_face import HuggingFaceEncoder
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.encoders.open_clip import OpenCLIPEncoder
@@ -276,7 +276,7 @@ def test_ray_is_imported_only_when_asked_for_and_torch_only_to_encode():
 def test_an_encoder_is_known_by_the_name_it_is_loaded_by(family, name, loadable):
     encoder = family.__new__(family)  # its weights have no part in its name
     encoder.name = name
-    assert loadable_name(encoder) == loadable
+    assert encoder.loadable_name == loadable
 
 
 def test_a_folder_is_known_from_any_working_directory(tmp_path, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_folder_is_known_from_any_working_directory(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     encoder.name = "model"
     monkeypatch.chdir(tmp_path)
-    assert loadable_name(encoder) == f"open_clip:{tmp_path / 'model'}"
+    assert encoder.loadable_name == f"open_clip:{tmp_path / 'model'}"
 
 
 hashes = st.sets(

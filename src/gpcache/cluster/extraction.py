@@ -124,8 +124,6 @@ def _dataset(
     workers: int | None,
 ) -> Any:
     """The images of a window in blocks of `size`, each decoded and then encoded as a batch."""
-    from gpcache.encoders import loadable_name
-
     resources = ray.cluster_resources()
     cpus, gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
     on_gpu = encoder.device.type == "cuda"
@@ -152,7 +150,7 @@ def _dataset(
         batch_size=size,
         batch_format="pyarrow",
         fn_constructor_args=(
-            loadable_name(encoder),
+            encoder.loadable_name,
             encoder.device.type,
             encoder.fingerprint,
             views,

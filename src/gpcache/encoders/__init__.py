@@ -11,7 +11,7 @@ from gpcache.encoders.base import Encoder, TokenText
 from gpcache.encoders.hub import NotDownloadedError, no_downloads
 from gpcache.errors import EncoderError
 
-__all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder", "loadable_name"]
+__all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
 
 
 def load_encoder(
@@ -42,7 +42,7 @@ def load_encoder(
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
-    # Imported here because this room's families import it for its base class.
+    # Imported here because they import the base class from this package, and are slow to import.
     from gpcache.encoders.hugging_face import HuggingFaceEncoder
     from gpcache.encoders.lite import RECIPES, LiteEncoder
     from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
@@ -74,17 +74,3 @@ def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
             "weights there."
         )
     return found
-
-
-def loadable_name(encoder: Encoder) -> str:
-    """What `load_encoder` calls the encoder, in any working directory."""
-    from gpcache.encoders.hugging_face import HuggingFaceEncoder
-    from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
-
-    name, place = encoder.name, Path(encoder.name)
-    if isinstance(encoder, HuggingFaceEncoder):
-        return f"hf:{place.absolute() if place.exists() else name}"
-    if isinstance(encoder, OpenCLIPEncoder) and name not in PAPER_MODELS:
-        known = place.absolute() if place.exists() else name.replace(":", "/", 1)
-        return f"open_clip:{known}"
-    return name

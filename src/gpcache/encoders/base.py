@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -77,11 +77,11 @@ class Encoder(ABC):
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenText:
         """The texts' token embeddings, to be changed and given to `encode_tokens`."""
-        raise EncoderError(f"The encoder {self.name!r} gives no access to the tokens of a text.")
+        raise no_token_access(self.name)
 
     def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
         """Unit vectors (n, dim) of token embeddings; gradients flow back into them."""
-        raise EncoderError(f"The encoder {self.name!r} gives no access to the tokens of a text.")
+        raise no_token_access(self.name)
 
     # What every family has.
 
@@ -98,9 +98,7 @@ class Encoder(ABC):
         if not self.has_spatial:
             raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
 
-        def encode(pixels: NDArray[np.uint8]) -> Features:
-            return self._encode(pixels, self._embed_spatial)
-
+        encode = partial(self._encode, embed=self._embed_spatial)
         return self._in_batches(images, encode, (0, 0, self.dim), batch_size)
 
     def encode_pixels(self, pixels: NDArray[np.uint8]) -> Features:
@@ -138,6 +136,11 @@ class Encoder(ABC):
                 features = self._embed_texts(texts[start : start + TEXT_BATCH])
             rows.append(_unit_rows(features, "text", self.name))
         return np.concatenate(rows)
+
+    @property
+    def loadable_name(self) -> str:
+        """What `load_encoder` calls it, in any working directory."""
+        return self.name
 
     @cached_property
     def fingerprint(self) -> str:
@@ -186,7 +189,10 @@ class Encoder(ABC):
         """Unit rows of `embed`; `each` images in a row belong together when a batch is halved."""
         try:
             batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
-            with torch.inference_mode(), self._mixed_precision():
+            # Half-precision products on a GPU; features come back in float32.
+            on_gpu = self.device.type == "cuda"
+            mixed = torch.autocast("cuda", dtype=torch.float16) if on_gpu else nullcontext()
+            with torch.inference_mode(), mixed:
                 features = embed(self.preprocess.normalised(batch))
         except torch.OutOfMemoryError:
             if len(pixels) <= each:
@@ -206,12 +212,6 @@ class Encoder(ABC):
             return np.concatenate(parts)
         return _unit_rows(features, "image", self.name)
 
-    def _mixed_precision(self) -> Any:
-        """Half-precision products on a GPU; features come back in float32."""
-        if self.device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.float16)
-        return nullcontext()
-
 
 Features = NDArray[np.float32]
 
@@ -224,6 +224,11 @@ def _unit_rows(features: torch.Tensor, kind: str, name: str) -> Features:
         raise EncoderError(f"The encoder {name!r} gave an {kind} vector of NaN, inf or zeros.")
     unit: Features = (rows / lengths).cpu().numpy()
     return unit
+
+
+def no_token_access(name: str) -> EncoderError:
+    """The error of an encoder whose text model cannot be given token embeddings."""
+    return EncoderError(f"The encoder {name!r} gives no access to the tokens of a text.")
 
 
 def weights_identity(model: torch.nn.Module) -> Iterator[bytes]:

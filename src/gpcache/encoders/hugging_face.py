@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from gpcache.encoders.base import Encoder, TokenText, weights_identity
 from gpcache.encoders.hub import fetch, loading, no_downloads
-from gpcache.encoders.tokens import embedded_as, tokenizer_identity, words_of
+from gpcache.encoders.tokens import TokenEncoder, words_of
 from gpcache.errors import EncoderError, MissingExtraError
 from gpcache.images import Preprocess
 from gpcache.support.extras import require
@@ -42,7 +41,7 @@ _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _HONOURED = {"do_resize", "do_rescale", "do_normalize", "do_center_crop", "do_convert_rgb"}
 
 
-class HuggingFaceEncoder(Encoder):
+class HuggingFaceEncoder(TokenEncoder):
     """A CLIP, SigLIP or fixed-resolution SigLIP 2 model of transformers.
 
     `source` is a model id ("openai/clip-vit-base-patch32"), downloaded on first use, or a local
@@ -56,9 +55,6 @@ class HuggingFaceEncoder(Encoder):
     is the value path of the head, which was never trained for single patches.
     """
 
-    has_spatial: bool = True
-    has_tokens: bool = True
-
     def __init__(self, source: str, *, device: str | torch.device = "auto") -> None:
         super().__init__(device)
         transformers = require("transformers", "hf", purpose="A model of the Hugging Face hub")
@@ -67,9 +63,8 @@ class HuggingFaceEncoder(Encoder):
         family = FAMILIES[self._kind]
         # What is loaded from a folder must not send anybody to the hub.
         with no_downloads() if Path(source).is_dir() else nullcontext(), loading(source):
-            processor = transformers.AutoImageProcessor.from_pretrained(
-                source, trust_remote_code=False
-            )
+            load_processor = transformers.AutoImageProcessor.from_pretrained
+            processor = load_processor(source, trust_remote_code=False)
             self._tokenizer = _load_tokenizer(transformers, source)
             model = _load_model(getattr(transformers, family.model), source)
         self.preprocess = preprocess_of(processor.to_dict(), source)
@@ -94,40 +89,22 @@ class HuggingFaceEncoder(Encoder):
         features: torch.Tensor = self._model.get_image_features(pixel_values=batch).pooler_output
         return features
 
-    def _embed_texts(self, texts: list[str]) -> torch.Tensor:
-        return self._embed_ids(*self._tokenize(texts))
-
     def _embed_spatial(self, batch: torch.Tensor) -> torch.Tensor:
         vision = self._model.vision_model
         tokens = vision(pixel_values=batch).last_hidden_state
         if self._kind == "clip":
-            features: torch.Tensor = self._model.visual_projection(
-                vision.post_layernorm(tokens[:, 1:])
-            )
+            patches = vision.post_layernorm(tokens[:, 1:])
+            features: torch.Tensor = self._model.visual_projection(patches)
             return features
         # Attention over a single token puts all its weight there.
         alone: torch.Tensor = vision.head(tokens.flatten(0, 1).unsqueeze(1))
         return alone.reshape(*tokens.shape[:2], -1)
 
-    def embed_tokens(self, texts: Sequence[str]) -> TokenText:
-        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
-        ids, mask = self._tokenize(list(texts))
-        with torch.no_grad():
-            return TokenText(self._embedding_layer(ids), ids, mask)
-
-    def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
-        """Unit vectors (n, dim) of token embeddings; gradients flow back into them."""
-        with embedded_as(self._embedding_layer, tokens.embeddings):
-            features = self._embed_ids(tokens.ids, tokens.mask)
-        return torch.nn.functional.normalize(features, dim=-1)
-
-    @property
     def _embedding_layer(self) -> torch.nn.Module:
         layer: torch.nn.Module = self._model.text_model.embeddings.token_embedding
         return layer
 
     def _tokenize(self, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids (n, length) and where there are tokens (n, length), cut to the context."""
         family = FAMILIES[self._kind]
         encoded = self._tokenizer(
             [text.lower() for text in texts] if family.lower_case else texts,
@@ -142,20 +119,22 @@ class HuggingFaceEncoder(Encoder):
     def _embed_ids(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         # A tokenizer that names no mask belongs to a model that was trained without one.
         masked = "attention_mask" in self._tokenizer.model_input_names
-        output = self._model.get_text_features(
-            input_ids=ids, attention_mask=mask.long() if masked else None
-        )
+        given = mask.long() if masked else None
+        output = self._model.get_text_features(input_ids=ids, attention_mask=given)
         features: torch.Tensor = output.pooler_output
         return features
 
     def _identity(self) -> Iterator[bytes]:
-        yield from weights_identity(self._model)  # the logit scale is one of them
-        for part in (self._model.config.text_config, self._model.config.vision_config):
-            yield json.dumps([getattr(part, name, None) for name in CONFIGURED]).encode()
-        yield from tokenizer_identity(
-            words_of(self._tokenizer), lambda texts: self._tokenize(texts)[0]
-        )
+        parts = (self._model.config.text_config, self._model.config.vision_config)
+        settings = [[getattr(part, name, None) for name in CONFIGURED] for part in parts]
+        yield from self._parts_identity(settings, words_of(self._tokenizer))
         yield json.dumps(list(self._tokenizer.model_input_names)).encode()
+
+    @property
+    def loadable_name(self) -> str:
+        """What `load_encoder` calls it, in any working directory."""
+        place = Path(self.name)
+        return f"hf:{place.absolute() if place.exists() else self.name}"
 
 
 def preprocess_of(settings: Mapping[str, Any], source: str) -> Preprocess:
@@ -215,14 +194,11 @@ def _model_type(source: str) -> str:
                 "(pytorch_model.bin) are not loaded: save the model again with save_pretrained."
             )
     else:
-        file = fetch(
-            source,
-            "config.json",
-            missing=f"{source!r} holds no model of transformers (config.json).",
-        )
+        missing = f"{source!r} holds no model of transformers (config.json)."
+        file = fetch(source, "config.json", missing=missing)
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise EncoderError(f"{str(file)!r} is missing or no JSON object.") from None
     if kind not in FAMILIES:
         named = "SigLIP 2 NaFlex (siglip2)" if kind == "siglip2" else kind

@@ -6,16 +6,15 @@ import difflib
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from gpcache.encoders.base import Encoder, TokenText, weights_identity
+from gpcache.encoders.base import no_token_access
 from gpcache.encoders.hub import fetch, first_line, loading
-from gpcache.encoders.tokens import embedded_as, tokenizer_identity, words_of
+from gpcache.encoders.tokens import TokenEncoder, words_of
 from gpcache.errors import EncoderError, GPCacheError
 from gpcache.images import Preprocess
 from gpcache.support.extras import require
@@ -35,7 +34,7 @@ PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
 _FITS: dict[str, Literal["crop", "squash"]] = {"shortest": "crop", "squash": "squash"}
 
 
-class Source(NamedTuple):
+class ModelFiles(NamedTuple):
     """Where a model comes from, before anything is loaded.
 
     `name` is what open_clip calls it, `weights` a safetensors file, `config` the architecture and
@@ -48,7 +47,7 @@ class Source(NamedTuple):
     options: dict[str, Any]
 
 
-class OpenCLIPEncoder(Encoder):
+class OpenCLIPEncoder(TokenEncoder):
     """A model of open_clip with its own preprocessing and tokenizer.
 
     `model` is one of PAPER_MODELS; or an architecture of open_clip ("ViT-B-32") with a tag of its
@@ -61,9 +60,6 @@ class OpenCLIPEncoder(Encoder):
     Spatial features: a ResNet's attention pool is asked at every position; a ViT's patches are
     normalised and projected as its class token is. Other image towers give none.
     """
-
-    has_spatial: bool = True
-    has_tokens: bool = True
 
     def __init__(
         self, model: str, weights: str | None = None, *, device: str | torch.device = "auto"
@@ -85,8 +81,8 @@ class OpenCLIPEncoder(Encoder):
         features: torch.Tensor = self._model.encode_image(batch)
         return features
 
-    def _embed_texts(self, texts: list[str]) -> torch.Tensor:
-        features: torch.Tensor = self._model.encode_text(self._tokenize(texts))
+    def _embed_ids(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self._model.encode_text(ids)
         return features
 
     def _embed_spatial(self, batch: torch.Tensor) -> torch.Tensor:
@@ -97,54 +93,43 @@ class OpenCLIPEncoder(Encoder):
             return attend_everywhere(visual.attnpool, maps["image_intermediates"][-1])[:, 1:]
         if getattr(visual, "proj", None) is None or visual.attn_pool is not None:
             return super()._embed_spatial(batch)
-        tokens = visual.forward_intermediates(
-            batch,
-            indices=1,
-            normalize_intermediates=True,
-            intermediates_only=True,
-            output_fmt="NLC",
-        )
+        options = {"normalize_intermediates": True, "output_fmt": "NLC"}
+        tokens = visual.forward_intermediates(batch, indices=1, intermediates_only=True, **options)
         features: torch.Tensor = tokens["image_intermediates"][-1] @ visual.proj
         return features
-
-    def embed_tokens(self, texts: Sequence[str]) -> TokenText:
-        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
-        ids = self._tokenize(list(texts))
-        inner = self._tokenizer
-        end = inner.eot_token_id if hasattr(inner, "encoder") else inner.tokenizer.eos_token_id
-        # Padding is no sign of its own: id 0 is also an exclamation mark.
-        last = (ids == end).int().argmax(dim=1, keepdim=True)
-        mask = torch.arange(ids.shape[1], device=ids.device) <= last
-        with torch.no_grad():
-            return TokenText(self._embedding_layer()(ids), ids, mask)
-
-    def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
-        """Unit vectors (n, dim) of token embeddings; gradients flow back into them."""
-        with embedded_as(self._embedding_layer(), tokens.embeddings):
-            features: torch.Tensor = self._model.encode_text(tokens.ids)
-        return torch.nn.functional.normalize(features, dim=-1)
 
     def _embedding_layer(self) -> torch.nn.Module:
         layer = getattr(getattr(self._model, "text", self._model), "token_embedding", None)
         if not isinstance(layer, torch.nn.Module):
-            raise EncoderError(
-                f"The encoder {self.name!r} gives no access to the tokens of a text."
-            )
+            raise no_token_access(self.name)
         return layer
 
-    def _tokenize(self, texts: list[str]) -> torch.Tensor:
-        """Token ids (n, context), cut to the context as open_clip does it."""
-        ids: torch.Tensor = self._tokenizer(texts)
-        return ids.to(self.device)
+    def _tokenize(self, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        ids: torch.Tensor = self._tokenizer(texts).to(self.device)
+        inner = self._tokenizer
+        end = inner.eot_token_id if hasattr(inner, "encoder") else inner.tokenizer.eos_token_id
+        if end is None:
+            return ids, torch.ones_like(ids, dtype=torch.bool)
+        # Padding is no sign of its own: id 0 is also an exclamation mark.
+        last = (ids == end).int().argmax(dim=1, keepdim=True)
+        return ids, torch.arange(ids.shape[1], device=ids.device) <= last
 
     def _identity(self) -> Iterator[bytes]:
-        yield from weights_identity(self._model)  # the logit scale is one of them
-        yield json.dumps(self._config, sort_keys=True).encode()  # activation, heads, pooling
         if hasattr(self._tokenizer, "encoder"):
             words: object = [self._tokenizer.encoder, list(self._tokenizer.bpe_ranks)]
         else:
             words = words_of(self._tokenizer.tokenizer)
-        yield from tokenizer_identity(words, self._tokenize)
+        # The configuration names activation, heads and pooling.
+        yield from self._parts_identity([self._config], words)
+
+    @property
+    def loadable_name(self) -> str:
+        """What `load_encoder` calls it, in any working directory."""
+        if self.name in PAPER_MODELS:
+            return self.name
+        place = Path(self.name)
+        known = place.absolute() if place.exists() else self.name.replace(":", "/", 1)
+        return f"open_clip:{known}"
 
 
 def attend_everywhere(pool: Any, maps: torch.Tensor) -> torch.Tensor:
@@ -165,7 +150,7 @@ def attend_everywhere(pool: Any, maps: torch.Tensor) -> torch.Tensor:
     return features
 
 
-def find_source(open_clip: Any, model: str, weights: str | None) -> Source:
+def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
     """Where to load `model` from; a tag's weights are downloaded on first use."""
     if weights is None and model in PAPER_MODELS:
         model, weights = PAPER_MODELS[model]
@@ -194,10 +179,12 @@ def find_source(open_clip: Any, model: str, weights: str | None) -> Source:
         "force_quick_gelu": config["quick_gelu"],
         "force_preprocess_cfg": {key: published.get(key) for key in PREPROCESSING},
     }
-    return Source(architecture, _fetch_weights(published, f"{model}:{weights}"), config, options)
+    return ModelFiles(
+        architecture, _fetch_weights(published, f"{model}:{weights}"), config, options
+    )
 
 
-def _local_source(path: Path) -> Source:
+def _local_source(path: Path) -> ModelFiles:
     if path.is_file() and path.suffix != ".safetensors":
         raise EncoderError(
             f"{str(path)!r} is no safetensors file; pickled weights (.pt, .bin) can run any code "
@@ -219,11 +206,11 @@ def _local_source(path: Path) -> Source:
             f"The weights {str(named[0])!r} need {CONFIG} beside them, which tells their "
             "activation and preprocessing: download it with them."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise EncoderError(
             f"{str(folder / CONFIG)!r} is no JSON object with model_cfg and preprocess_cfg."
         ) from None
-    return Source(f"local-dir:{folder}", named[0], architecture, {})
+    return ModelFiles(f"local-dir:{folder}", named[0], architecture, {})
 
 
 def _fetch_weights(published: dict[str, Any], name: str) -> Path:
@@ -250,24 +237,18 @@ def _library() -> Any:
         ) from error
 
 
-def _load(open_clip: Any, source: Source) -> Any:
-    with _no_warnings_logged():
+def _load(open_clip: Any, source: ModelFiles) -> Any:
+    before = logging.root.manager.disable
+    # open_clip would warn of random weights, which are overwritten a line later.
+    logging.disable(logging.WARNING)
+    try:
         model = open_clip.create_model(
             source.name, load_weights=False, pretrained_text=False, **source.options
         )
-    open_clip.load_checkpoint(model, str(source.weights))
-    return model
-
-
-@contextmanager
-def _no_warnings_logged() -> Iterator[None]:
-    """Keeps open_clip from warning of random weights, which are overwritten a line later."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
     finally:
         logging.disable(before)
+    open_clip.load_checkpoint(model, str(source.weights))
+    return model
 
 
 def _preprocess(settings: dict[str, Any], name: str) -> Preprocess:

@@ -1,40 +1,74 @@
-"""What encoders of several libraries need of a tokenizer and a text model's embedding layer."""
+"""TokenEncoder: what the encoders of several libraries share about tokenizers and token ids."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import normalize
+
+from gpcache.encoders.base import Encoder, TokenText, weights_identity
 
 # Case, accents, punctuation, entities, spaces and more tokens than any context holds.
 PROBES = ("a photo of a cat.", "Été & CASE, isn't 42!", "  two   spaces &amp; <b>", "long " * 300)
 
 
-@contextmanager
-def embedded_as(layer: torch.nn.Module, embeddings: torch.Tensor) -> Iterator[None]:
-    """Lets a text model read `embeddings` in place of those of its own embedding layer.
+class TokenEncoder(Encoder):
+    """An encoder whose text model reads token ids and lets their embeddings be replaced.
 
-    Positions, mask and pooling stay the library's. One thread at a time: the layer is shared.
+    Features come from `_model`, whose positions, mask and pooling stay the library's.
     """
-    handle = layer.register_forward_hook(lambda *_: embeddings)
-    try:
-        yield
-    finally:
-        handle.remove()
 
+    has_spatial: bool = True
+    has_tokens: bool = True
+    _model: Any
 
-def tokenizer_identity(
-    words: object, tokenize: Callable[[list[str]], torch.Tensor]
-) -> Iterator[bytes]:
-    """What a fingerprint must know of a tokenizer: its `words`, and its ids of a few texts.
+    @abstractmethod
+    def _tokenize(self, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids (n, length), cut to the context, and where there are tokens (n, length)."""
 
-    Those ids tell cleaning, special tokens, padding and context, whatever the library calls them.
-    """
-    yield json.dumps(words, sort_keys=True).encode()
-    yield json.dumps(tokenize(list(PROBES)).tolist()).encode()
+    @abstractmethod
+    def _embed_ids(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Features (n, dim) of any length."""
+
+    @abstractmethod
+    def _embedding_layer(self) -> torch.nn.Module:
+        """The layer that turns token ids into vectors."""
+
+    def _embed_texts(self, texts: list[str]) -> torch.Tensor:
+        return self._embed_ids(*self._tokenize(texts))
+
+    def embed_tokens(self, texts: Sequence[str]) -> TokenText:
+        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
+        ids, mask = self._tokenize(list(texts))
+        with torch.no_grad():
+            return TokenText(self._embedding_layer()(ids), ids, mask)
+
+    def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
+        """Unit vectors (n, dim) of token embeddings; gradients flow back into them.
+
+        One thread at a time: the embedding layer gives these embeddings meanwhile.
+        """
+        handle = self._embedding_layer().register_forward_hook(lambda *_: tokens.embeddings)
+        try:
+            return normalize(self._embed_ids(tokens.ids, tokens.mask), dim=-1)
+        finally:
+            handle.remove()
+
+    def _parts_identity(self, settings: Sequence[object], words: object) -> Iterator[bytes]:
+        """What a fingerprint must know: weights, `settings`, the tokenizer's `words` and its ids.
+
+        The ids of a few texts show cleaning, special tokens, padding and context, whatever the
+        library calls them.
+        """
+        yield from weights_identity(self._model)  # the logit scale is one of them
+        for part in settings:
+            yield json.dumps(part, sort_keys=True).encode()
+        yield json.dumps(words, sort_keys=True).encode()
+        yield json.dumps(self._tokenize(list(PROBES))[0].tolist()).encode()
 
 
 def words_of(tokenizer: Any) -> object:
