@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpcache.images import decode
-from gpcache.images.sources import from_folder, open_source
+from gpcache.images.folders import from_folder
+from gpcache.images.sources import open_source
 
 CAFE, CAFE_DECOMPOSED = "caf\u00e9", "cafe\u0301"
 

@@ -7,7 +7,8 @@ import pytest
 
 from gpcache import DataError
 from gpcache.images import decode
-from gpcache.images.sources import from_webdataset, open_source
+from gpcache.images.shards import from_webdataset
+from gpcache.images.sources import open_source
 
 # Case → what is refused (a part of the reason); the image "good" is read all the same.
 REFUSED = {
@@ -108,7 +109,7 @@ def test_a_bomb_of_names_needs_no_memory(shards, measured):
     """Its header promises a name of two gigabytes; a gzip file of zeros could deliver it."""
     script = """
 import json, resource, sys
-from gpcache.images.sources import from_webdataset
+from gpcache.images.shards import from_webdataset
 source = from_webdataset(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = len(list(source.records))

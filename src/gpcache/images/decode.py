@@ -7,6 +7,7 @@ import stat
 import threading
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -108,27 +109,26 @@ def _decode(source: Any, policy: Policy) -> Decoded:
 
 def read_file(path: Path, policy: Policy = POLICY) -> bytes:
     """The bytes of an image file, refused without reading where it is no file or too large."""
+    refused = partial(ImageRefusedError, name=str(path))
+    content = b""
     try:
         status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageRefusedError("it is a folder, not a file", name=str(path))
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageRefusedError("it is no regular file", name=str(path))
-        if status.st_size <= policy.max_bytes:
+        readable = stat.S_ISREG(status.st_mode) and status.st_size <= policy.max_bytes
+        if readable:
             with path.open("rb") as file:
-                # One byte more than allowed tells a file that grows meanwhile.
+                # One byte more than allowed shows a file that grows meanwhile.
                 content = file.read(policy.max_bytes + 1)
-        else:
-            content = None
-    except ImageRefusedError:
-        raise
     except (FileNotFoundError, NotADirectoryError):
-        raise ImageRefusedError("there is no such file", name=str(path)) from None
+        raise refused("there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or str(error)
-        raise ImageRefusedError(f"it cannot be read ({reason})", name=str(path)) from None
-    if content is None or len(content) > policy.max_bytes:
-        raise ImageRefusedError(_too_many_bytes(policy), name=str(path))
+        raise refused(f"it cannot be read ({reason})") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise refused("it is a folder, not a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise refused("it is no regular file")
+    if not readable or len(content) > policy.max_bytes:
+        raise refused(_too_many_bytes(policy))
     return content
 
 

@@ -1,4 +1,8 @@
-"""Webdataset shards: tar files read as a stream, nothing of them is ever written to the disk."""
+"""Webdataset shards: tar files read as a stream, nothing of them is ever written to the disk.
+
+Not by the webdataset library: it unpickles members and opens commands, has no limits against bombs
+and takes a damaged header for the end of a shard.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import json
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
 from gpcache.errors import DataError
@@ -122,47 +128,52 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
 
 def _groups(path: Path, ignored: list[str]) -> Iterator[_Group]:
     """The groups of neighbouring members with one key; one that breaks off is not given."""
-    group: _Group | None = None
     with tarfile.open(path, "r|*", tarinfo=_Header) as archive:
-        while (member := archive.next()) is not None:
-            # Or a long stream would keep every header.
-            archive.members.clear()  # type: ignore[attr-defined]
-            if member.offset_data + member.size > MAX_RATIO * path.stat().st_size:
-                raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
-            if member.isdir():
-                continue
-            name = readable(member.name).removeprefix("./")
-            if not member.isreg():
-                ignored.append(name)
-                continue
+        members = _members(archive, MAX_RATIO * path.stat().st_size, ignored)
+        for key, own in groupby(members, key=itemgetter(0)):
+            group = _Group(key)
+            for _, suffix, member in own:
+                _take(group, archive, member, suffix)
+            yield group
+
+
+def _members(
+    archive: tarfile.TarFile, limit: int, ignored: list[str]
+) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Key, suffix and header of every file; the names of links and devices go to `ignored`."""
+    while (member := archive.next()) is not None:
+        # Or a long stream would keep every header.
+        archive.members.clear()  # type: ignore[attr-defined]
+        if member.offset_data + member.size > limit:
+            raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
+        name = readable(member.name).removeprefix("./")
+        if member.isreg():
             folder, _, file = name.rpartition("/")
             stem, dot, suffix = file.partition(".")
             key = f"{folder}/{stem}" if folder else stem
-            if group is None or group.key != key:
-                if group is not None:
-                    yield group
-                group = _Group(key)
-            _take(group, archive, member, f"{dot}{suffix}".lower())
-    if group is not None:
-        yield group
+            yield key, f"{dot}{suffix}".lower(), member
+        elif not member.isdir():
+            ignored.append(name)
 
 
 def _take(group: _Group, archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> None:
     """Read a member that is an image or a label; all others stay unread."""
     path = PurePosixPath(member.name)
+    is_image = suffix in IMAGE_SUFFIXES
+    limit = POLICY.max_bytes if is_image else MAX_LABEL_BYTES
     if path.is_absolute() or ".." in path.parts:
         group.reason = "its name leads out of the shard"
-    elif suffix in IMAGE_SUFFIXES and group.image is not None:
+    elif is_image and group.image is not None:
         group.reason = "there are two images under its key"
-    elif suffix in IMAGE_SUFFIXES | set(LABEL_SUFFIXES):
-        limit = POLICY.max_bytes if suffix in IMAGE_SUFFIXES else MAX_LABEL_BYTES
-        if member.size > limit or member.issparse():
-            kind = "image" if suffix in IMAGE_SUFFIXES else "label"
-            group.reason = f"its {kind} is larger than {limit / 1e6:g} MB, or sparse"
-            return
+    elif not is_image and suffix not in LABEL_SUFFIXES:
+        return
+    elif member.size > limit or member.issparse():
+        kind = "image" if is_image else "label"
+        group.reason = f"its {kind} is larger than {limit / 1e6:g} MB, or sparse"
+    else:
         opened = archive.extractfile(member)
         content = b"" if opened is None else opened.read()
-        if suffix in IMAGE_SUFFIXES:
+        if is_image:
             group.image = content
         else:
             group.labels[suffix] = content
