@@ -5,10 +5,9 @@ Memory is bounded whatever the length: a few batches are under way at any time.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode, read_file
+from gpcache.images.preprocess import Preprocess
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared, prepare
 from gpcache.support.files import sha256
 
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
-
-Prepare = Callable[[Image.Image, str], Prepared]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +65,14 @@ def encoded(
     Images whose hash is `known` are not decoded, nor is a copy of an earlier one, unless `repeat`.
     """
     size = images_at_once(encoder, views, batch_size)
-
-    def here(image: Image.Image, key: str) -> Prepared:
-        return prepare(image, encoder.preprocess, views, key)
-
+    preprocess = encoder.preprocess
     seen = None if repeat else set(known or ())
     failed: dict[str, str] = {}
     batch: list[tuple[_Task, Prepared | Refused | None]] = []
     waiting = 0
     with (
-        DecodePool(encoder.preprocess, views, workers=workers) as pool,
-        closing(_tasks(source, seen, pool, here, 2 * size + 2)) as tasks,
+        DecodePool(preprocess, views, workers=workers) as pool,
+        closing(_Reader(source, seen, pool, preprocess, views).ahead(2 * size + 2)) as tasks,
     ):
         for task in tasks:
             found = _result(task, failed)
@@ -132,67 +126,60 @@ def _encode(
             yield Encoded(task.record, task.hash, next(rows), found.notes)
 
 
-def _tasks(
-    source: Source, known: set[str] | None, pool: DecodePool, prepare_here: Prepare, ahead: int
-) -> Generator[_Task, None, None]:
-    """The records in their order, read, hashed and decoded up to `ahead` images in advance.
+class _Reader:
+    """Reads and hashes the records of a source and gives them to the decoders, one at a time.
 
     `known` grows by what is under way; None decodes everything.
     """
-    tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(ahead)
-    stopped = threading.Event()
 
-    def put(task: _Task | BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                tasks.put(task, timeout=0.1)
-                break
-            except queue.Full:
-                continue
+    def __init__(
+        self,
+        source: Source,
+        known: set[str] | None,
+        pool: DecodePool,
+        preprocess: Preprocess,
+        views: Views | None,
+    ) -> None:
+        self._records = iter(source.records)
+        self._known, self._pool = known, pool
+        self._preprocess, self._views = preprocess, views
 
-    def produce() -> None:
+    def ahead(self, count: int) -> Generator[_Task, None, None]:
+        """The records in their order, read by another thread up to `count` images in advance."""
+        reader = ThreadPoolExecutor(1)
         try:
-            for record in source.records:
-                if stopped.is_set():
-                    return
-                put(_task(record, known, pool, prepare_here))
-            put(None)
-        except BaseException as error:  # it belongs to the thread that waits for the tasks
-            put(error)
+            waiting = deque(reader.submit(self._next) for _ in range(count))
+            while (task := waiting.popleft().result()) is not None:
+                waiting.append(reader.submit(self._next))
+                yield task
+        finally:
+            reader.shutdown(cancel_futures=True)
 
-    thread = threading.Thread(target=produce, daemon=True)
-    thread.start()
-    try:
-        while (task := tasks.get()) is not None:
-            if isinstance(task, BaseException):
-                raise task
-            yield task
-    finally:
-        stopped.set()
-        thread.join()
+    def _next(self) -> _Task | None:
+        record = next(self._records, None)
+        if record is None:
+            return None
+        refused: Future[Prepared] = Future()
+        try:
+            return self._task(record)
+        except ImageRefusedError as error:
+            refused.set_exception(error)
+        return _Task(record, "", refused)
 
-
-def _task(record: Record, known: set[str] | None, pool: DecodePool, prepare_here: Prepare) -> _Task:
-    done: Future[Prepared] = Future()
-    content = record.content
-    try:
+    def _task(self, record: Record) -> _Task:
+        content = record.content
         image = read_file(content) if isinstance(content, Path) else content
-        if not isinstance(image, bytes):
-            image = decode(image).image
-        key = sha256(image if isinstance(image, bytes) else _pixels(image))
-        if known is not None:
-            if key in known:
-                return _Task(record, key, None)
-            known.add(key)
         if isinstance(image, bytes):
-            return _Task(record, key, pool.submit(image, key))
-        done.set_result(prepare_here(image, key))
-    except ImageRefusedError as error:
-        key = ""
-        done.set_exception(error)
-    return _Task(record, key, done)
-
-
-def _pixels(image: Image.Image) -> bytes:
-    """What an image that never was a file contains."""
-    return f"{image.size}".encode() + image.tobytes()
+            key = sha256(image)
+        else:
+            image = decode(image).image
+            key = sha256(f"{image.size}".encode() + image.tobytes())
+        if self._known is not None:
+            if key in self._known:
+                return _Task(record, key, None)
+            self._known.add(key)
+        if isinstance(image, bytes):
+            return _Task(record, key, self._pool.submit(image, key))
+        done: Future[Prepared] = Future()
+        done.set_result(prepare(image, self._preprocess, self._views, key))
+        return _Task(record, key, done)

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpcache.errors import DataError
-from gpcache.images.records import (
-    ClassNames,
-    Record,
-    Refused,
-    Source,
-    listed,
-    plural,
-    readable,
-)
+from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
 
 # Suffixes of files that people keep beside images. An unknown suffix is tried as an image.
 _SUFFIXES = """

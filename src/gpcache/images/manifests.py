@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpcache.errors import DataError
-from gpcache.images.records import (
-    ClassNames,
-    Record,
-    Refused,
-    Source,
-    listed,
-    plural,
-    readable,
-)
+from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
 from gpcache.support.extras import require
 
 COLUMNS = ("path", "label", "split", "group")

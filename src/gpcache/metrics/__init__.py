@@ -12,13 +12,7 @@ from gpcache.metrics.probabilities import (
     reliability,
     wilson_interval,
 )
-from gpcache.metrics.ranking import (
-    accuracy_at_coverage,
-    aurc,
-    auroc,
-    fpr_at_tpr,
-    risk_coverage,
-)
+from gpcache.metrics.ranking import accuracy_at_coverage, aurc, auroc, fpr_at_tpr, risk_coverage
 from gpcache.metrics.rejection import (
     certainty,
     energy,

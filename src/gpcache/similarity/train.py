@@ -22,12 +22,7 @@ from torch import Tensor
 
 from gpcache.errors import NumericalError
 from gpcache.similarity.checkpoint import Checkpoint, Progress
-from gpcache.similarity.contrast import (
-    contrastive_loss,
-    cosines_of_sets,
-    nearest_sets,
-    random_sets,
-)
+from gpcache.similarity.contrast import contrastive_loss, cosines_of_sets, nearest_sets, random_sets
 from gpcache.similarity.options import ProjectionOptions
 from gpcache.similarity.pairs import paired_rows
 from gpcache.similarity.projection import SimilarityProjection, identity_weights, linear_map

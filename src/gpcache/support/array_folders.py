@@ -47,11 +47,7 @@ def save_folder(
     # The names of files may hold bytes that are no UTF-8, which Python hides in surrogates.
     unsealed = text.encode("utf-8", "surrogatepass")
     seal = f'"{sha256(unsealed)}"'.encode()
-    files = {
-        TENSORS: tensors,
-        CARD: card.encode(),
-        CONFIG: unsealed.replace(b'""', seal, 1),
-    }
+    files = {TENSORS: tensors, CARD: card.encode(), CONFIG: unsealed.replace(b'""', seal, 1)}
     with explained_writes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(target.parent, target.name)
