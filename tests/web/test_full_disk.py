@@ -1,5 +1,6 @@
 """A full disk is told apart from a mistake, and leaves everything as it was."""
 
+import base64
 import errno
 import os
 from pathlib import Path
@@ -51,9 +52,17 @@ def test_uploads_that_wait_on_a_full_disk(shared, photo, monkeypatch):
     """What is too large to wait in memory."""
     image = photo("red", side=600)
     assert len(image) > 65_536
-    with monkeypatch.context() as patch, FULL.open("r+b", buffering=0) as full:
-        patch.setattr("tempfile.TemporaryFile", lambda **_: full)
-        answer = shared.client.post("/v1/predict", content=image, headers=JPEG)
-    assert answer.status_code == 507
-    assert answer.json()["error"].startswith("The disk is full: ")
+    data = [base64.b64encode(image).decode()]
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": data}
+    requests = [
+        ("/v1/predict", {"content": image, "headers": JPEG}),
+        ("/v1/predict", {"files": {"files": ("a.jpg", image)}}),
+        ("/v2/models/workspace/infer", {"json": {"inputs": [tensor]}}),
+    ]
+    for path, sent in requests:
+        with monkeypatch.context() as patch, FULL.open("r+b", buffering=0) as full:
+            patch.setattr("tempfile.TemporaryFile", lambda full=full, **_: full)
+            answer = shared.client.post(path, **sent)
+        assert answer.status_code == 507
+        assert answer.json()["error"].startswith("The disk is full: ")
     assert shared.client.post("/v1/predict", content=image, headers=JPEG).status_code == 200

@@ -1,10 +1,12 @@
 """Answers over HTTP: as the model file gives them, in batches, to hostile files."""
 
+import ast
 import concurrent.futures
 import csv
 import importlib.util
 import io
 import re
+import shlex
 import zipfile
 from pathlib import Path
 
@@ -246,6 +248,33 @@ def test_parquet_holds_the_same(shared, photo):
     rows = table.to_pylist()
     assert [row["label"] for row in rows] == ["blue", None]
     assert "not an image" in rows[1]["error"]
+
+
+@pytest.mark.parametrize("name", ["my pets; touch x", 'it\'s "mine"', "-f", "$(id)", "cats"])
+def test_lines_to_copy_name_the_model_and_do_nothing_else(start, encoder, photo, tmp_path, name):
+    pairs = [(decode(photo(colour, 1)).image, colour) for colour in ("red", "blue")]
+    ImageClassifier(encoder).fit(pairs).save(tmp_path / f"{name}.gpc")
+    client = start(tmp_path / "own", model=tmp_path / f"{name}.gpc").client
+    lines = client.get("/v1/snippets").json()
+    program, command, model, *_ = shlex.split(lines["cli"])
+    assert (program, command) == ("gpcache", "predict")
+    assert not model.startswith("-")
+    assert (tmp_path / model).resolve() == tmp_path / f"{name}.gpc"
+    strings = [n.value for n in ast.walk(ast.parse(lines["python"])) if isinstance(n, ast.Constant)]
+    assert f"{name}.gpc" in strings
+
+
+def test_a_damaged_batch_is_a_sentence(start, photo, filled, tmp_path):
+    client = start().client
+    filled(client, photo, 2)
+    key = client.post("/v1/batch", json={}).json()["id"]
+    file = tmp_path / "workspace" / "batches" / f"{key}.jsonl"
+    whole = file.read_bytes()
+    for content in (b"", b"{}\n", b'{"format": "exe"}\n', whole + b"[]\n", whole + b'{"row": 1}\n'):
+        file.write_bytes(content)
+        answer = client.get(f"/v1/batch/{key}")
+        assert answer.status_code == 400
+        assert "is damaged" in answer.json()["error"]
 
 
 def test_the_model_to_take_away(shared):

@@ -3,10 +3,12 @@
 import io
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 
+from gpcache.encoders.lite import LITE0_FINGERPRINT
 from gpcache.errors import DataError
 from gpcache.web.open_workspace import open_workspace
 
@@ -311,12 +313,57 @@ def test_a_second_server_on_one_workspace_is_refused(start, encoder, tmp_path):
         open_workspace(tmp_path / "workspace", encoder=encoder)
 
 
-def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path):
+PHOTO = {"id": "p1", "name": "a.jpg", "label": "red", "hash": "0", "group": None, "kept": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda content: content["contents"].pop("photos"), "contents"),
+        (lambda content: content.pop("contents"), "contents is missing"),
+        (lambda content: content.pop("steps"), "steps is missing"),
+        (lambda content: content.update(revision="many"), "revision"),
+        (lambda content: content.update(templates=7), "templates"),
+        (lambda content: content.update(curve=[[1]]), "curve"),
+        (lambda content: content["contents"].update(photos=[PHOTO | {"id": "x"}]), "contents"),
+        (lambda content: content["contents"].update(classes=["red"]), "contents"),
+        (lambda content: content.update(steps=[{"what": "x"}]), "steps"),
+    ],
+)
+def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path, change, where):
     folder = tmp_path / "workspace"
     open_workspace(folder, encoder=encoder).folder.close()
     file = folder / "workspace.json"
     content = json.loads(file.read_text())
-    del content["contents"]["photos"]
+    change(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(DataError, match="is damaged"):
+    with pytest.raises(DataError, match=f"is damaged.*{where}") as refused:
         open_workspace(folder, encoder=encoder)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_workspace_of_the_former_lite_opens(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "workspace"
+    encoder = tiny.ColourEncoder()
+    encoder.fingerprint = LITE0_FINGERPRINT
+    opened = open_workspace(folder, encoder=encoder)
+    opened.folder.write(replace(opened.document, encoder="lite"))
+    opened.folder.close()
+    asked = []
+
+    def load(name, **_):
+        asked.append(name)
+        return encoder
+
+    monkeypatch.setattr("gpcache.web.open_workspace.load_encoder", load)
+    opened = open_workspace(folder)
+    opened.folder.close()
+    assert asked == ["lite0"]
+    assert opened.document.encoder == "lite0"
+
+
+def test_joiners_are_part_of_names(empty):
+    for name in ("می‌خواهم", "👩‍🚒"):
+        state = empty.post("/v1/classes", json={"name": name}).json()
+        assert state["classes"][-1]["name"] == name
+    assert empty.post("/v1/classes", json={"name": "‍"}).status_code == 400
