@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,27 +137,23 @@ def _dataset(
     context.enable_progress_bars = False
     context.max_errored_blocks = 0
     # Actors in both stages: a stage of tasks would be merged into the encoding one.
+    actors = partial(ray.data.ActorPoolStrategy, min_size=1)
+    blocks = {"batch_size": size, "batch_format": "pyarrow"}
     decoded = dataset.map_batches(
         _Decode,
-        batch_size=size,
-        batch_format="pyarrow",
         fn_constructor_args=(encoder.preprocess, views, known),
         num_cpus=share,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers or max(1, cpus)),
+        compute=actors(max_size=workers or max(1, cpus)),
+        **blocks,
     )
+    name = encoder.loadable_name, encoder.device.type, encoder.fingerprint
     return decoded.map_batches(
         _Encode,
-        batch_size=size,
-        batch_format="pyarrow",
-        fn_constructor_args=(
-            encoder.loadable_name,
-            encoder.device.type,
-            encoder.fingerprint,
-            views,
-        ),
+        fn_constructor_args=(*name, views),
         num_cpus=0 if on_gpu else share,
         num_gpus=1 if on_gpu else 0,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=gpus if on_gpu else max(1, cpus)),
+        compute=actors(max_size=gpus if on_gpu else max(1, cpus)),
+        **blocks,
     )
 
 

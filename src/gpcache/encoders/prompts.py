@@ -65,7 +65,7 @@ class Prompts:
     sentences: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_class_names(self.class_names)
+        _checked_class_names(self.class_names)
         if len(self.sentences) != len(self.class_names):
             raise DataError(
                 f"Prompts need one list of sentences per class: got {len(self.class_names)} "
@@ -87,16 +87,16 @@ class Prompts:
 
     def without(self, class_name: str) -> Prompts:
         """All classes but one."""
-        kept = [row for row, name in enumerate(self.class_names) if name != class_name]
-        names, sentences = self.class_names, self.sentences
-        return Prompts(tuple(names[row] for row in kept), tuple(sentences[row] for row in kept))
+        pairs = zip(self.class_names, self.sentences, strict=True)
+        kept = {name: sentences for name, sentences in pairs if name != class_name}
+        return Prompts(tuple(kept), tuple(kept.values()))
 
     @classmethod
     def from_templates(
         cls, class_names: Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
     ) -> Prompts:
         """Every template with every class name, as `clean_class_name` writes it, for its {}."""
-        names = _class_names(class_names)
+        names = _checked_class_names(class_names)
         checked = _checked_templates(templates)
         if not checked:
             raise DataError("templates must hold at least one template, such as 'a photo of a {}.'")
@@ -117,7 +117,7 @@ class Prompts:
         checked = _checked_templates(templates)
         file = Path(path)
         content = _read_sentences(file)
-        names = tuple(content) if class_names is None else _class_names(class_names)
+        names = tuple(content) if class_names is None else _checked_class_names(class_names)
         spellings: dict[str, list[str]] = {}
         for key in content:
             spellings.setdefault(clean_class_name(key), []).append(key)
@@ -142,11 +142,8 @@ class Prompts:
 
 def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
     """One unit vector per class (c, dim): the average of its sentences' unit vectors."""
-    vectors = _all_vectors(encoder, prompts)
-    counts = np.array([len(group) for group in prompts.sentences])
-    starts = np.cumsum(counts) - counts
-    sums = np.add.reduceat(vectors, starts, axis=0, dtype=np.float64)
-    average = sums / counts[:, None]
+    parts = sentence_vectors(encoder, prompts).values()
+    average = np.stack([part.mean(0, dtype=np.float64) for part in parts])
     lengths = np.linalg.norm(average, axis=1, keepdims=True)
     if (lengths < NO_DIRECTION).any():
         name = prompts.class_names[int(lengths.argmin())]
@@ -159,55 +156,46 @@ def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
 
 
 def sentence_vectors(encoder: Encoder, prompts: Prompts) -> dict[str, NDArray[np.float32]]:
-    """The unit vectors (p, dim) of every class's sentences, by the class's name."""
-    counts = [len(group) for group in prompts.sentences]
-    parts = np.split(_all_vectors(encoder, prompts), np.cumsum(counts)[:-1])
-    return dict(zip(prompts.class_names, parts, strict=True))
+    """The unit vectors (p, dim) of every class's sentences, by the class's name.
+
+    A sentence that several classes share is encoded once.
+    """
+    sentences = dict.fromkeys(sentence for group in prompts.sentences for sentence in group)
+    vectors = encoder.encode_texts(list(sentences))
+    row_of = {sentence: row for row, sentence in enumerate(sentences)}
+    return {
+        name: vectors[[row_of[sentence] for sentence in group]]
+        for name, group in zip(prompts.class_names, prompts.sentences, strict=True)
+    }
 
 
-def _all_vectors(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
-    """The unit vectors of all sentences, class after class; each distinct one is encoded once."""
-    sentences = [sentence for group in prompts.sentences for sentence in group]
-    row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-    rows = np.array([row_of[sentence] for sentence in sentences])
-    vectors: NDArray[np.float32] = encoder.encode_texts(list(row_of))[rows]
-    return vectors
-
-
-def _class_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple that `_check_class_names` has passed."""
+def _checked_class_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple; all are different and none is empty."""
     if isinstance(names, str):
         raise DataError("class_names must be a list of names; put a single one in a list.")
-    checked = tuple(names)
-    _check_class_names(checked)
-    return checked
-
-
-def _check_class_names(names: tuple[str, ...]) -> None:
-    if not names:
+    if not len(names):
         raise DataError("Prompts need at least one class name.")
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not clean_class_name(name):
             raise DataError(f"A class name must be text that is not empty, got {shown(name)}.")
         composed = unicodedata.normalize("NFC", name)  # two forms of é look the same
         if composed in seen:
             raise DataError(f"The class name {shown(name)} is given more than once.")
-        seen[composed] = name
+        seen.add(composed)
+    return tuple(names)
 
 
 def _checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     """The templates, each with one {} and no other brace; a single text is one template."""
     checked = (templates,) if isinstance(templates, str) else tuple(templates)
     for template in checked:
-        if isinstance(template, str) and template.count("{}") == 1:
-            rest = template.replace("{}", "")
-            if "{" not in rest and "}" not in rest:
-                continue
-        raise DataError(
-            "A template must hold {} once, where the class name goes, and no other braces, as in "
-            f"'a photo of a {{}}.'; got {shown(template)}."
-        )
+        before, slot, after = str(template).partition("{}")
+        if not isinstance(template, str) or not slot or set("{}") & set(before + after):
+            raise DataError(
+                "A template must hold {} once, where the class name goes, and no other braces, as "
+                f"in 'a photo of a {{}}.'; got {shown(template)}."
+            )
     return checked
 
 

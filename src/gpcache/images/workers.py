@@ -10,7 +10,6 @@ import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -49,10 +48,8 @@ class DecodePool:
             raise DataError(f"workers must be 1 or more, got {workers!r}.")
         if not time_limit > 0:
             raise DataError(f"time_limit must be above zero seconds, got {time_limit!r}.")
-        self._settings = {
-            "preprocess": asdict(preprocess),
-            "views": None if views is None else asdict(views),
-        }
+        described = None if views is None else asdict(views)
+        self._settings = {"preprocess": asdict(preprocess), "views": described}
         self._shape = (1 if views is None else views.count, preprocess.size, preprocess.size, 3)
         self._time_limit = time_limit
         self._closed = False
@@ -90,12 +87,7 @@ class DecodePool:
     def __enter__(self) -> DecodePool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._closed:
             self._drop_queued()
         self.close()
