@@ -35,13 +35,11 @@ def from_manifest(path: str | Path, *, follow: bool = False) -> Source:
     repeated = 0
     for number, cells in rows(file, source):
         record = _record(base, cells, names)
-        if record.name in known:
-            _check_same(record, number, *known[record.name][::-1], file)
+        first, same = known.setdefault(record.name, (number, record))
+        if same is not record:
+            _check_same(file, same, first, record, number)
             repeated += 1
-            continue
-        known[record.name] = (number, record)
-        reason = _refusal(base, record, follow)
-        if reason is not None:
+        elif reason := _refusal(base, record, follow):
             source.refused.append(Refused(record.name, f"{reason} (row {number})"))
     refused = {entry.name for entry in source.refused}
     records = [record for name, (_, record) in sorted(known.items()) if name not in refused]
@@ -87,14 +85,14 @@ def _refusal(base: Path, record: Record, follow: bool) -> str | None:
         return "the path cannot be read"
 
 
-def _check_same(record: Record, number: int, other: Record, first: int, file: Path) -> None:
-    """A path may stand in several rows that say the same."""
+def _check_same(file: Path, first: Record, row: int, record: Record, number: int) -> None:
+    """Refuse two rows for one path that differ in label, split or group."""
     for column in COLUMNS[1:]:
-        value, before = getattr(record, column), getattr(other, column)
+        before, value = getattr(first, column), getattr(record, column)
         if value != before:
             raise DataError(
                 f"{str(file)!r} names {record.name!r} twice with different {column}s: "
-                f"{before!r} in row {first} and {value!r} in row {number}."
+                f"{before!r} in row {row} and {value!r} in row {number}."
             )
 
 

@@ -1,6 +1,7 @@
 """Where and how precisely to compute ("auto" → device, dtype), and whether memory suffices."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -150,15 +151,8 @@ def _cgroup_folders(root: Path, membership: Path) -> Iterator[Path]:
 def _read_field(file: Path, name: str = "") -> int | None:
     """The integer after `name` in a file of the kernel, or its only one; None if it has none."""
     try:
-        lines = file.read_text().splitlines()
+        text = file.read_text()
     except OSError:
         return None
-    for line in lines:
-        words = line.split()
-        if name and words[:1] == [name]:
-            words = words[1:]
-        elif name:
-            continue
-        if words and words[0].isdigit():
-            return int(words[0])
-    return None
+    found = re.search(rf"^{re.escape(name)}\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else None
