@@ -233,7 +233,7 @@ def test_a_mistake_is_one_sentence(encoder, folder, tmp_path):
         DataError, match=r"takes files and bytes, but 'item 0000000' is of the type"
     ):
         extract(from_iterable([picture]), tmp_path / "s", encoder, stream=encoded_on_ray)
-    with pytest.raises(DataError, match="workers must be 1 or more, got 0"):
+    with pytest.raises(DataError, match="workers must be a whole number above zero, got 0"):
         extract(open_source(folder), tmp_path / "s", encoder, stream=encoded_on_ray, workers=0)
     encoder.device = torch.device("cuda", 0)
     with pytest.raises(GPCacheError, match="The Ray cluster has no GPU"):

@@ -27,6 +27,7 @@ from gpcache.images.decode import read_file
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared
+from gpcache.support.checks import whole
 from gpcache.support.extras import require
 from gpcache.support.files import sha256
 
@@ -57,8 +58,8 @@ def encoded_on_ray(
     The actors load the encoder by its name, onto the kind of device it has here. `known` travels
     to every machine once, 32 bytes an image; `workers` bounds the decoding actors.
     """
-    if workers is not None and workers < 1:
-        raise DataError(f"workers must be 1 or more, got {workers!r}.")
+    if workers is not None:
+        whole("workers", workers, least=1)
     size = images_at_once(encoder, views, batch_size)
     seen = set(known or ())
     with connected() as ray:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from gpcache.errors import DataError
 from gpcache.images.preprocess import Preprocess
+from gpcache.support.checks import whole
 
 RATIO = (3 / 4, 4 / 3)
 FLIP = 0.5
@@ -35,14 +36,12 @@ class Views:
 
     def __post_init__(self) -> None:
         low, high = self.scale
-        if self.count < 1:
-            raise DataError(f"count of Views must be 1 or more, got {self.count}.")
+        whole("count of Views", self.count, least=1)
+        whole("seed of Views", self.seed, least=0)
         if not 0 < low <= high <= 1:
             raise DataError(
                 f"scale of Views must be (low, high) with 0 < low ≤ high ≤ 1, got {self.scale}."
             )
-        if self.seed < 0:
-            raise DataError(f"seed of Views must be 0 or more, got {self.seed}.")
         object.__setattr__(self, "scale", (float(low), float(high)))
 
     def pixels(

@@ -1,6 +1,6 @@
 """A light process that decodes images: requests on stdin, pixels or refusals on stdout.
 
-A message is the length of its header, the header as JSON, and `size` raw bytes. The first one
+A message is two lengths, a header as JSON, and raw bytes. The first one
 carries the settings; every other one an image, and is answered by one message.
 """
 
@@ -26,7 +26,7 @@ from gpcache.images.thumbnails import thumbnail_of
 # Address space beyond what the process starts with.
 MEMORY_LIMIT = 2 * 2**30
 
-_LENGTH = struct.Struct("<I")
+_LENGTHS = struct.Struct("<IQ")
 _MAX_HEADER = 1_000_000
 
 
@@ -58,35 +58,30 @@ def prepare(
     return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes, small)
 
 
-def write_message(stream: IO[bytes], header: dict[str, Any], content: Any = b"") -> None:
-    """Write one message; `content` is anything that holds bytes."""
-    content = memoryview(content).cast("B")
-    text = json.dumps(header | {"size": len(content)}).encode()
-    stream.write(_LENGTH.pack(len(text)) + text)
+def write_message(stream: IO[bytes], header: dict[str, Any], content: bytes = b"") -> None:
+    """Write one message."""
+    text = json.dumps(header).encode()
+    stream.write(_LENGTHS.pack(len(text), len(content)) + text)
     stream.write(content)
     stream.flush()
 
 
 def read_message(stream: IO[bytes], limit: int) -> tuple[dict[str, Any], bytes] | None:
     """Read one message of at most `limit` bytes; None where the stream ends or holds no message."""
-    start = stream.read(_LENGTH.size)
-    if len(start) < _LENGTH.size:
+    start = stream.read(_LENGTHS.size)
+    if len(start) < _LENGTHS.size:
         return None
-    (length,) = _LENGTH.unpack(start)
-    if length > _MAX_HEADER:
+    length, size = _LENGTHS.unpack(start)
+    if length > _MAX_HEADER or size > limit:
         return None
-    text = stream.read(length)
-    if len(text) < length:
+    text, content = stream.read(length), stream.read(size)
+    if len(content) < size:
         return None
     try:
         header: dict[str, Any] = json.loads(text)
-        size = int(header["size"])
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         return None
-    if not 0 <= size <= limit:
-        return None
-    content = stream.read(size)
-    return (header, content) if len(content) == size else None
+    return header, content
 
 
 def limit_memory(extra: int = MEMORY_LIMIT) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from gpcache.errors import DataError, GPCacheError, ImageRefusedError
+from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.worker import Prepared, prepare, read_message, write_message
+from gpcache.support.checks import positive, whole
 
 __all__ = ["DecodePool", "Prepared", "prepare"]
 
@@ -44,14 +45,11 @@ class DecodePool:
         time_limit: float = 30.0,
     ) -> None:
         count = min(os.cpu_count() or 1, MAX_WORKERS) if workers is None else workers
-        if count < 1:
-            raise DataError(f"workers must be 1 or more, got {workers!r}.")
-        if not time_limit > 0:
-            raise DataError(f"time_limit must be above zero seconds, got {time_limit!r}.")
+        whole("workers", count, least=1)
+        self._time_limit = positive("time_limit", time_limit)
         described = None if views is None else asdict(views)
         self._settings = {"preprocess": asdict(preprocess), "views": described}
         self._shape = (1 if views is None else views.count, preprocess.size, preprocess.size, 3)
-        self._time_limit = time_limit
         self._closed = False
         # Bounded, so that submitting waits for decoding and the bytes do not pile up.
         self._room = threading.Semaphore(2 * count)
