@@ -2,11 +2,11 @@
 
     PYTHONPATH=src python3 benchmarks/run_spec.py benchmarks/shared/curves.toml -o build/benchmark
 
-needs torch, numpy, scipy, scikit-learn, pillow, safetensors, pydantic, filelock, tqdm, and neither typer
-nor matplotlib: a machine with a GPU often has just these. It is `gpcache benchmark SPEC -o FOLDER`
-otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is known, and the same command goes on
-where it was stopped. ``--jobs`` computes so many cells at once. Data sets lie below ``--root``, by
-default $GPCACHE_DEV_DATA or `shared` beside the checkout. Tables and figures are made elsewhere:
+needs torch, numpy, scipy, scikit-learn, pillow, safetensors, pydantic, filelock, tqdm, and neither
+typer nor matplotlib: a machine with a GPU often has just these. It is `gpcache benchmark SPEC -o
+FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is known, and the same command goes
+on where it was stopped. ``--jobs`` computes so many cells at once. Data sets lie below ``--root``,
+by default $GPCACHE_DEV_DATA or `shared` beside the checkout. Tables and figures are made elsewhere:
 they need the rows and the spec in one folder.
 """
 
@@ -19,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from gpcache.benchmark.results import Row
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.rows import Row
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec
 from gpcache.errors import GPCacheError
 

@@ -8,15 +8,22 @@ import pytest
 import torch
 from PIL import Image
 
-from gpcache.benchmark.boards import boards_of
-from gpcache.benchmark.drawings import projection_figure, weight_functions, weights_figure
-from gpcache.benchmark.figures import curves_figure, effect_figure, figures_of, ranks_figure
-from gpcache.benchmark.protocols import Labelled
-from gpcache.benchmark.rendering import write_figures
-from gpcache.benchmark.results import read_rows
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.comparison import comparisons_of
+from gpcache.benchmark.figures import (
+    curves_figure,
+    effect_figure,
+    figures_of,
+    projection_figure,
+    ranks_figure,
+    weight_functions,
+    weights_figure,
+)
+from gpcache.benchmark.output import write_figures
+from gpcache.benchmark.rows import read_rows
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.tables import tables_of
+from gpcache.benchmark.task import Labelled
 from gpcache.model.report.drawing import to_file
 from gpcache.similarity import SimilarityProjection
 
@@ -60,8 +67,8 @@ def test_curves_effects_and_ranks_are_drawn_from_the_rows(results):
         f"{start}-4-noise",
         f"{start}-4-ranks",
     ]
-    boards = boards_of(spec, rows)
-    figure = curves_figure(boards, spec.methods)
+    comparisons = comparisons_of(spec, rows)
+    figure = curves_figure(comparisons, spec.methods)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["mean of 3", "toy", "other", "third"]
     for axes, name in zip(figure.axes[1:], ("toy", "other", "third"), strict=True):
@@ -72,7 +79,7 @@ def test_curves_effects_and_ranks_are_drawn_from_the_rows(results):
             for shots in (2, 4)
         ]  # fmt: skip
         assert drawn == pytest.approx(expected)
-    effect = effect_figure(spec, boards[1], "noise")
+    effect = effect_figure(spec, comparisons[1], "noise")
     line = effect.axes[0].get_lines()[0]
     assert line.get_label() == "GP, validation"
     assert line.get_xdata().tolist() == [0.01, 1.0, 100.0]
@@ -88,7 +95,7 @@ def test_curves_effects_and_ranks_are_drawn_from_the_rows(results):
 def test_the_mean_is_of_data_sets_that_have_all_numbers_of_shots(results):
     spec, rows, _ = results
     less = [row for row in rows if (row["dataset"], row["shots"]) != ("third", 2)]
-    figure = curves_figure(boards_of(spec, less), spec.methods)
+    figure = curves_figure(comparisons_of(spec, less), spec.methods)
     assert figure.axes[0].get_title() == "mean of 2"
     drawn = {line.get_label(): line for line in figure.axes[0].containers}["Tip"].lines[0]
     expected = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpcache.benchmark.datasets import catalogue
+from gpcache.benchmark.datasets.catalogue import catalogue
 from gpcache.benchmark.published import experiments, published
 from gpcache.errors import DataError
 from gpcache.methods.registry import registry

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpcache.benchmark.rendering import write_tables
-from gpcache.benchmark.results import read_rows
+from gpcache.benchmark.output import write_tables
+from gpcache.benchmark.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
 

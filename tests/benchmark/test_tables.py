@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpcache.benchmark.boards import Board, boards_of
+from gpcache.benchmark.comparison import Comparison, comparisons_of
+from gpcache.benchmark.output import paper_specs, write_tables
 from gpcache.benchmark.published import published
-from gpcache.benchmark.rendering import paper_specs, write_tables
-from gpcache.benchmark.results import packed
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.rows import packed
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import Claim, MethodSpec, Spec, read_spec
 from gpcache.benchmark.tables import tables_of
 from gpcache.errors import DataError, ProtocolError
@@ -127,11 +127,11 @@ def test_protocols_do_not_meet_in_a_table(spec, rows):
     titles = [table.title for table in tables_of(both, rows + other)]
     assert "Title: full validation, clip-rn50, 16 shots" in titles
     assert "Title: no validation, clip-rn50, 16 shots" in titles
-    for board in boards_of(both, rows + other):
-        found = {r["protocol"] for cell in board.cells.values() for r in cell.values()}
-        assert found == {board.protocol}
+    for one in comparisons_of(both, rows + other):
+        found = {r["protocol"] for cell in one.cells.values() for r in cell.values()}
+        assert found == {one.protocol}
     with pytest.raises(ProtocolError, match="one protocol, got 'full validation', 'no validation'"):
-        Board.of(rows + other, list(LINES.values()))
+        Comparison.of(rows + other, list(LINES.values()))
 
 
 def test_what_did_not_run_is_a_dash_and_a_note(spec, rows):
@@ -199,8 +199,8 @@ def test_times_say_on_which_device(spec, rows):
 
 def test_means_by_shots_and_claims(spec, rows):
     claims = (
-        Claim("GPCache leads", "GPCache", "Tip-Adapter", (8, 16)),
-        Claim("Tip leads", "Tip-Adapter", "GPCache", (16,)),
+        Claim("GPCache", "Tip-Adapter", "GPCache leads", (8, 16)),
+        Claim("Tip-Adapter", "GPCache", "Tip leads", (16,)),
     )
     eight = [one | {"shots": 8, "accuracy": one["accuracy"] - 0.1} for one in rows]
     wider = replace(spec, shots=(8, 16), claims=claims, published="shots")

@@ -18,20 +18,15 @@ import torch
 from numpy.typing import NDArray
 
 from gpcache import __version__, metrics
-from gpcache.benchmark.allowed import MULTIPLE
-from gpcache.benchmark.protocols import (
-    NO_VALIDATION,
-    SPARE_SHOTS,
-    Labelled,
-    digest,
-    rows_to_choose_on,
-)
-from gpcache.benchmark.results import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
+from gpcache.benchmark.options import MULTIPLE
+from gpcache.benchmark.protocols import NO_VALIDATION, rows_to_choose_on
+from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
 from gpcache.benchmark.spec import MethodSpec, Spec
-from gpcache.benchmark.tasks import Drawn, Task
+from gpcache.benchmark.task import SPARE_SHOTS, Drawn, Labelled, Task, digest
 from gpcache.errors import DataError, GPCacheError, ProtocolError
 from gpcache.methods import FeatureClassifier, Method, find_method
 from gpcache.similarity.folder import load_projection
+from gpcache.support.devices import resolve_device
 from gpcache.support.files import sha256
 
 logger = logging.getLogger(__name__)
@@ -43,7 +38,13 @@ VERSIONS = {
     "numpy": np.__version__,
     "scikit-learn": sklearn.__version__,
 }
-_PAPER = {"strategy": "grid"}
+# For each need of a method: the attribute of a task that meets it, and what a table says without.
+_NEEDS = {
+    "spatial features": ("spatial_features", "needs spatial features"),
+    "encoder": ("encoder", "needs a text encoder"),
+    "prompts": ("prompt_vectors", "needs a vector of every prompt"),
+    "text": ("prior", "needs text of every class"),
+}
 
 
 class NotPossibleError(GPCacheError):
@@ -61,12 +62,12 @@ class Sample:
 
     @cached_property
     def drawn(self) -> Drawn:
-        """The shots; made when the first method asks."""
+        """The shots."""
         return self.task.draw(self.shots, self.seed)
 
     @cached_property
     def choosing(self) -> Labelled | None:
-        """The rows that the protocol lets a method choose on."""
+        """The rows on which the protocol lets a method choose."""
         task = self.task
         return rows_to_choose_on(
             self.protocol,
@@ -84,7 +85,7 @@ class Sample:
 
     @property
     def notes(self) -> list[str]:
-        """What belongs under every table with these rows."""
+        """Notes for every table with these rows."""
         if self.choosing is None or self.drawn.spare is None or self.choosing is self.task.test:
             return list(self.task.notes)
         instead = (
@@ -104,7 +105,7 @@ class Cell:
     device: str
 
     def place(self, test: Task) -> Row:
-        """What the tables find the row by, and what every row says of its data."""
+        """The fields by which tables find the row, and the identity of its data."""
         task, sample = self.sample.task, self.sample
         return {
             "experiment": self.spec.name,
@@ -127,14 +128,14 @@ class Cell:
     def key(self, test: Task) -> str:
         """The hash of everything that determines the row."""
         place = self.place(test)
-        # How a line is called, and in which experiment, changes nothing about its numbers.
+        # Names of the line and of the experiment do not change the result.
         for name in ("experiment", "reference", "label", "family", "varied"):
             del place[name]
         projection = self.projection and self.projection[1]
         return key_of(
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
-            | ({"views": True} if self.takes_views else {})
+            | ({"views": True} if self.views is not None else {})
             | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
@@ -144,9 +145,9 @@ class Cell:
         return find_method(self.line.name)
 
     @property
-    def takes_views(self) -> bool:
-        """Whether the method learns from every view of a shot, and there are some."""
-        return self.method.constructor.learns_from_views and self.sample.drawn.views is not None
+    def views(self) -> NDArray[np.float32] | None:
+        """The views of the shots (n, v, d), if there are any and the method learns from them."""
+        return self.sample.drawn.views if self.method.constructor.learns_from_views else None
 
     @cached_property
     def projection(self) -> tuple[NDArray[Any], str] | None:
@@ -154,9 +155,9 @@ class Cell:
         if self.line.projection is None:
             return None
         task = self.sample.task
+        # The message shows the name in the spec: tables are read on other machines.
         name = self.line.projection.replace("{encoder}", task.encoder_name)
         place = self.spec.folder / name
-        # Tables are read elsewhere: they say what the spec says, not where that was.
         if not place.exists():
             raise NotPossibleError(f"there is no projection {name!r}")
         projection, facts = load_projection(place)
@@ -166,111 +167,110 @@ class Cell:
         return matrix, sha256(matrix.tobytes())
 
     @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the method's constructor with their defaults."""
+        found: dict[str, Any] = self.method.constructor().get_params(deep=False)
+        return found
+
+    @cached_property
     def options(self) -> dict[str, Any]:
-        """The constructor's options: the preset's, the protocol's, and the spec's own."""
-        known = self.method.constructor().get_params(deep=False)
+        """The constructor's options: those of the preset, of the protocol, and of the spec."""
         sample = self.sample
+        usual: dict[str, Any] = {"strategy": "grid"} if self.line.preset == "paper" else {}
         if sample.protocol == NO_VALIDATION:
-            choosing = {"criterion": "nll", "selection": "auto"}
+            usual |= {"criterion": "nll", "selection": "auto"}
         else:
-            choosing = {"criterion": "accuracy"}
-        usual = {**(_PAPER if self.line.preset == "paper" else {}), **choosing}
-        options: dict[str, Any] = {name: usual[name] for name in usual if name in known}
-        if "random_state" in known:
-            options["random_state"] = sample.seed
-        classes = len(sample.task.class_names)
+            usual |= {"criterion": "accuracy"}
+        usual |= {"random_state": sample.seed}
+        options = {name: usual[name] for name in usual if name in self.parameters}
         for name, value in self.line.options_on(sample.task.name, sample.shots).items():
             multiple = MULTIPLE.fullmatch(value) if isinstance(value, str) else None
-            options[name] = int(multiple[1] or 1) * classes if multiple else value
+            n_classes = len(sample.task.class_names)
+            options[name] = int(multiple[1] or 1) * n_classes if multiple else value
         return options
 
     def rows(self, tests: Sequence[Task]) -> list[Row]:
         """Fit once, and score on each test set."""
-        self._check_needs()
-        shots, choosing, views = self.sample.drawn.shots, self.sample.choosing, None
-        model = self._model()
-        given: dict[str, Any] = {}
-        # CALIP learns nothing from shots: it chooses on other rows, where there are any.
-        if choosing is None or "spatial features" not in self.method.needs:
-            given |= {"X": self._seen(shots), "y": shots.labels}
-        if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
-            given["validation"] = (self._seen(choosing), choosing.labels)
-        if self.takes_views:
-            views = given["views"] = self.sample.drawn.views
+        for need, (attribute, words) in _NEEDS.items():
+            if need in self.method.needs and getattr(self.sample.task, attribute) is None:
+                raise NotPossibleError(words)
+        shots, choosing, model = self.sample.drawn.shots, self.sample.choosing, self._model()
+        given = self._training_rows(model)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
             model.fit(**given)
             seconds = time.perf_counter() - start
+        validation_accuracy = None
+        if choosing is not None:
+            found = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
+            validation_accuracy = float(np.mean(found))
         common: Row = {
             "status": DONE,
             "draw": self.sample.drawn.source,
             "preset": self.line.preset,
             "options": self.options,
             "projection": self.projection and self.projection[1],
-            "hyper_parameters": _numbers(model),
+            "hyper_parameters": _hyper_parameters(model),
             "n_shots": len(shots.labels),
-            "n_views": 0 if views is None else views.shape[1],
+            "n_views": 0 if self.views is None else self.views.shape[1],
             "n_choosing": 0 if choosing is None else len(choosing.labels),
             "seconds": seconds,
-            "device": str(getattr(model, "_device", self.device)),
+            "device": str(resolve_device(self.device)),
             "notes": self.sample.notes,
             "warnings": sorted({str(warning.message) for warning in caught}),
             "versions": VERSIONS,
-            "validation_accuracy": self._accuracy(model, choosing),
-            "held_out_accuracy": self._held_out(model),
+            "validation_accuracy": validation_accuracy,
+            "held_out_accuracy": self._held_out_accuracy(model),
         }
         return [
             {"key": self.key(test), **self.place(test), **common, **self._scores(model, test)}
             for test in tests
         ]
 
-    def _check_needs(self) -> None:
-        """Say what the method lacks on this data, in words that stand under a table."""
-        task, needs = self.sample.task, self.method.needs
-        if "spatial features" in needs and task.places is None:
-            raise NotPossibleError("needs spatial features")
-        if "encoder" in needs and task.encoder is None:
-            raise NotPossibleError("needs a text encoder")
-        if "prompts" in needs and task.prompt_vectors is None:
-            raise NotPossibleError("needs a vector of every prompt")
-        if "text" in needs and task.prior is None:
-            raise NotPossibleError("needs text of every class")
-
     def _model(self) -> FeatureClassifier:
-        constructor: Any = self.method.constructor
-        known = constructor().get_params(deep=False)
-        given = self.options | {"text_prior": self.sample.task.prior, "device": self.device}
-        if "encoder" in self.method.needs:
-            given["encoder"] = self.sample.task.encoder
-        if "prompts" in self.method.needs and self.sample.task.prompt_vectors is not None:
-            given["prompt_vectors"] = self.sample.task.prompt_vectors()
+        task, needs = self.sample.task, self.method.needs
+        given = self.options | {"text_prior": task.prior, "device": self.device}
+        if "encoder" in needs:
+            given["encoder"] = task.encoder
+        if "prompts" in needs and task.prompt_vectors is not None:
+            given["prompt_vectors"] = task.prompt_vectors()
         if self.projection is not None:
-            if "projection" not in known:
+            if "projection" not in self.parameters:
                 raise NotPossibleError(f"{self.line.name} takes no projection")
             given["projection"] = self.projection[0]
-        given = {name: value for name, value in given.items() if name in known}
-        preset = getattr(constructor, "paper", None) if self.line.preset == "paper" else None
-        model: FeatureClassifier = (preset or constructor)(**given)
+        constructor: Any = self.method.constructor
+        if self.line.preset == "paper":
+            constructor = getattr(constructor, "paper", constructor)
+        model: FeatureClassifier = constructor(
+            **{name: value for name, value in given.items() if name in self.parameters}
+        )
         return model
 
-    def _seen(self, rows: Labelled, task: Task | None = None) -> NDArray[Any]:
-        """What the method sees of rows of a task, by default its own."""
-        places = (task or self.sample.task).places
-        if "spatial features" in self.method.needs and places is not None:
-            return places(rows)
-        return rows.features
+    def _training_rows(self, model: FeatureClassifier) -> dict[str, Any]:
+        """The arguments of `fit`."""
+        task, shots, choosing = self.sample.task, self.sample.drawn.shots, self.sample.choosing
+        given: dict[str, Any] = {}
+        # CALIP learns nothing from shots: it chooses on the other rows if there are any.
+        if choosing is None or "spatial features" not in self.method.needs:
+            given |= {"X": self._inputs(shots, task), "y": shots.labels}
+        if choosing is not None and "validation" in inspect.signature(model.fit).parameters:
+            given["validation"] = (self._inputs(choosing, task), choosing.labels)
+        if self.views is not None:
+            given["views"] = self.views
+        return given
 
-    def _accuracy(self, model: FeatureClassifier, rows: Labelled | None) -> float | None:
-        if rows is None:
-            return None
-        return float(np.mean(model.predict(self._seen(rows)) == rows.labels))
+    def _inputs(self, rows: Labelled, task: Task) -> NDArray[Any]:
+        """The X of a method for rows of a task."""
+        if "spatial features" in self.method.needs and task.spatial_features is not None:
+            return task.spatial_features(rows)
+        return rows.features
 
     def _scores(self, model: FeatureClassifier, task: Task) -> Row:
         rows = task.test
-        seen = self._seen(rows, task)
+        inputs = self._inputs(rows, task)
         start = time.perf_counter()
-        probabilities = model.predict_proba(seen)
+        probabilities = model.predict_proba(inputs)
         seconds = time.perf_counter() - start
         unknown = ~np.isin(rows.labels, model.classes_)
         if unknown.any():
@@ -288,8 +288,8 @@ class Cell:
             "correct": packed(probabilities.argmax(1) == labels),
         }
 
-    def _held_out(self, model: FeatureClassifier) -> float | None:
-        """What the shots say of themselves, where that costs no further training."""
+    def _held_out_accuracy(self, model: FeatureClassifier) -> float | None:
+        """The held-out accuracy of the shots, if it needs no further training."""
         if self.sample.protocol != NO_VALIDATION or self.options.get("calibrate") is False:
             return None
         report = getattr(model, "loo_", None)
@@ -305,18 +305,25 @@ def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
         status, why = NOT_POSSIBLE, str(error).rstrip(".")
     except GPCacheError as error:
         status, why = FAILED, str(error)
-    except Exception as error:  # a method's own failure must not cost the other cells
+    except Exception as error:  # the failure of one method must not cost the other cells
         logger.info("%s failed", cell.line.label, exc_info=True)
         status, why = FAILED, f"{type(error).__name__}: {error}".splitlines()[0]
     places = [cell.place(test) for test in tests]
     return [{"key": key_of(place)} | place | {"status": status, "why": why} for place in places]
 
 
-def _numbers(model: FeatureClassifier) -> dict[str, float]:
-    """What was chosen: the fitted numbers by name."""
+def _hyper_parameters(model: FeatureClassifier) -> dict[str, float]:
+    """The fitted numbers by name: attributes and properties that end in an underscore."""
+    kind = type(model)
+    names = {
+        *vars(model),
+        *(name for name in dir(kind) if isinstance(getattr(kind, name), property)),
+    }
+    # loo_ may have to train.
+    public = [n for n in sorted(names) if n.endswith("_") and not n.startswith("_") and n != "loo_"]
+    found = {name[:-1]: getattr(model, name, None) for name in public if name != "n_features_in_"}
     return {
-        name[:-1]: float(value)
-        for name, value in sorted(vars(model).items())
-        if name.endswith("_") and not name.startswith("_") and isinstance(value, int | float)
-        if name != "n_features_in_" and np.isfinite(value)
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and np.isfinite(value)
     }

@@ -1,10 +1,11 @@
-"""The published numbers: every table of the paper as data, with what is known to be wrong in it."""
+"""The published numbers: every table of the paper as data, with its known errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
@@ -15,10 +16,10 @@ MEAN = "mean"
 
 @dataclass(frozen=True)
 class Note:
-    """What to know of a number; a row or column of None stands for all of them.
+    """A remark on a number; a row or column of None stands for all of them.
 
-    An "error" is proved, a "doubt" is not, and a "remark" says how the number came about.
-    `corrected` is the right number, where it is known.
+    An "error" is proved, a "doubt" is not, and a "remark" says how the number was obtained.
+    `corrected` is the right number if it is known.
     """
 
     kind: Literal["error", "doubt", "remark"]
@@ -32,10 +33,9 @@ class Note:
 class Published:
     """A published table: row name → column name → number, None where none was given.
 
-    Methods and data sets have the names that gpcache gives them; `titles` are the printed ones.
+    Methods and data sets have gpcache's names; `titles` are the printed ones.
     """
 
-    experiment: str
     title: str
     source: str
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Published:
     notes: tuple[Note, ...]
 
     def value(self, row: str, column: str, *, corrected: bool = False) -> float | None:
-        """The number as printed, or as it should be; None where there is none."""
+        """The number as printed, or corrected; None if there is none."""
         if corrected:
             for note in self.notes_on(row, column):
                 if note.corrected is not None:
@@ -52,15 +52,15 @@ class Published:
         return self.rows.get(row, {}).get(column)
 
     def notes_on(self, row: str, column: str) -> tuple[Note, ...]:
-        """The notes that concern a cell, those on its row, its column or the table too."""
+        """The notes on a cell, including those on its row, its column or the table."""
         return tuple(
             note for note in self.notes if note.row in (None, row) and note.column in (None, column)
         )
 
     def recomputed_mean(self, row: str, *, corrected: bool = False) -> float | None:
-        """The mean of a row's cells, to hold against the one that the table prints.
+        """The mean of a row's cells, to compare with the one that the table prints.
 
-        None where the table prints no means or the row has gaps.
+        None if the table prints no means or the row has gaps.
         """
         cells = [column for column in self.columns if column != MEAN]
         values = [self.value(row, column, corrected=corrected) for column in cells]
@@ -77,6 +77,7 @@ def experiments() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
+@cache
 def published(experiment: str) -> Published:
     """The published table of an experiment."""
     known = experiments()
@@ -86,14 +87,8 @@ def published(experiment: str) -> Published:
         )
     file = resources.files("gpcache.benchmark") / "data" / f"{experiment}.json"
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    columns = tuple(content["columns"])
+    columns = content["columns"]
     rows = {name: dict(zip(columns, row, strict=True)) for name, row in content["rows"].items()}
-    return Published(
-        experiment,
-        content["title"],
-        content["source"],
-        columns,
-        rows,
-        content["titles"] | content["columns"],
-        tuple(Note(**note) for note in content["notes"]),
-    )
+    notes = tuple(Note(**note) for note in content["notes"])
+    titles = content["titles"] | columns
+    return Published(content["title"], content["source"], tuple(columns), rows, titles, notes)

@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; NaN for the latter where there is one value."""
+    """Mean and sample standard deviation; the latter is NaN for one value."""
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return float(np.mean(values)), deviation
 
@@ -40,9 +40,9 @@ def paired_bootstrap(
 ) -> Difference:
     """The mean over data sets of accuracy(first) − accuracy(second), both on the same test images.
 
-    For each data set how often each image (n,) was answered right: yes or no, or its share of the
-    draws. Images are resampled, the same ones for both methods and all draws, and every data set
-    counts alike. The interval is that of other test images, not of other data sets.
+    Each array (n,) says which images of a data set were predicted correctly, or in which share of
+    the draws. Images are resampled, the same ones for both methods and all draws, and every data
+    set has the same weight. The interval is that of other test images, not of other data sets.
     """
     if not first or [len(rows) for rows in first] != [len(rows) for rows in second]:
         raise DataError("A paired bootstrap needs both methods on the same test rows.")

@@ -1,50 +1,85 @@
-"""A spec: which methods run on which data, read from TOML; what it must not say is an error."""
+"""Reads a spec: which methods run on which data. A mistake is one sentence with file and key."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from pathlib import Path
-from reprlib import repr as shown
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from gpcache.benchmark.allowed import check_method, check_options, nearest
-from gpcache.benchmark.datasets import catalogue
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import ValidationError as PydanticError
+from pydantic.dataclasses import dataclass
+
+from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.options import nearest, option_problem
 from gpcache.benchmark.protocols import FULL_VALIDATION, PROTOCOLS
 from gpcache.errors import DataError
+from gpcache.methods import registry
+from gpcache.support.checks import shown
 
-Preset = Literal["default", "paper"]
-Drawing = Literal["weights", "projection"]
 MAX_SPEC_FILE = 1_000_000
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-
-_TOP = (
-    "name", "title", "protocols", "datasets", "tests", "encoders", "shots", "seeds", "published",
-    "drawing", "projection", "methods", "claims",
-)  # fmt: skip
-_METHOD = ("name", "label", "preset", "options", "vary", "projection", "where", "published")
-_WHERE = ("datasets", "shots", "options")
-_CLAIM = ("text", "better", "worse", "shots")
+_TABLE = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
-class Exemption:
-    """Options that hold only on these data sets and these numbers of shots; empty means all."""
+def _different(words: str, good: Callable[[Any], bool]) -> BeforeValidator:
+    """A list of different values that are all good; a single value counts as a list of one."""
 
-    datasets: tuple[str, ...]
-    shots: tuple[int, ...]
-    options: Mapping[str, Any]
+    def check(value: Any) -> Any:
+        values = value if isinstance(value, list | tuple) else [value]
+        if not all(map(good, values)) or len(set(values)) != len(values):
+            raise ValueError(f"must be {words}, got {shown(value)}")
+        return values
+
+    return BeforeValidator(check)
+
+
+def _whole(least: int) -> BeforeValidator:
+    words = f"different whole numbers of {least} or more"
+    return _different(words, lambda value: type(value) is int and value >= least)
+
+
+Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
+_is_text = _different("a list of different texts", lambda v: isinstance(v, str) and bool(v.strip()))
+Names = Annotated[tuple[str, ...], _is_text]
+Shots = Annotated[tuple[int, ...], _whole(1)]
+Seeds = Annotated[tuple[int, ...], _whole(0)]
+Options = dict[str, Any]
+Preset = Literal["default", "paper"]
+
+
+@dataclass(frozen=True, config=_TABLE)
+class Override:
+    """Options that apply only on these data sets and numbers of shots; empty means all."""
+
+    datasets: Names = ()
+    shots: Shots = ()
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_TABLE)
+class MethodEntry:
+    """A table [[methods]] of the file; each combination of the values in `vary` is a line."""
+
+    name: Text
+    label: Text | None = None
+    preset: Preset = "default"
+    options: Options = field(default_factory=dict)
+    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)
+    projection: Text | None = None
+    where: tuple[Override, ...] = ()
+    published: Text | None = None
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """One line of a table: a method of the registry, its options, and what the line is called.
+    """One line of a table: a method of the registry, its options, and the label of the line.
 
-    `varied` holds the options that a family of lines differs in; `published` is the row of the
-    published table that the line is held against.
+    `varied` holds the options in which the lines of a `family` differ; `published` names the row of
+    the published table that the line is compared with.
     """
 
     name: str
@@ -52,7 +87,7 @@ class MethodSpec:
     preset: Preset = "default"
     options: Mapping[str, Any] = field(default_factory=dict)
     projection: str | None = None
-    where: tuple[Exemption, ...] = ()
+    where: tuple[Override, ...] = ()
     varied: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
     published: str = ""
@@ -60,93 +95,84 @@ class MethodSpec:
     def options_on(self, dataset: str, shots: int) -> dict[str, Any]:
         """The options on a data set at a number of shots."""
         options = dict(self.options)
-        for exemption in self.where:
-            on_data = not exemption.datasets or dataset in exemption.datasets
-            if on_data and (not exemption.shots or shots in exemption.shots):
-                options |= exemption.options
+        for override in self.where:
+            on_data = not override.datasets or dataset in override.datasets
+            if on_data and (not override.shots or shots in override.shots):
+                options |= override.options
         return options
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_TABLE)
 class Claim:
-    """A sentence of the paper: at these shots the first method's mean is above the second's."""
+    """A sentence of the paper: at these shots the mean of `better` is above that of `worse`."""
 
-    text: str
-    better: str
-    worse: str
-    shots: tuple[int, ...]
+    better: Text
+    worse: Text
+    text: Text | None = None
+    shots: Shots = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_TABLE)
 class Spec:
     """An experiment, read from the file `path`; its relative paths start from `folder`.
 
-    `tests` names data sets on which the fitted models are tested beside their own. `drawing` is a
+    `tests` names data sets on which the fitted models are tested besides their own. `drawing` is a
     figure that needs no runs.
     """
 
-    name: str
-    title: str
+    name: Text
+    title: Text
     path: Path
     folder: Path
-    protocols: tuple[str, ...] = (FULL_VALIDATION,)
-    datasets: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-    encoders: tuple[str, ...] = ()
-    shots: tuple[int, ...] = (16,)
-    seeds: tuple[int, ...] = (1, 2, 3)
+    protocols: Names = (FULL_VALIDATION,)
+    datasets: Names = ()
+    tests: Names = ()
+    encoders: Names = ()
+    shots: Shots = (16,)
+    seeds: Seeds = (1, 2, 3)
     methods: tuple[MethodSpec, ...] = ()
     claims: tuple[Claim, ...] = ()
-    published: str | None = None
-    drawing: Drawing | None = None
-    projection: str | None = None
+    published: Text | None = None
+    drawing: Literal["weights", "projection"] | None = None
+    projection: Text | None = None
+
+
+# The keys of each kind of table in a file.
+_KEYS = {
+    "": [one.name for one in fields(Spec) if one.name not in ("path", "folder")],
+    "methods": [one.name for one in fields(MethodEntry)],
+    "methods.where": [one.name for one in fields(Override)],
+    "claims": [one.name for one in fields(Claim)],
+}
+_ENTRIES = TypeAdapter(dict[Literal["methods"], tuple[MethodEntry, ...]])
+_SPEC = TypeAdapter(Spec)
 
 
 def read_spec(path: str | Path) -> Spec:
     """Read a spec; a mistake in it is one sentence that names the file and the key."""
     file = Path(path)
-    table = _Table(file, "", _content(file), _TOP)
-    drawing = table.choice("drawing", get_args(Drawing))
-    datasets = table.texts("datasets")
-    methods = tuple(
-        variant
-        for entry in table.tables("methods", _METHOD)
-        for variant in _methods(entry, datasets)
-    )
-    if not methods and drawing is None:
-        raise table.error("methods", "needs at least one [[methods]] with a name")
-    labels = [method.label for method in methods]
-    if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
-        raise table.error(
-            "methods", f"has the label {repeated[0]!r} twice: labels tell lines apart"
-        )
-    if methods and not datasets:
-        raise table.error("datasets", "needs at least one data set")
-    protocols = table.texts("protocols") or (FULL_VALIDATION,)
-    if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        names = ", ".join(map(repr, PROTOCOLS))
-        near = nearest(unknown[0], PROTOCOLS)
-        raise table.error("protocols", f"has no protocol {unknown[0]!r}{near}: use {names}")
-    return Spec(
-        name=_name(table),
-        title=table.text("title") or file.stem,
-        path=file.resolve(),
-        folder=file.resolve().parent,
-        protocols=protocols,
-        datasets=datasets,
-        tests=table.texts("tests"),
-        encoders=table.texts("encoders"),
-        shots=table.numbers("shots", least=1) or (16,),
-        seeds=table.numbers("seeds", least=0) or (1, 2, 3),
-        methods=methods,
-        claims=tuple(_claim(entry, labels) for entry in table.tables("claims", _CLAIM)),
-        published=table.text("published"),
-        drawing=drawing,
-        projection=table.text("projection"),
-    )
+    content = {"name": file.stem, "title": file.stem} | _read_toml(file)
+    try:
+        for key in content:
+            if key not in _KEYS[""]:
+                raise _Mistake(f"{key} {_unknown(key, '')}")
+        entries = _ENTRIES.validate_python({"methods": content.get("methods", [])})["methods"]
+        methods = [line for n, entry in enumerate(entries, 1) for line in _lines(n, entry)]
+        place = {"path": file.resolve(), "folder": file.resolve().parent}
+        spec = _SPEC.validate_python(content | place | {"methods": methods})
+        _check(spec, entries)
+    except PydanticError as error:
+        raise DataError(f"In the spec {file}, {_sentence(error)}.") from None
+    except _Mistake as mistake:
+        raise DataError(f"In the spec {file}, {mistake}.") from None
+    return spec
 
 
-def _content(file: Path) -> dict[str, Any]:
+class _Mistake(Exception):
+    """A mistake in a spec: the place of the key, and the problem."""
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MAX_SPEC_FILE:
             raise DataError(f"The spec {file} is larger than {MAX_SPEC_FILE // 10**6} MB.")
@@ -159,60 +185,34 @@ def _content(file: Path) -> dict[str, Any]:
         raise DataError(f"The spec {file} is not TOML: {error}.") from None
 
 
-def _name(table: _Table) -> str:
-    name = table.text("name") or table.file.stem
-    if not _NAME.fullmatch(name):
-        raise table.error("name", f"must be small letters, digits and hyphens, got {name!r}")
-    return name
-
-
-def _methods(table: _Table, datasets: Sequence[str]) -> Iterator[MethodSpec]:
-    """The method of an entry, or one for each combination of the values that it varies."""
-    name = table.text("name", required=True) or ""
-    check_method(name, table.error)
-    label = table.text("label") or name
-    entries = table.tables("where", _WHERE)
-    common: dict[str, Any] = {
-        "preset": table.choice("preset", get_args(Preset)) or "default",
-        "where": tuple(_exemption(entry, name, datasets) for entry in entries),
-        "family": label,
-    }
-    options, vary = table.table("options"), table.table("vary")
-    check_options(name, "options", options, table.error)
-    published, projection = table.text("published") or name, table.text("projection") or ""
-    for key, values in vary.items():
-        if not isinstance(values, list) or not values:
-            raise table.error(f"vary.{key}", f"must be a list of values, got {shown(values)}")
-    for values in itertools.product(*vary.values()):
-        varied = dict(zip(vary, values, strict=True))
-        words = ", ".join(f"{key} = {value}" for key, value in varied.items())
-        # What tells projections apart is no option of the method.
+def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
+    """The line of an entry, or one for each combination of the values that it varies."""
+    place = f"methods[{number}]"
+    if entry.name not in (known := registry()):
+        near, names = nearest(entry.name, known), ", ".join(sorted(known))
+        raise _Mistake(f"{place}.name is {entry.name!r}, which is no method{near}: use {names}")
+    label, projection = entry.label or entry.name, entry.projection or ""
+    given = [(f"{place}.options", entry.options)]
+    given += [(f"{place}.where[{n}].options", one.options) for n, one in enumerate(entry.where, 1)]
+    for values in itertools.product(*entry.vary.values()):
+        varied = dict(zip(entry.vary, values, strict=True))
+        # A value that selects a projection is no option of the method.
         own = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
-        check_options(name, "vary", own, table.error)
+        for key, options in [*given, (f"{place}.vary", own)]:
+            for option, value in options.items():
+                if problem := option_problem(entry.name, option, value):
+                    raise _Mistake(f"{key}.{option} {problem}")
         yield MethodSpec(
-            name,
-            f"{label}, {words}" if words else label,
-            options=options | own,
-            varied=varied,
-            published=_filled(published, varied),
-            projection=_filled(projection, varied) or None,
-            **common,
+            entry.name,
+            ", ".join([label, *(f"{key} = {value}" for key, value in varied.items())]),
+            entry.preset,
+            entry.options | own,
+            _filled(projection, varied) or None,
+            entry.where,
+            varied,
+            label,
+            _filled(entry.published or entry.name, varied),
         )
-
-
-def _exemption(table: _Table, method: str, datasets: Sequence[str]) -> Exemption:
-    """Options of some data sets; one that no run of the spec can meet is a mistake."""
-    options = table.table("options")
-    check_options(method, "options", options, table.error)
-    names = table.texts("datasets")
-    paths = [Path(dataset) for dataset in datasets]
-    known = {*catalogue(), *(path.name for path in paths), *(path.stem for path in paths)}
-    if unknown := [name for name in names if name not in known]:
-        near = nearest(unknown[0], known)
-        raise table.error(
-            "datasets", f"names {unknown[0]!r}{near}, which is no data set of this spec"
-        )
-    return Exemption(names, table.numbers("shots", least=1), options)
 
 
 def _filled(text: str, varied: Mapping[str, Any]) -> str:
@@ -222,73 +222,65 @@ def _filled(text: str, varied: Mapping[str, Any]) -> str:
     return text
 
 
-def _claim(table: _Table, labels: Sequence[str]) -> Claim:
-    better, worse = (table.text(key, required=True) or "" for key in ("better", "worse"))
-    for key, label in (("better", better), ("worse", worse)):
-        if label not in labels:
-            raise table.error(key, f"names {label!r}, which is the label of no method")
-    text = table.text("text") or f"{better} above {worse}"
-    return Claim(text, better, worse, table.numbers("shots", least=1))
+def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
+    """Check what the types of the fields do not say."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", spec.name):
+        raise _Mistake(f"name must be small letters, digits and hyphens, got {spec.name!r}")
+    for name in spec.protocols:
+        if name not in PROTOCOLS:
+            near, names = nearest(name, PROTOCOLS), ", ".join(map(repr, PROTOCOLS))
+            raise _Mistake(f"protocols has no protocol {name!r}{near}: use {names}")
+    if not spec.methods and spec.drawing is None:
+        raise _Mistake("methods needs at least one [[methods]] with a name")
+    labels = [method.label for method in spec.methods]
+    if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
+        raise _Mistake(f"methods has the label {repeated[0]!r} twice: labels tell lines apart")
+    if spec.methods and not spec.datasets:
+        raise _Mistake("datasets needs at least one data set")
+    paths = [Path(dataset) for dataset in spec.datasets]
+    known = {*catalogue(), *(path.name for path in paths), *(path.stem for path in paths)}
+    for number, entry in enumerate(entries, 1):
+        for row, override in enumerate(entry.where, 1):
+            if unknown := [name for name in override.datasets if name not in known]:
+                raise _Mistake(
+                    f"methods[{number}].where[{row}].datasets names {unknown[0]!r}"
+                    f"{nearest(unknown[0], known)}, which is no data set of this spec"
+                )
+    for number, claim in enumerate(spec.claims, 1):
+        for key, label in (("better", claim.better), ("worse", claim.worse)):
+            if label not in labels:
+                raise _Mistake(
+                    f"claims[{number}].{key} names {label!r}, which is the label of no method"
+                )
 
 
-class _Table:
-    """A table of the file: its values by kind, and errors that say where they are."""
+def _unknown(key: str, table: str) -> str:
+    return f"is not known{nearest(key, _KEYS[table])}: use {', '.join(_KEYS[table])}"
 
-    def __init__(
-        self, file: Path, place: str, content: Mapping[str, Any], known: Sequence[str]
-    ) -> None:
-        self.file, self._place, self._content = file, place, content
-        for key in content:
-            if key not in known:
-                raise self.error(key, f"is not known{nearest(key, known)}: use {', '.join(known)}")
 
-    def error(self, key: str, problem: str) -> DataError:
-        """The one sentence about a key."""
-        return DataError(f"In the spec {self.file}, {self._place}{key} {problem}.")
+_PROBLEMS = {
+    "dict_type": "must be a table",
+    "list_type": "must be a list of values",
+    "too_short": "must be a list of values",
+    "literal_error": "must be {expected}",
+    "tuple_type": "must be written as [[{table}]]",
+    "dataclass_type": "must be written as [[{table}]]",
+}
 
-    def text(self, key: str, *, required: bool = False) -> str | None:
-        value = self._content.get(key)
-        if value is None and not required:
-            return None
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(key, f"must be text, got {shown(value)}")
-        return value
 
-    def choice(self, key: str, choices: Sequence[str]) -> Any:
-        value = self.text(key)
-        if value is not None and value not in choices:
-            raise self.error(key, f"must be {' or '.join(map(repr, choices))}, got {value!r}")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self._content.get(key, [])
-        values = [values] if isinstance(values, str) else values
-        good = isinstance(values, list) and all(isinstance(v, str) and v.strip() for v in values)
-        if not good or len(set(values)) != len(values):
-            raise self.error(key, f"must be a list of different texts, got {shown(values)}")
-        return tuple(values)
-
-    def numbers(self, key: str, *, least: int) -> tuple[int, ...]:
-        values = self._content.get(key, [])
-        values = values if isinstance(values, list) else [values]
-        good = all(type(value) is int and value >= least for value in values)
-        if not good or len(set(values)) != len(values):
-            raise self.error(
-                key, f"must be different whole numbers of {least} or more, got {shown(values)}"
-            )
-        return tuple(values)
-
-    def table(self, key: str) -> dict[str, Any]:
-        value = self._content.get(key, {})
-        if not isinstance(value, dict):
-            raise self.error(key, f"must be a table, got {shown(value)}")
-        return value
-
-    def tables(self, key: str, known: Sequence[str]) -> list[_Table]:
-        values = self._content.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise self.error(key, f"must be written as [[{self._place}{key}]], got {shown(values)}")
-        return [
-            _Table(self.file, f"{self._place}{key}[{row}].", value, known)
-            for row, value in enumerate(values, 1)
-        ]
+def _sentence(errors: PydanticError) -> str:
+    """The first error of pydantic as place and problem."""
+    error = errors.errors()[0]
+    parts = [f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in error["loc"]]
+    keys = [part for part in error["loc"] if isinstance(part, str)]
+    place = "".join(parts)[1:]
+    match error["type"]:
+        case "unexpected_keyword_argument":
+            return f"{place} {_unknown(keys[-1], '.'.join(keys[:-1]))}"
+        case "value_error":
+            return f"{place} {error['ctx']['error']}"
+        case "missing":
+            return f"{place} is missing"
+    problem = _PROBLEMS.get(error["type"], "must be text")
+    words = problem.format(table=".".join(keys), **error.get("ctx", {}))
+    return f"{place} {words}, got {shown(error['input'])}"

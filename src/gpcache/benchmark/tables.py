@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from gpcache.benchmark.boards import (
+from gpcache.benchmark.comparison import (
     SEED,
-    Board,
-    boards_of,
-    rows_of,
+    Comparison,
+    comparisons_of,
+    grouped,
+    requested_rows,
     shared_columns,
-    shown,
     slug,
     title_of,
     trains,
 )
-from gpcache.benchmark.markup import Table
 from gpcache.benchmark.protocols import NO_VALIDATION
 from gpcache.benchmark.published import MEAN, Published, published
-from gpcache.benchmark.results import DONE, NOT_POSSIBLE, Row, reason
-from gpcache.benchmark.significance import paired_bootstrap
+from gpcache.benchmark.rows import DONE, NOT_POSSIBLE, Row, reason
+from gpcache.benchmark.significance import mean_and_deviation, paired_bootstrap
 from gpcache.benchmark.spec import MethodSpec, Spec
+from gpcache.benchmark.table_formats import Table
 
 PUBLISHED_ENCODER, PUBLISHED_SHOTS = "clip-rn50", 16
 MARKS = {"error": "✗", "doubt": "?"}
@@ -30,304 +30,279 @@ MARKS = {"error": "✗", "doubt": "?"}
 
 def tables_of(spec: Spec, rows: Iterable[Row]) -> list[Table]:
     """Every table of an experiment; each is of one protocol."""
-    wanted = rows_of(spec, rows)
-    boards = boards_of(spec, wanted)
+    rows = requested_rows(spec, rows)
+    comparisons = comparisons_of(spec, rows)
     paper = None if spec.published is None else published(spec.published)
-    tables = [table for board in boards for table in _board_tables(spec, board, paper, wanted)]
-    tables += _spreads(spec, boards)
-    tables += _summaries(spec, boards, paper)
-    tables += _claims(spec, boards)
-    return tables
-
-
-def _board_tables(
-    spec: Spec, board: Board, paper: Published | None, rows: Sequence[Row]
-) -> Iterator[Table]:
-    heading = f"{spec.title}: {board.protocol}, {board.encoder}, {_shots(board.shots)}"
-    name = f"{spec.name}-{slug(board.protocol)}-{slug(board.encoder)}-{board.shots}"
-    yield _accuracy_table(spec, board, paper, rows, name, heading)
-    if len(board.lines) > 1:
-        yield _significance_table(board, f"{name}-significance", heading)
+    tables = []
+    for one in comparisons:
+        tables.append(_accuracy_table(spec, one, paper, rows))
+        if len(one.labels) > 1:
+            tables.append(_significance_table(spec, one))
+    tables += _seed_tables(spec, comparisons)
+    tables += _summaries(spec, comparisons, paper)
+    return tables + list(_claim_tables(spec, comparisons))
 
 
 def _accuracy_table(
-    spec: Spec,
-    board: Board,
-    paper: Published | None,
-    rows: Sequence[Row],
-    name: str,
-    heading: str,
+    spec: Spec, one: Comparison, paper: Published | None, rows: Sequence[Row]
 ) -> Table:
-    own = "held out" if board.protocol == NO_VALIDATION else "validation"
-    own_name = "held_out_accuracy" if own == "held out" else "validation_accuracy"
-    ranks, ranked = board.ranks()
-    several = len(board.columns) > 1
-    header = ["method", *map(title_of, board.columns), *(["mean"] if several else [])]
-    columns = [*board.columns, *([MEAN] if several else [])]
+    """Accuracy by method and data set, with ranks, probabilities and times."""
+    own = "held out" if one.protocol == NO_VALIDATION else "validation"
+    own_name = f"{own.replace(' ', '_')}_accuracy"
+    ranks, n_ranked = one.ranks()
+    columns = [*one.columns, *([MEAN] if len(one.columns) > 1 else [])]
     further = ["rank", own, "NLL", "ECE", "fit s"]
-    comparable = board.encoder == PUBLISHED_ENCODER and board.shots == PUBLISHED_SHOTS
-    beside = _Beside(paper if comparable else None, set(spec.datasets) <= set(board.columns))
+    comparable = one.encoder == PUBLISHED_ENCODER and one.shots == PUBLISHED_SHOTS
+    complete = set(spec.datasets) <= set(one.columns)
+    beside = _PublishedRows(paper if comparable else None, columns, means=complete)
     body: list[list[str]] = []
-    for line in _lines(spec, board):
-        cells_of = [board.values(line.label, column) for column in board.columns]
-        cells_of += [board.means(line.label)] if several else []
+    for method in spec.methods:
+        label = method.label
+        if label not in one.labels:
+            continue
+        ours = [one.means(label) if c == MEAN else one.values(label, c) for c in columns]
         figures = [
-            _number(ranks.get(line.label, math.nan), 1),
-            _number(board.average(line.label, own_name), 2),
-            _number(board.average(line.label, "nll"), 3),
-            _number(board.average(line.label, "ece"), 2),
-            _number(board.average(line.label, "seconds"), 2),
+            _number(ranks.get(label, math.nan), 1),
+            _number(one.average(label, own_name), 2),
+            _number(one.average(label, "nll"), 3),
+            _number(one.average(label, "ece"), 2),
+            _number(one.average(label, "seconds"), 2),
         ]
-        body.append([line.label, *map(shown, cells_of), *figures])
-        body += beside.rows(line, columns, cells_of, len(figures) - 1, with_seconds=True)
-    place = (board.protocol, board.encoder, board.shots)
+        body.append([label, *map(_mean_text, ours), *figures])
+        body += beside.rows(method, ours, n_further=len(further))
+    setting = (one.protocol, one.encoder, one.shots)
     own_rows = [
         row
         for row in rows
-        if (row["protocol"], row["encoder"], row["shots"]) == place or not row["label"]
+        if (row["protocol"], row["encoder"], row["shots"]) == setting or not row["label"]
     ]
+    devices = {row["device"] for cell in one.cells.values() for row in cell.values()}
     notes = [
         f"Accuracy in % on test images, mean ± standard deviation over draws; protocol: "
-        f"{board.protocol}. *rank* is the mean over the data sets ({ranked}) where all ran; "
+        f"{one.protocol}. *rank* is the mean over the data sets ({n_ranked}) where all ran; "
         f"*{own}* is accuracy in % on the rows that were chosen on; ECE in %.",
-        f"*fit s* are seconds of a fit, its search included, on {_devices(board)}.",
-        *_absent(spec, own_rows),
+        f"*fit s* are seconds of a fit, its search included, on {' and '.join(sorted(devices))}.",
+        *_missing_notes(spec, own_rows),
         *sorted({note for row in own_rows if row["status"] == DONE for note in row["notes"]}),
         *beside.notes(),
     ]
-    return Table(name, heading, [*header, *further], body, notes)
+    header = ["method", *map(title_of, columns), *further]
+    return Table(_name(spec, one), _title(spec, one), header, body, notes)
 
 
-class _Beside:
-    """The published numbers beside ours: a line for them and one for the differences."""
+class _PublishedRows:
+    """The published numbers beside ours: a row for them and one for the differences.
 
-    def __init__(self, paper: Published | None, complete: bool) -> None:
-        self._paper, self._complete = paper, complete
+    `means` says whether our means are over the same data sets as the published ones.
+    """
+
+    def __init__(self, paper: Published | None, columns: Sequence[str], *, means: bool) -> None:
+        self._paper, self._columns, self._means = paper, columns, means
         self._notes: dict[str, None] = {}
-        self._single = False
 
     def rows(
-        self,
-        line: MethodSpec,
-        columns: Sequence[str],
-        ours: Sequence[Sequence[float]],
-        blanks: int = 0,
-        *,
-        with_seconds: bool = False,
+        self, method: MethodSpec, ours: Sequence[Sequence[float]], n_further: int = 0
     ) -> list[list[str]]:
-        """The two lines, or none where nothing was published; `blanks` cells stay empty."""
-        self._single = len(columns) == 1
-        printed = [self._value(line, column) for column in columns]
-        if all(value is None for value in printed):
+        """The two rows, or none if nothing was published.
+
+        Of the `n_further` cells behind the accuracies, the last one is the published time.
+        """
+        paper, theirs, gaps = self._paper, [], []
+        if paper is None:
             return []
-        theirs = [
-            "–" if value is None else f"{value:.2f}{self._mark(line, column)}"
-            for value, column in zip(printed, columns, strict=True)
-        ]
-        gaps = [
-            "–" if value is None or not found else _signed(fmean(found) - value)
-            for value, found in zip(printed, ours, strict=True)
-        ]
-        seconds = self._seconds(line) if with_seconds else []
-        blank = [""] * blanks
+        for column, found in zip(self._columns, ours, strict=True):
+            place = self._published_column(paper, method, column)
+            value = None if place is None else paper.value(method.published, place)
+            if value is None or place is None:
+                theirs.append("–")
+                gaps.append("–")
+            else:
+                theirs.append(f"{value:.2f}{self._marks(paper, method, column, place)}")
+                gaps.append(_signed(fmean(found) - value) if found else "–")
+        if set(theirs) == {"–"}:
+            return []
+        further = [""] * n_further
+        seconds = paper.value(method.published, f"{_kind(method)} seconds")
+        if further and seconds is not None:
+            further[-1] = f"{seconds:g}"
         return [
-            [f"{line.label}, published", *theirs, *blank, *seconds],
-            ["difference", *gaps, *blank, *("" for _ in seconds)],
+            [f"{method.label}, published", *theirs, *further],
+            ["difference", *gaps, *("" for _ in further)],
         ]
 
     def notes(self) -> list[str]:
-        """What is known to be wrong with the numbers that were shown."""
-        if self._paper is None:
-            return []
-        return [f"Published: {self._paper.source}.", *self._notes]
+        """The source, and what is known to be wrong with the numbers that were shown."""
+        return [] if self._paper is None else [f"Published: {self._paper.source}.", *self._notes]
 
-    def _place(self, line: MethodSpec, column: str) -> tuple[str, str] | None:
-        """Where the published table has the number of a line and one of our columns."""
-        if self._paper is None:
-            return None
-        test = column.rpartition(" → ")[2]
-        choices = [test]
-        # A mean over other data sets than the published one does not compare; the mean over one
-        # data set is its number.
-        if self._complete and (column == MEAN or self._single):
-            choices += [MEAN, _kind(line)]
-        elif column == MEAN:
-            choices = []
-        for choice in choices:
-            if choice in self._paper.columns:
-                return line.published, choice
-        return None
+    def _published_column(self, paper: Published, method: MethodSpec, column: str) -> str | None:
+        """The column of the published table that holds the number of one of our columns."""
+        choices = [] if column == MEAN else [column.rpartition(" → ")[2]]
+        # The mean over one data set is its number.
+        if self._means and (column == MEAN or len(self._columns) == 1):
+            choices += [MEAN, _kind(method)]
+        return next((choice for choice in choices if choice in paper.columns), None)
 
-    def _value(self, line: MethodSpec, column: str) -> float | None:
-        place = self._place(line, column)
-        return None if place is None or self._paper is None else self._paper.value(*place)
-
-    def _seconds(self, line: MethodSpec) -> list[str]:
-        """The published time, on the machine of its authors."""
-        found = self._paper and self._paper.value(line.published, f"{_kind(line)} seconds")
-        return ["" if found is None else f"{found:g}"]
-
-    def _mark(self, line: MethodSpec, column: str) -> str:
-        place = self._place(line, column)
-        if place is None or self._paper is None:
-            return ""
-        found = [note for note in self._paper.notes_on(*place) if note.kind in MARKS]
+    def _marks(self, paper: Published, method: MethodSpec, column: str, place: str) -> str:
+        """Signs for known errors of a published number, which notes explain."""
+        found = [note for note in paper.notes_on(method.published, place) if note.kind in MARKS]
         for note in found:
-            self._notes[f"{MARKS[note.kind]} {line.label}, {title_of(column)}: {note.text}"] = None
+            start = f"{MARKS[note.kind]} {method.label}, {title_of(column)}"
+            self._notes[f"{start}: {note.text}"] = None
         return "".join(sorted({MARKS[note.kind] for note in found}))
 
 
-def _significance_table(board: Board, name: str, heading: str) -> Table:
-    """Each line against the best, on the same test images."""
-    best = max(board.lines, key=lambda line: fmean(board.means(line) or [-1.0]))
+def _significance_table(spec: Spec, one: Comparison) -> Table:
+    """Each method against the best, on the same test images."""
+    best = max(one.labels, key=lambda label: fmean(one.means(label) or [-1.0]))
     body = []
-    for line in board.lines:
-        ours, others = board.answered([line, best])
-        if line == best or not ours:
+    for label in one.labels:
+        ours, others = one.shares_correct([label, best])
+        if label == best or not ours:
             continue
         found = paired_bootstrap(ours, others)
         interval = f"{_signed(100 * found.low)} to {_signed(100 * found.high)}"
         p_value = f"{found.p_value:.3f}" if found.p_value >= 0.001 else "< 0.001"
-        body.append([line, _signed(100 * found.mean), interval, p_value])
+        body.append([label, _signed(100 * found.mean), interval, p_value])
     note = (
         f"Difference in accuracy to {best}, in points, over the data sets where both ran; "
         "paired bootstrap over test images, 95 % interval. It tells about other test images, not "
         "about other draws or data sets."
     )
     header = ["method", f"minus {best}", "95 % interval", "p"]
-    return Table(name, f"{heading}: significance", header, body, [note])
+    name, title = f"{_name(spec, one)}-significance", f"{_title(spec, one)}: significance"
+    return Table(name, title, header, body, [note])
 
 
-def _spreads(spec: Spec, boards: Sequence[Board]) -> Iterator[Table]:
-    """How far lines that differ in their seed alone lie apart."""
+def _seed_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Table]:
+    """The spread of methods that differ in their seed alone."""
     families: dict[str, list[str]] = {}
     for method in spec.methods:
         if set(method.varied) == {SEED}:
             families.setdefault(method.family, []).append(method.label)
-    for board in boards:
+    for one in comparisons:
         body = []
         for family, labels in families.items():
-            for column in board.columns:
-                found = [value for label in labels for value in board.values(label, column)]
+            for column in one.columns:
+                found = [value for label in labels for value in one.values(label, column)]
                 if found:
+                    cells = [str(len(found)), _mean_text(found)]
                     ends = [_number(min(found), 2), _number(max(found), 2)]
-                    body.append([family, title_of(column), str(len(found)), shown(found), *ends])
+                    body.append([family, title_of(column), *cells, *ends])
         if body:
-            yield Table(
-                f"{spec.name}-{slug(board.protocol)}-{slug(board.encoder)}-{board.shots}-seeds",
-                f"{spec.title}: over seeds, {board.protocol}, {board.encoder}, "
-                f"{_shots(board.shots)}",
-                ["method", "data", "runs", "accuracy", "lowest", "highest"],
-                body,
-                [f"Accuracy in %, mean ± standard deviation over runs that differ in {SEED}."],
-            )
+            header = ["method", "data", "runs", "accuracy", "lowest", "highest"]
+            note = f"Accuracy in %, mean ± standard deviation over runs that differ in {SEED}."
+            title = _title(spec, one, "over seeds, ")
+            yield Table(f"{_name(spec, one)}-seeds", title, header, body, [note])
 
 
-def _summaries(spec: Spec, boards: Sequence[Board], paper: Published | None) -> Iterator[Table]:
-    """Means over data sets by shots, and by encoder, where there are several."""
-    for protocol in dict.fromkeys(board.protocol for board in boards):
-        of_protocol = [board for board in boards if board.protocol == protocol]
-        for encoder in dict.fromkeys(board.encoder for board in of_protocol):
-            group = [board for board in of_protocol if board.encoder == encoder]
-            if len(group) > 1:
-                suits = paper if encoder == PUBLISHED_ENCODER else None
-                names = {str(board.shots): board for board in group}
-                heading = f"{spec.title}: mean by shots, {protocol}, {encoder}"
-                name = f"{spec.name}-{slug(protocol)}-{slug(encoder)}-shots"
-                yield _summary(spec, names, suits, name, heading)
-        for shots in dict.fromkeys(board.shots for board in of_protocol):
-            group = [board for board in of_protocol if board.shots == shots]
-            if len(group) > 1:
-                suits = paper if shots == PUBLISHED_SHOTS else None
-                names = {board.encoder: board for board in group}
-                heading = f"{spec.title}: mean by encoder, {protocol}, {_shots(shots)}"
-                yield _summary(
-                    spec, names, suits, f"{spec.name}-{slug(protocol)}-encoders-{shots}", heading
-                )
+def _summaries(
+    spec: Spec, comparisons: Sequence[Comparison], paper: Published | None
+) -> Iterator[Table]:
+    """Means over data sets by shots, and by encoder, if there are several."""
+    for (protocol,), of_protocol in grouped(comparisons, "protocol").items():
+        for (encoder,), group in grouped(of_protocol, "encoder").items():
+            by_shots = {str(one.shots): one for one in group}
+            suits = paper if encoder == PUBLISHED_ENCODER else None
+            name, title = f"{slug(protocol, encoder)}-shots", f"by shots, {protocol}, {encoder}"
+            yield from _summary(spec, by_shots, suits, name, title)
+        for (shots,), group in grouped(of_protocol, "shots").items():
+            by_encoder = {one.encoder: one for one in group}
+            suits = paper if shots == PUBLISHED_SHOTS else None
+            name, title = f"{slug(protocol)}-encoders-{shots}", f"by encoder, {protocol}, "
+            yield from _summary(spec, by_encoder, suits, name, title + _shots(shots))
 
 
 def _summary(
-    spec: Spec, boards: dict[str, Board], paper: Published | None, name: str, heading: str
-) -> Table:
-    shared = shared_columns(list(boards.values()))
+    spec: Spec,
+    comparisons: Mapping[str, Comparison],
+    paper: Published | None,
+    name: str,
+    title: str,
+) -> Iterator[Table]:
+    if len(comparisons) < 2:
+        return
+    shared = shared_columns(list(comparisons.values()))
     complete = set(spec.datasets) <= set(shared)
-    beside = _Beside(paper if complete else None, complete=False)
+    beside = _PublishedRows(paper if complete else None, list(comparisons), means=False)
     body: list[list[str]] = []
-    for line in spec.methods:
-        means = [board.means(line.label, shared) for board in boards.values()]
+    for method in spec.methods:
+        means = [one.means(method.label, shared) for one in comparisons.values()]
         if any(means):
-            body.append([line.label, *map(shown, means)])
-            body += beside.rows(line, list(boards), means)
+            body.append([method.label, *map(_mean_text, means)])
+            body += beside.rows(method, means)
     sets = ", ".join(map(title_of, shared)) or "no data set: none is on every table"
     notes = [f"Mean accuracy in % over {sets}.", *beside.notes()]
-    return Table(name, heading, ["method", *boards], body, notes)
+    title = f"{spec.title}: mean {title}"
+    yield Table(f"{spec.name}-{name}", title, ["method", *comparisons], body, notes)
 
 
-def _claims(spec: Spec, boards: Sequence[Board]) -> Iterator[Table]:
+def _claim_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Table]:
     """Whether the paper's sentences hold here."""
-    by_place: dict[tuple[str, str], list[Board]] = {}
-    for board in boards:
-        by_place.setdefault((board.protocol, board.encoder), []).append(board)
-    for (protocol, encoder), group in by_place.items() if spec.claims else ():
+    groups = grouped(comparisons, "protocol", "encoder") if spec.claims else {}
+    for (protocol, encoder), group in groups.items():
         body = []
         for claim in spec.claims:
-            for board in group:
-                if claim.shots and board.shots not in claim.shots:
+            for one in group:
+                if claim.shots and one.shots not in claim.shots:
                     continue
-                better, worse = board.means(claim.better), board.means(claim.worse)
+                verdict = ["cannot be checked", "–"]
+                better, worse = one.means(claim.better), one.means(claim.worse)
                 if better and worse:
                     gap = fmean(better) - fmean(worse)
                     verdict = ["holds" if gap > 0 else "does not hold", _signed(gap)]
-                else:
-                    verdict = ["cannot be checked", "–"]
-                body.append([claim.text, str(board.shots), *verdict])
-        yield Table(
-            f"{spec.name}-{slug(protocol)}-{slug(encoder)}-claims",
-            f"{spec.title}: what the paper says, {protocol}, {encoder}",
-            ["claim", "shots", "verdict", "difference"],
-            body,
-        )
+                text = claim.text or f"{claim.better} above {claim.worse}"
+                body.append([text, str(one.shots), *verdict])
+        name = f"{spec.name}-{slug(protocol, encoder)}-claims"
+        title = f"{spec.title}: what the paper says, {protocol}, {encoder}"
+        yield Table(name, title, ["claim", "shots", "verdict", "difference"], body)
 
 
-def _absent(spec: Spec, rows: Sequence[Row]) -> list[str]:
-    """What did not run, and why, each once: lines and data sets of one reason stand together."""
+def _missing_notes(spec: Spec, rows: Sequence[Row]) -> list[str]:
+    """What did not run, and why: methods and data sets with the same reason share a note."""
     datasets = {row["dataset"] for row in rows if row["label"]}
     notes = dict.fromkeys(reason(row) for row in rows if not row["label"])
-    reasons: dict[str, dict[str, set[str]]] = {}  # why → line → data sets
+    reasons: dict[str, dict[str, set[str]]] = {}  # reason → label → data sets
     for row in rows:
         if row["label"] and row["status"] != DONE:
             why = row["why"] if row["status"] == NOT_POSSIBLE else f"failed: {row['why']}"
             reasons.setdefault(why, {}).setdefault(row["label"], set()).add(row["dataset"])
-    nowhere = {line for where in reasons.values() for line in where if where[line] == datasets}
+    nowhere = {label for where in reasons.values() for label in where if where[label] == datasets}
     others = {method.label for method in spec.methods} - nowhere
     for why, where in reasons.items():
-        lines_on: dict[frozenset[str], list[str]] = {}
-        for line, names in where.items():
-            lines_on.setdefault(frozenset(names), []).append(line)
-        for found, lines in lines_on.items():
-            who = ", ".join(lines)
-            if set(lines) == others and len(lines) > 1:
+        labels_on: dict[frozenset[str], list[str]] = {}
+        for label, names in where.items():
+            labels_on.setdefault(frozenset(names), []).append(label)
+        for found, labels in labels_on.items():
+            who = ", ".join(labels)
+            if set(labels) == others and len(labels) > 1:
                 who = "All other lines" if nowhere else "All lines"
             on = "" if found == datasets else f" on {', '.join(map(title_of, sorted(found)))}"
             notes[f"{who}{on}: {why}"] = None
     return [note.rstrip(".") + "." for note in notes]
 
 
-def _devices(board: Board) -> str:
-    devices = {row["device"] for cell in board.cells.values() for row in cell.values()}
-    return " and ".join(sorted(devices))
+def _name(spec: Spec, one: Comparison) -> str:
+    return f"{spec.name}-{slug(one.protocol, one.encoder, one.shots)}"
 
 
-def _lines(spec: Spec, board: Board) -> list[MethodSpec]:
-    return [method for method in spec.methods if method.label in board.lines]
+def _title(spec: Spec, one: Comparison, what: str = "") -> str:
+    return f"{spec.title}: {what}{one.protocol}, {one.encoder}, {_shots(one.shots)}"
 
 
-def _kind(line: MethodSpec) -> str:
-    return "trained" if trains(line) else "training-free"
+def _kind(method: MethodSpec) -> str:
+    return "trained" if trains(method) else "training-free"
 
 
 def _shots(shots: int) -> str:
     return "1 shot" if shots == 1 else f"{shots} shots"
+
+
+def _mean_text(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over draws; – if there are none."""
+    if not values:
+        return "–"
+    mean, deviation = mean_and_deviation(values)
+    return f"{mean:.2f}" if math.isnan(deviation) else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def _number(value: float, digits: int) -> str:
@@ -335,5 +310,5 @@ def _number(value: float, digits: int) -> str:
 
 
 def _signed(value: float) -> str:
-    # Adding zero makes of a negative zero a plain one.
+    # Adding zero turns a negative zero into a plain one.
     return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")

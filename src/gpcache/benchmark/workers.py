@@ -1,29 +1,30 @@
-"""Cells in processes of their own: each opens the data itself, and only rows come back."""
+"""Computes cells, here or in several processes: each opens the data itself and returns rows."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from gpcache.benchmark.cells import Cell, Sample, computed_rows
-from gpcache.benchmark.results import Row
-from gpcache.benchmark.spec import MethodSpec, Spec
-from gpcache.benchmark.tasks import Task, open_task
+from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.rows import Row
+from gpcache.benchmark.spec import Spec
+from gpcache.benchmark.task import Task
 from gpcache.encoders import Encoder, load_encoder
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
-    """Where a spec's data come from, through one encoder: what a process needs to open them."""
+class DataSource:
+    """What a process needs to open the data sets of a spec through one encoder."""
 
     spec: Spec
     encoder_name: str | None
@@ -36,89 +37,80 @@ class Bench:
         name = self.encoder_name
         return None if name is None else load_encoder(name, device=self.device)
 
-    def open(self, reference: str) -> Task:
-        """A data set to draw from, its draws encoded."""
-        wanted = [(shots, seed) for shots in self.spec.shots for seed in self.spec.seeds]
-        return self._open(reference, wanted)
-
-    def open_tests(self) -> list[Task]:
-        """The further data sets that models are tested on."""
-        return [self._open(reference, []) for reference in self.spec.tests]
-
-    def _open(self, reference: str, wanted: Sequence[tuple[int, int]]) -> Task:
+    def open(self, reference: str, *, encode_draws: bool = True) -> Task:
+        """A data set; its draws are encoded unless it is used for testing only."""
+        spec = self.spec
+        draws = [(shots, seed) for shots in spec.shots for seed in spec.seeds]
         # The encoder is loaded when images first need it: features on disk do not.
         return open_task(
             reference,
             lambda: self._encoder,
-            folder=self.spec.folder,
+            folder=spec.folder,
             root=self.root,
             cache=self.cache,
-            wanted=wanted,
+            wanted=draws if encode_draws else [],
         )
 
+    def open_with_tests(self, reference: str) -> list[Task]:
+        """A data set, and the further data sets on which its models are tested."""
+        task = self.open(reference)
+        return [task, *(self.open(test, encode_draws=False) for test in self.spec.tests)]
 
-@dataclass(frozen=True)
-class Order:
-    """A cell to compute, in words that another process understands; `tests` are names."""
+
+def compute(
+    source: DataSource, cells: Iterable[tuple[Cell, Sequence[Task]]], jobs: int
+) -> Iterator[list[Row]]:
+    """The rows of cells, each on its test sets, as they are done.
+
+    Several `jobs` are as many processes. All images are encoded before the first one starts
+    (except the spatial features for CALIP), and the cells that take longest are computed first.
+    """
+    if jobs == 1:
+        for cell, tests in cells:
+            yield computed_rows(cell, tests)
+        return
+    work = sorted((_Work.of(*one) for one in cells), key=lambda one: -one.shots)
+    # A fork would copy the locks of threads, and a GPU cannot be used on both sides of a fork.
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    # A loaded encoder cannot be sent to a process: a copy of the source has none yet.
+    given = (replace(source), threads)
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=given)
+    try:
+        for done in as_completed([pool.submit(_compute, one) for one in work]):
+            yield done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Work(NamedTuple):
+    """The names by which another process finds a cell; `tests` are references of data sets."""
 
     reference: str
     protocol: str
     shots: int
     seed: int
-    line: MethodSpec
-    tests: tuple[str, ...]
+    label: str
+    tests: list[str]
 
     @classmethod
-    def of(cls, cell: Cell, tests: Sequence[Task]) -> Order:
-        """The order of a cell on these test sets."""
-        sample = cell.sample
-        return cls(
-            sample.task.reference,
-            sample.protocol,
-            sample.shots,
-            sample.seed,
-            cell.line,
-            tuple(test.name for test in tests),
-        )
+    def of(cls, cell: Cell, tests: Sequence[Task]) -> _Work:
+        sample, references = cell.sample, [test.reference for test in tests]
+        place = (sample.task.reference, sample.protocol, sample.shots, sample.seed)
+        return cls(*place, cell.line.label, references)
 
 
-class Workers:
-    """Processes that compute cells of a bench."""
-
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
-
-    def submit(self, order: Order) -> Future[list[Row]]:
-        """The rows of a cell, when a process has them."""
-        return self._pool.submit(_fill, order)
+_sources: list[DataSource] = []  # the one of this process, set when it starts
 
 
-@contextmanager
-def workers(bench: Bench, jobs: int) -> Iterator[Workers]:
-    """So many processes for a bench; work that nobody waits for any more is dropped at the end."""
-    # A fork would copy threads' locks, and a GPU cannot be used on both sides of one.
-    context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    # A copy has no encoder yet: one that is loaded may not travel.
-    given = (replace(bench), threads)
-    pool = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=given)
-    try:
-        yield Workers(pool)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_benches: list[Bench] = []  # the one of this process, set when it starts
-
-
-def _start(bench: Bench, threads: int) -> None:
+def _start(source: DataSource, threads: int) -> None:
     torch.set_num_threads(threads)
-    _benches[:] = [bench]
+    _sources[:] = [source]
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot say so, and its workers would wait for ever."""
+    """End this process when its parent is killed: it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -126,20 +118,18 @@ def _end_with_parent() -> None:
 
 
 @cache
-def _opened(reference: str) -> tuple[Task, dict[str, Task]]:
-    bench = _benches[0]
-    task = bench.open(reference)
-    return task, {test.name: test for test in [task, *bench.open_tests()]}
+def _tasks(reference: str) -> dict[str, Task]:
+    return {task.reference: task for task in _sources[0].open_with_tests(reference)}
 
 
 @lru_cache(maxsize=2)  # ten views of every shot are large
 def _sample(reference: str, protocol: str, shots: int, seed: int) -> Sample:
-    return Sample(_opened(reference)[0], protocol, shots, seed)
+    return Sample(_tasks(reference)[reference], protocol, shots, seed)
 
 
-def _fill(order: Order) -> list[Row]:
-    bench = _benches[0]
-    sample = _sample(order.reference, order.protocol, order.shots, order.seed)
-    tests = _opened(order.reference)[1]
-    cell = Cell(bench.spec, sample, order.line, bench.device)
-    return computed_rows(cell, [tests[name] for name in order.tests])
+def _compute(work: _Work) -> list[Row]:
+    source, tasks = _sources[0], _tasks(work.reference)
+    line = next(method for method in source.spec.methods if method.label == work.label)
+    sample = _sample(work.reference, work.protocol, work.shots, work.seed)
+    cell = Cell(source.spec, sample, line, source.device)
+    return computed_rows(cell, [tasks[reference] for reference in work.tests])

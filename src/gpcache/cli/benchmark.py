@@ -1,25 +1,19 @@
 """`gpcache benchmark`: methods on data sets, from a spec to tables and figures."""
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
-from gpcache.cli.options import (
-    DeviceOption,
-    JsonOption,
-    VerboseOption,
-    print_json,
-    print_rows,
-    printable,
-)
+from gpcache.cli import options
+from gpcache.cli.output import print_json, print_notices, printable, show
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
-    from gpcache.benchmark.runner import Outcome
     from gpcache.benchmark.spec import Spec
 
 
@@ -32,52 +26,39 @@ class _RunsSpecs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    cls=_RunsSpecs,
-    no_args_is_help=True,
-    help="Run methods on data sets; show tables and figures.\n\n"
-    "`gpcache benchmark SPEC.toml -o results` runs a spec.",
+HELP = """Run methods on data sets; show tables and figures.
+
+`gpcache benchmark SPEC.toml -o results` runs a spec."""
+app = typer.Typer(cls=_RunsSpecs, no_args_is_help=True, help=HELP)
+
+ROOT = "The folder that holds the folders of the data sets."
+DATASET = "Only this data set, by name or path, instead of the spec's; may be repeated."
+ENCODER = "This encoder instead of the spec's; may be repeated."
+FEATURES = "Keep image features in this folder."
+LEGACY = "Allow choosing on test images of ImageNet, as published."
+TABLES = Option("--output", "-o", metavar="DIR", help="Write here.", show_default="RESULTS/tables")
+FIGURES = Option(
+    "--output", "-o", metavar="DIR", help="Write here.", show_default="RESULTS/figures"
 )
 
+SpecArgument = Annotated[Path, Argument(metavar="SPEC", help="A spec, as table.toml.")]
+ResultsArgument = Annotated[Path, Argument(metavar="RESULTS", help="The folder of a run.")]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="RESULTS", help="The folder of the results.")
+    Path, Option("--output", "-o", metavar="RESULTS", help="The folder of the results.")
 ]
-RootOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where the data sets lie, each in its folder.")
-]
+RootOption = Annotated[Path | None, Option(metavar="DIR", help=ROOT)]
+DatasetOption = Annotated[list[str] | None, Option("--dataset", metavar="DATA", help=DATASET)]
+EncodersOption = Annotated[list[str] | None, Option("--encoder", help=ENCODER)]
 FeaturesOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Where image features are kept.", show_default="RESULTS/features"
-    ),
+    Path | None, Option(metavar="DIR", help=FEATURES, show_default="RESULTS/features")
 ]
-DatasetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dataset",
-        metavar="DATA",
-        help="Only this data set, by name or path, instead of the spec's; may be repeated.",
-    ),
-]
-EncodersOption = Annotated[
-    list[str] | None,
-    typer.Option("--encoder", help="This encoder instead of the spec's; may be repeated."),
-]
-JobsOption = Annotated[
-    int, typer.Option("--jobs", min=1, metavar="N", help="So many cells at once, in processes.")
-]
-LegacyOption = Annotated[
-    bool,
-    typer.Option("--legacy", help="Allow choosing on test images of ImageNet, as published."),
-]
-ResultsArgument = Annotated[
-    Path, typer.Argument(metavar="RESULTS", help="A folder of results, as a run has made it.")
-]
+LegacyOption = Annotated[bool, Option("--legacy", help=LEGACY)]
+JobsOption = Annotated[int, Option("--jobs", min=1, metavar="N", help="Compute N cells at once.")]
 
 
 @app.command()
 def run(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A spec, as table.toml.")],
+    spec: SpecArgument,
     output: OutputOption,
     root: RootOption = None,
     dataset: DatasetOption = None,
@@ -85,14 +66,14 @@ def run(
     features: FeaturesOption = None,
     legacy: LegacyOption = False,
     jobs: JobsOption = 1,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Run what is not done of a spec.
 
-    Stopped at any moment, the same command goes on. Exit code 1 if some of it failed: the reasons
-    are listed on stderr, and the next run tries again.
+    After a stop at any moment, the same command continues. Exit code 1 if some cells failed: the
+    reasons are listed on stderr, and the next run tries again.
 
     **Examples**
 
@@ -110,10 +91,8 @@ def run(
 
 @app.command()
 def paper(
-    show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The experiment to run.")
-    ] = None,
+    show_list: Annotated[bool, Option("--list", help="List the experiments.")] = False,
+    experiment: Annotated[str | None, Option(metavar="NAME", help="The one to run.")] = None,
     output: OutputOption = Path("results"),
     root: RootOption = None,
     dataset: DatasetOption = None,
@@ -121,9 +100,9 @@ def paper(
     features: FeaturesOption = None,
     legacy: LegacyOption = False,
     jobs: JobsOption = 1,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """List the experiments of the paper, or run one.
 
@@ -133,38 +112,30 @@ def paper(
 
     - `gpcache benchmark paper --experiment few-shot --root ~/data --dataset oxford_pets`
     """
-    from gpcache.benchmark.rendering import paper_specs
+    from gpcache.benchmark.output import paper_specs
     from gpcache.benchmark.spec import read_spec
 
     specs = paper_specs()
     if experiment is not None and experiment not in specs:
         raise DataError(f"The paper has no experiment {experiment!r}: use {', '.join(specs)}.")
-    if experiment is not None and not show_list:
-        # The specs lie with the package: what they name, as projections/, is the user's.
-        shipped = replace(read_spec(specs[experiment]), folder=Path.cwd())
-        _run(
-            shipped, ["paper", "--experiment", experiment], output, root=root, dataset=dataset,
-            encoder=encoder, features=features, legacy=legacy, jobs=jobs, device=device, json=json,
-        )  # fmt: skip
+    if experiment is None or show_list:
+        titles = {name: read_spec(path).title for name, path in specs.items()}
+        show(json, titles, titles)
         return
-    titles = {name: read_spec(path).title for name, path in specs.items()}
-    if json:
-        print_json(titles)
-    else:
-        print_rows(titles)
+    # The specs are part of the package: relative paths in them, as projections/, are the user's.
+    shipped = replace(read_spec(specs[experiment]), folder=Path.cwd())
+    _run(
+        shipped, ["paper", "--experiment", experiment], output, root=root, dataset=dataset,
+        encoder=encoder, features=features, legacy=legacy, jobs=jobs, device=device, json=json,
+    )  # fmt: skip
 
 
 @app.command()
 def tables(
     results: ResultsArgument,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where they go.", show_default="RESULTS/tables"
-        ),
-    ] = None,
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    output: Annotated[Path | None, TABLES] = None,
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Write the tables of results as Markdown, LaTeX and CSV, and print them.
 
@@ -172,18 +143,12 @@ def tables(
 
     - `gpcache benchmark tables results`
     """
-    from gpcache.benchmark.rendering import write_tables
+    from gpcache.benchmark.output import write_tables
 
     place = output or results / "tables"
     made = write_tables(results, place, _command(["tables", str(results)], {"-o": output}))
     if json:
-        print_json(
-            [
-                {"name": it.name, "title": it.title, "header": list(it.header)}
-                | {"rows": [list(row) for row in it.rows], "notes": list(it.notes)}
-                for it in made
-            ]
-        )
+        print_json([asdict(table) for table in made])
         return
     for table in made:
         typer.echo("\n".join(printable(line) for line in table.markdown().split("\n")))
@@ -193,14 +158,9 @@ def tables(
 @app.command()
 def figures(
     results: ResultsArgument,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where they go.", show_default="RESULTS/figures"
-        ),
-    ] = None,
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    output: Annotated[Path | None, FIGURES] = None,
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Draw the figures of results as PNG and SVG.
 
@@ -208,83 +168,28 @@ def figures(
 
     - `gpcache benchmark figures results`
     """
-    from gpcache.benchmark.rendering import write_figures
+    from gpcache.benchmark.output import write_figures
 
     _print_files(write_figures(results, output or results / "figures"), json)
 
 
 @app.command()
 def datasets(
-    root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the data sets lie, each in its folder.")
-    ],
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    root: Annotated[Path, Option(metavar="DIR", help=ROOT)],
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
-    """Say which data sets are there, what is expected where, and who publishes the others.
+    """Show which data sets exist, which files are expected where, and who publishes the others.
 
     **Example**
 
     - `gpcache benchmark datasets --root ~/data`
     """
-    from gpcache.benchmark.datasets import check_datasets
+    from gpcache.benchmark.datasets.loading import check_datasets
 
     found = check_datasets(root)
-    if json:
-        print_json(
-            [
-                {
-                    "name": it.entry.name,
-                    "title": it.entry.title,
-                    "state": it.state,
-                    "problem": it.problem,
-                    "expected": [str(path) for path in it.expected],
-                    "absent": [str(path) for path in it.absent],
-                    "counts": it.counts and it.counts._asdict(),
-                    "known": it.known._asdict(),
-                    "published": it.entry.published,
-                }
-                for it in found
-            ]
-        )
-        return
-    rows: dict[str, str | list[str]] = {}
-    for it in found:
-        lines = [it.state if not it.problem else f"{it.state}: {it.problem}"]
-        if it.counts is not None:
-            counts = it.counts._asdict().items()
-            lines.append(", ".join(f"{count:,} {name}" for name, count in counts))
-        if it.absent:
-            lines.append(f"expected: {', '.join(map(str, it.absent))}")
-        if it.state != "found":
-            lines.append(f"published: {it.entry.published}")
-        rows[it.entry.name] = lines
-    print_rows(rows)
-
-
-def _narrowed(spec: "Spec", datasets: list[str], encoders: list[str], root: Path | None) -> "Spec":
-    """The spec with the data sets and encoders of the command line instead of its own."""
-    from gpcache.benchmark.tasks import check_reference
-
-    for one in datasets:
-        check_reference(one, "--dataset", folder=Path.cwd(), root=root)
-    if datasets:
-        # A path on the command line starts from here, not from the spec.
-        places = [str(Path(one).resolve()) if Path(one).exists() else one for one in datasets]
-        spec = replace(spec, datasets=tuple(dict.fromkeys(places)))
-    return replace(spec, encoders=tuple(dict.fromkeys(encoders))) if encoders else spec
-
-
-def _command(words: list[str], options: dict[str, Any]) -> str:
-    """What a user types for this; options that were left out are None, False or empty."""
-    given = ["gpcache", "benchmark", *words]
-    for name, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            if one is True:
-                given.append(name)
-            elif one not in (None, False):
-                given += [name, str(one)]
-    return shlex.join(given)
+    lines = {status.entry.name: status.lines() for status in found}
+    show(json, [status.to_json() for status in found], lines)
 
 
 def _run(
@@ -301,67 +206,42 @@ def _run(
     device: str,
     json: bool,
 ) -> None:
-    from gpcache.benchmark.rendering import write_drawing
-    from gpcache.benchmark.runner import run as run_spec
+    """Run a spec, or draw its figure; `words` are those of the command line before the options."""
+    from gpcache.benchmark.output import write_drawing
+    from gpcache.benchmark.run import run as run_spec
+    from gpcache.benchmark.run import with_data
     from gpcache.support.progress import progress_bar
 
-    spec = _narrowed(spec, dataset or [], encoder or [], root)
+    spec = with_data(spec, dataset or [], encoder or [], root)
     if spec.drawing is not None:
-        cache = features or output / "features"
-        place = output / "figures"
+        cache, place = features or output / "features", output / "figures"
         _print_files(write_drawing(spec, place, root=root, cache=cache, device=device), json)
         return
-    typed = {
-        "-o": output,
-        "--root": root,
-        "--dataset": dataset,
-        "--encoder": encoder,
-        "--features": features,
-        "--legacy": legacy,
-        "--jobs": jobs if jobs > 1 else None,
-        "--device": device if device != "auto" else None,
-    }
+    given: dict[str, Any] = {"-o": output, "--root": root, "--dataset": dataset}
+    given |= {"--encoder": encoder, "--features": features, "--legacy": legacy}
+    given |= {"--jobs": jobs if jobs > 1 else None}
+    given |= {"--device": device if device != "auto" else None}
     with progress_bar(spec.name, unit="row") as bar:
         outcome = run_spec(
-            spec,
-            output,
-            root=root,
-            cache=features,
-            device=device,
-            jobs=jobs,
-            legacy=legacy,
-            command=_command(words, typed),
-            progress=lambda _: bar.update(),
-        )
-    _print_outcome(outcome, output, spec.name, json)
-    raise typer.Exit(1 if outcome.counts["failed"] else 0)
-
-
-def _print_outcome(outcome: "Outcome", output: Path, name: str, json: bool) -> None:
-    from gpcache.cli.tables import print_notices
-
-    counts = outcome.counts
+            spec, output, root=root, cache=features, device=device, jobs=jobs, legacy=legacy,
+            command=_command(words, given), progress=lambda _: bar.update(),
+        )  # fmt: skip
     print_notices(outcome.notices)
     for reason, times in outcome.reasons.items():
         typer.echo(f"{printable(reason)}{f' ({times}×)' if times > 1 else ''}", err=True)
-    place = output / f"{name}.jsonl"
-    if json:
-        print_json(
-            {
-                "results": str(place),
-                "done": counts["done"],
-                "known": outcome.known,
-                "not possible": counts["not possible"],
-                "failed": counts["failed"],
-                "reasons": dict(outcome.reasons),
-                "notices": outcome.notices,
-            }
-        )
-        return
-    typer.echo(
-        f"{printable(str(place))}: {counts['done']:,} run now, {outcome.known:,} known before, "
-        f"{counts['not possible']:,} not possible, {counts['failed']:,} failed."
-    )
+    file = str(output / f"{spec.name}.jsonl")
+    show(json, {"results": file} | outcome.to_json(), f"{file}: {outcome.sentence()}")
+    raise typer.Exit(1 if outcome.counts["failed"] else 0)
+
+
+def _command(words: list[str], given: dict[str, Any]) -> str:
+    """The command line that does the same; options that were left out are None, False or empty."""
+    command = ["gpcache", "benchmark", *words]
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one not in (None, False):
+                command += [name] if one is True else [name, str(one)]
+    return shlex.join(command)
 
 
 def _print_files(files: list[Path], json: bool) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from gpcache.benchmark.datasets import Counts
+from gpcache.benchmark.datasets.catalogue import Counts
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from gpcache.benchmark.datasets import (
-    catalogue,
-    check_datasets,
-    held_out,
-    load_dataset,
-    load_folder,
-)
+from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.datasets.class_folders import load_folder
+from gpcache.benchmark.datasets.loading import check_datasets, load_dataset
+from gpcache.benchmark.task import spare_rows
 from gpcache.errors import DataError
 from gpcache.features.splits import draw_shots
 
@@ -51,7 +48,7 @@ def test_the_state_of_every_data_set(tmp_path, miniature):
     assert "1 image of 12" in states["dtd"].problem
     assert (states["dtd"].counts, states["dtd"].absent) == (None, ())
     assert states["eurosat"].counts == (2, 6, 2, 4)
-    assert states["eurosat"].known == (10, 13_500, 5400, 8100)
+    assert states["eurosat"].entry.known == (10, 13_500, 5400, 8100)
     assert "2 classes instead of 10, 6 train instead of 13,500" in states["eurosat"].problem
     assert states["food101"].absent == (tmp_path / "food-101/split_zhou_Food101.json",)
     cars = states["stanford_cars"]
@@ -75,12 +72,12 @@ def test_rows_to_choose_on_are_no_shots():
     labels = [name for name in ("tench", "goldfish") for _ in range(20)] + ["rare"] * 5
     names = [f"{row}.JPEG" for row in range(45)]
     draw = draw_shots(labels, names, 4, 1)
-    chosen = held_out(labels, names, draw)
+    chosen = spare_rows(labels, names, draw)
     assert not set(chosen) & set(draw.indices)
     assert [labels[row] for row in chosen].count("tench") == 4
     assert [labels[row] for row in chosen].count("rare") == 1
     assert len(chosen) == 9
-    assert set(held_out(labels, names, draw, per_class=2)) < set(chosen)
+    assert set(spare_rows(labels, names, draw, per_class=2)) < set(chosen)
 
 
 def test_class_folders_in_parts(tmp_path, miniature):

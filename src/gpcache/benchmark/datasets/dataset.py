@@ -1,19 +1,19 @@
-"""A data set: class names, templates, and which image of which class is in which part."""
+"""A data set of images: class names, templates, and the images of each part."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpcache.benchmark.datasets.catalogue import Counts
 from gpcache.encoders.prompts import Prompts
-from gpcache.features.splits import Draw, draw_shots
 from gpcache.support.files import sha256
 
 
@@ -28,9 +28,8 @@ class Split:
     def of(cls, rows: Iterable[tuple[str, int]]) -> Split:
         """The split of pairs of path and label."""
         pairs = list(rows)
-        return cls(
-            tuple(path for path, _ in pairs), np.array([label for _, label in pairs], np.int64)
-        )
+        labels = np.array([label for _, label in pairs], np.int64)
+        return cls(tuple(path for path, _ in pairs), labels)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -38,15 +37,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set on disk; labels are positions in `class_names`, `root` is where paths start.
+    """A data set on disk; labels are positions in `class_names`, paths start from `root`.
 
-    `spoken_names` are the names that sentences use. They differ from `class_names` only where
-    two classes share a name (ImageNet has two "sunglasses"): there the class names carry the
-    number of the class. `validation` is None where the publisher has none.
+    `spoken_names` are the names that prompts use. They differ from `class_names` only where two
+    classes share a name (ImageNet has two "sunglasses"): there the class names carry the number of
+    the class. `validation` is None where the publisher has none.
     """
 
     name: str
-    title: str
     root: Path
     class_names: tuple[str, ...]
     spoken_names: tuple[str, ...]
@@ -54,6 +52,12 @@ class Dataset:
     train: Split
     validation: Split | None
     test: Split
+
+    @property
+    def counts(self) -> Counts:
+        """How many classes, and how many images in each part."""
+        validation = len(self.validation) if self.validation else 0
+        return Counts(len(self.class_names), len(self.train), validation, len(self.test))
 
     @property
     def prompts(self) -> Prompts:
@@ -72,6 +76,14 @@ class Dataset:
         )
 
 
+def number_duplicates(names: Sequence[str]) -> tuple[str, ...]:
+    """Append the class number to each name that several classes share: "sunglasses (836)"."""
+    times = Counter(names)
+    return tuple(
+        f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names)
+    )
+
+
 def hash_of_parts(
     class_names: Sequence[str], parts: dict[str, tuple[Sequence[str], NDArray[np.int64]]]
 ) -> str:
@@ -79,17 +91,3 @@ def hash_of_parts(
     content = {name: [list(names), labels.tolist()] for name, (names, labels) in parts.items()}
     text = json.dumps([list(class_names), content], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode())
-
-
-def held_out(
-    labels: Sequence[Any], names: Sequence[Any], draw: Draw, per_class: int = 4
-) -> NDArray[np.int64]:
-    """Training rows to choose on where there is no validation set: some of each class, not drawn.
-
-    `labels` and `names` are those that `draw` was made of. ImageNet's honest protocol: its
-    published validation images are the test images, so that nothing may be chosen on them.
-    """
-    # Fewer shots are a part of more: what the longer draw adds is as random as the shots are.
-    longer = draw_shots(labels, names, draw.shots + per_class, draw.seed)
-    rows: NDArray[np.int64] = np.setdiff1d(longer.indices, draw.indices)
-    return rows

@@ -1,4 +1,4 @@
-"""Loads a data set by name or from a class folder, and says which of the paper's are on disk."""
+"""Loads a data set of the catalogue, and checks which of them are on disk."""
 
 from __future__ import annotations
 
@@ -7,40 +7,51 @@ from pathlib import Path
 from typing import Literal
 
 from gpcache.benchmark.datasets.catalogue import Counts, DatasetEntry, catalogue
-from gpcache.benchmark.datasets.dataset import Dataset, Split
-from gpcache.benchmark.datasets.layouts import READERS, check_images, class_folders
-from gpcache.benchmark.datasets.names import told_apart
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, clean_class_name
+from gpcache.benchmark.datasets.dataset import Dataset
+from gpcache.benchmark.datasets.published_layouts import READERS, check_images
 from gpcache.errors import DataError
-from gpcache.features.splits import draw_shots
-from gpcache.images.folders import from_folder
-from gpcache.images.records import Record
-
-PARTS = ("train", "val", "test")
-# How a class without published parts is divided: as the community divided Caltech101 and others.
-TRAIN_SHARE, VALIDATION_SHARE = 0.5, 0.2
 
 
 @dataclass(frozen=True)
 class DatasetStatus:
     """Whether a data set is on disk.
 
-    "incomplete" cannot be loaded, "different" can, but its counts are not the `known` ones;
-    `problem` says what is wrong in a sentence. `absent` are those of the `expected` paths that are
-    not there.
+    "incomplete" cannot be loaded, "different" can, but its counts are not the known ones;
+    `problem` says in a sentence what is wrong. `absent` are the `expected` paths that do not exist.
     """
 
     entry: DatasetEntry
     state: Literal["found", "missing", "incomplete", "different"]
+    problem: str
     expected: tuple[Path, ...]
     absent: tuple[Path, ...]
     counts: Counts | None
-    problem: str
 
-    @property
-    def known(self) -> Counts:
-        """What a whole copy counts."""
-        return self.entry.known
+    def to_json(self) -> dict[str, object]:
+        """The status as `gpcache benchmark datasets --json` prints it."""
+        return {
+            "name": self.entry.name,
+            "title": self.entry.title,
+            "state": self.state,
+            "problem": self.problem,
+            "expected": [str(path) for path in self.expected],
+            "absent": [str(path) for path in self.absent],
+            "counts": self.counts and self.counts._asdict(),
+            "known": self.entry.known._asdict(),
+            "published": self.entry.published,
+        }
+
+    def lines(self) -> list[str]:
+        """The status as `gpcache benchmark datasets` prints it."""
+        lines = [f"{self.state}: {self.problem}" if self.problem else self.state]
+        if self.counts is not None:
+            counts = self.counts._asdict().items()
+            lines.append(", ".join(f"{count:,} {name}" for name, count in counts))
+        if self.absent:
+            lines.append(f"expected: {', '.join(map(str, self.absent))}")
+        if self.state != "found":
+            lines.append(f"published: {self.entry.published}")
+        return lines
 
 
 def load_dataset(name: str, root: str | Path) -> Dataset:
@@ -54,9 +65,12 @@ def load_dataset(name: str, root: str | Path) -> Dataset:
     entry = known[name]
     folder = Path(root) / entry.folder
     if not folder.is_dir():
-        raise DataError(f"{entry.title} is not there: {folder} is missing. {_advice(entry)}")
+        raise DataError(
+            f"{entry.title} is not there: {folder} is missing. Expected: "
+            f"{', '.join(entry.expected)}. Published at: {entry.published}."
+        )
     dataset = READERS[entry.layout](entry, folder)
-    if entry.lists:  # what was found by listing folders is there
+    if entry.lists:  # images that were found by listing folders exist
         check_images(dataset, folder)
     return dataset
 
@@ -69,99 +83,25 @@ def check_datasets(root: str | Path) -> list[DatasetStatus]:
     return [_status(entry, place) for entry in catalogue().values()]
 
 
-def load_folder(path: str | Path) -> Dataset:
-    """A data set of one's own: class folders, or class folders below train, test and perhaps val.
-
-    Without these parts each class is divided by a fixed draw: half of it trains, a fifth is for
-    validation, the rest for testing. Class names are those of the folders, cleaned.
-    """
-    folder = Path(path).resolve()
-    names = set(class_folders(folder))
-    given = {"train", "test"} <= names <= set(PARTS)
-    if given:
-        rows = {part: _labelled(folder, f"{part}/") for part in PARTS if part in names}
-    else:
-        rows = _divided(_labelled(folder, ""), folder)
-    labels = sorted({label for part in rows.values() for _, label in part})
-    number_of = {label: number for number, label in enumerate(labels)}
-    splits = {
-        part: Split.of((name, number_of[label]) for name, label in pairs)
-        for part, pairs in rows.items()
-    }
-    spoken = tuple(clean_class_name(label) for label in labels)
-    return Dataset(
-        folder.name,
-        folder.name,
-        folder,
-        told_apart(spoken),
-        spoken,
-        DEFAULT_TEMPLATES,
-        splits["train"],
-        splits.get("val") or None,
-        splits["test"],
-    )
-
-
 def _status(entry: DatasetEntry, root: Path) -> DatasetStatus:
     expected = tuple(root / path for path in entry.expected)
     absent = tuple(path for path in expected if not path.exists())
-    if not (root / entry.folder).is_dir():
-        problem = f"{root / entry.folder} is missing."
-        return DatasetStatus(entry, "missing", expected, absent, None, problem)
+    folder = root / entry.folder
+    state: Literal["found", "missing", "incomplete", "different"] = "found"
+    problem, counts = "", None
     try:
-        counts = _counts(load_dataset(entry.name, root))
+        if folder.is_dir():
+            counts = load_dataset(entry.name, root).counts
+        else:
+            state, problem = "missing", f"{folder} is missing."
     except DataError as error:
-        return DatasetStatus(entry, "incomplete", expected, absent, None, str(error))
-    if counts != entry.known:
+        state, problem = "incomplete", str(error)
+    if counts is not None and counts != entry.known:
+        state = "different"
         differing = [
             f"{found:,} {field} instead of {known:,}"
             for field, found, known in zip(Counts._fields, counts, entry.known, strict=True)
             if found != known
         ]
-        problem = f"{root / entry.folder} is not as published: {', '.join(differing)}."
-        return DatasetStatus(entry, "different", expected, absent, counts, problem)
-    return DatasetStatus(entry, "found", expected, absent, counts, "")
-
-
-def _counts(dataset: Dataset) -> Counts:
-    validation = len(dataset.validation) if dataset.validation else 0
-    return Counts(len(dataset.class_names), len(dataset.train), validation, len(dataset.test))
-
-
-def _advice(entry: DatasetEntry) -> str:
-    return f"Expected: {', '.join(entry.expected)}. Published at: {entry.published}."
-
-
-def _labelled(folder: Path, prefix: str) -> list[tuple[str, str]]:
-    """Name and label of every image in the class folders of folder/prefix."""
-    source = from_folder(folder / prefix)
-    if source.refused:
-        refused = source.refused[0]
-        raise DataError(f"{folder / prefix / refused.name} cannot be read: {refused.reason}.")
-    records: list[Record] = list(source.records)
-    if not source.classes:
-        raise DataError(f"{folder / prefix} must hold a folder of images for each class.")
-    return [(f"{prefix}{record.name}", str(record.label)) for record in records]
-
-
-def _divided(rows: list[tuple[str, str]], folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """The rows of each class in three parts, in their order; no class may lack one for testing."""
-    names, labels = zip(*rows, strict=True)
-    order = draw_shots(labels, names, len(rows)).indices.tolist()
-    by_class: dict[str, list[int]] = {}
-    for row in order:
-        by_class.setdefault(labels[row], []).append(row)
-    part_of: dict[int, str] = {}
-    for label, places in by_class.items():
-        if len(places) < 2:
-            raise DataError(
-                f"The class {label!r} in {folder} has one image: to measure, it needs another, or "
-                "folders train and test."
-            )
-        first = round(len(places) * TRAIN_SHARE)
-        second = first + int(len(places) * VALIDATION_SHARE)
-        for position, row in enumerate(places):
-            part_of[row] = PARTS[(position >= first) + (position >= second)]
-    return {
-        part: [row for place, row in enumerate(rows) if part_of[place] == part] for part in PARTS
-    }
+        problem = f"{folder} is not as published: {', '.join(differing)}."
+    return DatasetStatus(entry, state, problem, expected, absent, counts)

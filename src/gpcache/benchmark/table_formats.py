@@ -7,17 +7,17 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "−": r"$-$", "→": r"$\to$", "–": "--", "—": "---", "≤": r"$\leq$",
-    "σ²": r"$\sigma^2$", "η": r"$\eta$", "β": r"$\beta$", "α": r"$\alpha$",
-}  # fmt: skip
+    "\0": r"$\sigma^2$", "η": r"$\eta$", "β": r"$\beta$", "α": r"$\alpha$",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Table:
-    """A named table: a title that says what is in it, a header, rows of as many cells, notes."""
+    """A named table: a title, a header, rows of as many cells, notes."""
 
     name: str
     title: str
@@ -36,39 +36,21 @@ class Table:
 
     def latex(self) -> str:
         """A table environment with booktabs rules; the notes stand below as text."""
-
-        def line(cells: Sequence[str]) -> str:
-            return " & ".join(map(_latex, cells)) + r" \\"
-
+        header, *rows = (" & ".join(map(_latex, r)) + r" \\" for r in (self.header, *self.rows))
         columns = "l" + "r" * (len(self.header) - 1)
-        notes = [rf"\par\smallskip\footnotesize {_latex(note)}" for note in self.notes]
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex(self.title)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            line(self.header),
-            r"\midrule",
-            *map(line, self.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *notes,
-            r"\end{table}",
-        ]
-        return "\n".join(lines) + "\n"
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.title)}}}"]
+        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par\smallskip\footnotesize {_latex(note)}" for note in self.notes]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
 
     def csv(self) -> str:
-        """Header and rows; what has no number stays as it is written."""
+        """Header and rows as they are written in the other formats."""
         stream = io.StringIO(newline="")
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows(self.rows)
+        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.rows])
         return stream.getvalue()
 
 
 def _latex(text: str) -> str:
     """Text that LaTeX prints as it is read here."""
-    text = text.replace("σ²", "\0")
-    letters = (_LATEX["σ²"] if letter == "\0" else _LATEX.get(letter, letter) for letter in text)
-    return "".join(letters)
+    return text.replace("σ²", "\0").translate(_LATEX)

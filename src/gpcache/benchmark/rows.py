@@ -1,4 +1,4 @@
-"""Results: one JSON line a cell, on the disk as soon as it is known, found again by its key."""
+"""The file of rows: one JSON line per cell and test set, written at once, found by its key."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from gpcache.support.files import explained_writes, make_folder, sha256
 
 DONE, NOT_POSSIBLE, FAILED = "done", "not possible", "failed"
 Row = dict[str, Any]
-Cell = tuple[Any, ...]
 
-# What tells a cell of a table from another.
+# The fields that identify a cell of a table.
 _CELL = ("protocol", "encoder", "dataset", "test", "shots", "seed", "label")
 
 
@@ -31,24 +30,24 @@ def key_of(identity: Mapping[str, Any]) -> str:
 
 
 def packed(correct: NDArray[np.bool_]) -> str:
-    """Which test rows (n,) were answered right, as text."""
+    """Which test rows (n,) were predicted correctly, as text."""
     return np.packbits(correct).tobytes().hex()
 
 
 def correct_rows(row: Row) -> NDArray[np.bool_]:
-    """Which test rows (n,) of a cell were answered right."""
+    """Which test rows (n,) of a cell were predicted correctly."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(row["correct"]), dtype=np.uint8))
     return bits[: row["n_test"]].astype(bool)
 
 
 def reason(row: Row) -> str:
-    """What did not run, and why: a line on a data set, or a data set that could not be opened."""
+    """What did not run, and why: a line on a data set, or a data set that did not open."""
     if not row["label"]:
         return f"The data set {row['dataset']} was not opened: {row['why']}"
     return f"{row['label']} on {row['dataset']}: {row['why']}"
 
 
-class Results:
+class RowFile:
     """The rows of one experiment: a file that only grows; the last row of a cell counts."""
 
     def __init__(self, folder: str | Path, name: str) -> None:
@@ -56,11 +55,11 @@ class Results:
         self.path = self.folder / f"{name}.jsonl"
         self.notices: list[str] = []
         self._done: dict[str, Row] = {}
-        self._current: dict[Cell, Row] = {}
+        self._latest: dict[tuple[Any, ...], Row] = {}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the one run that appends; a torn last line of a killed one is dropped."""
+        """Lock the file for this run; drop the torn last line of a killed one."""
         make_folder(self.folder)
         lock = FileLock(self.folder / f".{self.path.name}.lock", timeout=0)
         try:
@@ -72,7 +71,7 @@ class Results:
         try:
             self._drop_torn_line()
             for row in read_rows(self.path):
-                self._take(row)
+                self._remember(row)
             yield
         finally:
             lock.release()
@@ -82,8 +81,8 @@ class Results:
         return self._done.get(key)
 
     def append(self, row: Row) -> None:
-        """Bring a row to the disk, unless its cell says the same already."""
-        before = self._current.get(_cell(row))
+        """Write a row to the disk, unless the last row of its cell says the same."""
+        before = self._latest.get(_cell(row))
         if before is not None and _outcome(before) == _outcome(row):
             return
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
@@ -91,10 +90,10 @@ class Results:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
-        self._take(row)
+        self._remember(row)
 
-    def _take(self, row: Row) -> None:
-        self._current[_cell(row)] = row
+    def _remember(self, row: Row) -> None:
+        self._latest[_cell(row)] = row
         if row["status"] == DONE:
             self._done[row["key"]] = row
 
@@ -110,7 +109,7 @@ class Results:
             self.notices.append(f"The last line of {self.path} was torn; its cell runs again.")
 
 
-def _cell(row: Row) -> Cell:
+def _cell(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _CELL)
 
 
@@ -119,7 +118,7 @@ def _outcome(row: Row) -> tuple[Any, ...]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The whole lines of a file of results, in order; a torn last one is not there yet."""
+    """The whole lines of a file of rows, in order; a torn last line is left out."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -140,11 +139,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def done_rows(folder: str | Path) -> dict[str, Row]:
-    """What any experiment in the folder has done, by key."""
+    """The rows that any experiment in the folder has done, by key."""
     rows = (row for path in sorted(Path(folder).glob("*.jsonl")) for row in read_rows(path))
     return {row["key"]: row for row in rows if row["status"] == DONE}
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of each cell, cells in the order in which they first came."""
+    """The last row of each cell; cells in the order of their first rows."""
     return list({_cell(row): row for row in rows}.values())

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpcache.benchmark.datasets import (
-    catalogue,
-    check_datasets,
-    load_dataset,
-)
+from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.datasets.loading import check_datasets, load_dataset
 from gpcache.encoders.lite import imagenet_classes
 from gpcache.errors import DataError
 

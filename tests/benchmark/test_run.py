@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from gpcache.benchmark.cells import Sample
-from gpcache.benchmark.protocols import Labelled, rows_to_choose_on
-from gpcache.benchmark.results import correct_rows, read_rows
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.protocols import rows_to_choose_on
+from gpcache.benchmark.rows import correct_rows, read_rows
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec
-from gpcache.benchmark.tasks import open_task
+from gpcache.benchmark.task import Labelled
 from gpcache.errors import DataError, ProtocolError
 from gpcache.features.splits import draw_shots
 from gpcache.methods import GPCacheClassifier, TextPrior
@@ -108,7 +109,7 @@ def test_experiments_in_one_folder_share_their_rows(write_features, write_spec, 
 
 PROGRAM = """
 import sys
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec
 run(read_spec(sys.argv[1]), sys.argv[2])
 """

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from gpcache.benchmark.datasets.names import spoken_name, told_apart
+from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.datasets.dataset import number_duplicates
+from gpcache.benchmark.datasets.published_layouts import spoken_name
 
 
 @pytest.mark.parametrize(
@@ -23,10 +25,10 @@ def test_raw_names_become_those_of_the_split_file(name, raw, miniature, shared):
     content = json.loads((shared / "splits" / f"split_zhou_{split}.json").read_text())
     odd = set()
     for path, _, published in (row for rows in content.values() for row in rows):
-        cleaned = spoken_name(name, published)
-        if spoken_name(name, raw(path)) != cleaned:
+        cleaned = spoken_name(catalogue()[name], published)
+        if spoken_name(catalogue()[name], raw(path)) != cleaned:
             odd.add(cleaned)
-        assert spoken_name(name, cleaned) == cleaned
+        assert spoken_name(catalogue()[name], cleaned) == cleaned
     # The owners write this one in two ways.
     assert odd == ({"Handstand Pushups"} if name == "ucf101" else set())
 
@@ -44,9 +46,9 @@ def test_raw_names_become_those_of_the_split_file(name, raw, miniature, shared):
     ],
 )
 def test_names_are_cleaned_as_the_community_does(name, raw, cleaned):
-    assert spoken_name(name, raw) == cleaned
-    assert spoken_name(name, cleaned) == cleaned
+    assert spoken_name(catalogue()[name], raw) == cleaned
+    assert spoken_name(catalogue()[name], cleaned) == cleaned
 
 
 def test_names_that_several_classes_share():
-    assert told_apart(["a", "b", "a"]) == ("a (0)", "b", "a (2)")
+    assert number_duplicates(["a", "b", "a"]) == ("a (0)", "b", "a (2)")

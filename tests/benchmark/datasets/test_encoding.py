@@ -1,14 +1,14 @@
-"""On photos every method runs, each with what its paper gives it: places, prompts, views."""
+"""On photos every method runs with the inputs of its paper: spatial features, prompts, views."""
 
 import numpy as np
 import pytest
 
 from gpcache import load_encoder
-from gpcache.benchmark.places import stored_places
-from gpcache.benchmark.results import read_rows
-from gpcache.benchmark.runner import run
+from gpcache.benchmark.datasets.encoding import stored_spatial_features
+from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.rows import read_rows
+from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec
-from gpcache.benchmark.tasks import open_task
 from gpcache.encoders.prompts import Prompts, sentence_vectors, text_weights
 from gpcache.methods import GDAClassifier, TipAdapterFClassifier
 from gpcache.methods.calip import CALIPClassifier, image_and_places
@@ -65,9 +65,9 @@ def test_every_method_is_given_what_it_needs(done, lite, tmp_path):
     assert views.shape == (6, 10, lite.dim)
     means = views.mean(1)
     np.testing.assert_allclose(X, means / np.linalg.norm(means, axis=1)[:, None], atol=1e-6)
-    asked = image_and_places(lite, list(task.test.images))
-    shots = image_and_places(lite, list(drawn.shots.images))
-    spare = image_and_places(lite, list(drawn.spare.images))
+    asked = image_and_places(lite, list(task.test.names))
+    shots = image_and_places(lite, list(drawn.shots.names))
+    spare = image_and_places(lite, list(drawn.spare.names))
     prompts = sentence_vectors(lite, Prompts.from_templates(sorted({*y}), "a photo of a {}."))
     common = {"text_prior": task.prior, "device": "cpu"}
     validation = {"validation": (drawn.spare.features, drawn.spare.labels)}
@@ -98,17 +98,17 @@ def test_every_method_is_given_what_it_needs(done, lite, tmp_path):
     assert done["no validation", "tip-adapter"]["n_views"] == 0
 
 
-def test_places_are_encoded_once_and_mapped_from_the_disk(lite, write_photos, tmp_path):
+def test_spatial_features_are_encoded_once_and_mapped_from_the_disk(lite, write_photos, tmp_path):
     images = sorted(write_photos().rglob("test/**/*.png"))
-    found = stored_places(images, lite, tmp_path / "places")
+    found = stored_spatial_features(images, lite, tmp_path / "places")
     assert isinstance(found, np.memmap)
     np.testing.assert_allclose(found, image_and_places(lite, images), atol=1e-3)
     (file,) = (tmp_path / "places").glob("*.npy")
     before = file.stat().st_mtime_ns
-    stored_places(images, lite, tmp_path / "places")
+    stored_spatial_features(images, lite, tmp_path / "places")
     assert file.stat().st_mtime_ns == before
     images[0].write_bytes(images[-1].read_bytes())
-    again = stored_places(images, lite, tmp_path / "places")
+    again = stored_spatial_features(images, lite, tmp_path / "places")
     np.testing.assert_array_equal(again[0], again[-1])
 
 

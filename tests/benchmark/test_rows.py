@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpcache.benchmark.results import (
-    Results,
+from gpcache.benchmark.rows import (
+    RowFile,
     correct_rows,
     done_rows,
     key_of,
@@ -26,7 +26,7 @@ def row(key, label="a", status="done", **more):
 
 
 def test_rows_come_back_in_order(tmp_path):
-    results = Results(tmp_path, "x")
+    results = RowFile(tmp_path, "x")
     with results.writing():
         for number in range(3):
             results.append(row(str(number), label=str(number)))
@@ -35,14 +35,14 @@ def test_rows_come_back_in_order(tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 1, 20])
 def test_a_torn_last_line_is_dropped_with_a_notice(tmp_path, kept):
-    results = Results(tmp_path, "x")
+    results = RowFile(tmp_path, "x")
     with results.writing():
         results.append(row("1"))
     whole = results.path.read_bytes()
     line = json.dumps(row("2", label="é")).encode()
     results.path.write_bytes(whole + line[: len(line) - kept or None])
     assert [found["key"] for found in read_rows(results.path)] == ["1"]
-    again = Results(tmp_path, "x")
+    again = RowFile(tmp_path, "x")
     with again.writing():
         assert again.known("1")
         assert again.known("2") is None
@@ -59,7 +59,7 @@ def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(tmp_path):
 
 
 def test_the_same_word_is_written_once_and_another_again(tmp_path):
-    results = Results(tmp_path, "x")
+    results = RowFile(tmp_path, "x")
     with results.writing():
         results.append(row("1", status="failed", why="no"))
         results.append(row("1", status="failed", why="no"))
@@ -77,7 +77,7 @@ def test_the_same_word_is_written_once_and_another_again(tmp_path):
 
 
 def test_failures_are_not_known(tmp_path):
-    results = Results(tmp_path, "x")
+    results = RowFile(tmp_path, "x")
     with results.writing():
         results.append(row("1", status="failed", why="no"))
         results.append(row("2", label="b"))
@@ -87,12 +87,12 @@ def test_failures_are_not_known(tmp_path):
 
 def test_two_runs_do_not_write_one_file(tmp_path):
     with (
-        Results(tmp_path, "x").writing(),
+        RowFile(tmp_path, "x").writing(),
         pytest.raises(DataError, match="Another run is writing"),
-        Results(tmp_path, "x").writing(),
+        RowFile(tmp_path, "x").writing(),
     ):
         pass
-    with Results(tmp_path, "x").writing():
+    with RowFile(tmp_path, "x").writing():
         pass
 
 

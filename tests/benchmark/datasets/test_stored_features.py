@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpcache import GPCacheClassifier, Prompts, TextPrior, ZeroShotClassifier
-from gpcache.benchmark.datasets import open_features
+from gpcache.benchmark.datasets.stored_features import open_features
 from gpcache.errors import DataError
 from gpcache.features.splits import draw_shots
 from gpcache.features.store import FeatureStore, Item
@@ -44,18 +44,19 @@ def write(tmp_path):
 def test_a_file_of_features(write):
     file = write()
     found = open_features(file)
-    assert (found.name, found.class_names, found.text_classes) == ("trees", *[tuple(NAMES)] * 2)
-    assert list(found.shots) == [1, 4]
+    assert (found.name, found.class_names) == ("trees", NAMES.tolist())
+    assert found.text.class_names == tuple(NAMES)
+    assert list(found.given) == [1, 4]
     given = arrays()
     for part, X, y in (
-        ("train4", *found.shots[4][:2]),
+        ("train4", *found.given[4][:2]),
         ("val", *found.validation[:2]),
         ("test", *found.test[:2]),
     ):
         np.testing.assert_allclose(X, given[f"{part}_x"], atol=1e-3)
-        assert (y == given[f"{part}_y"]).all()
+        assert (y == NAMES[given[f"{part}_y"]]).all()
         np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1, atol=1e-6)
-    assert found.test.ids[:2] == ("0.jpg", "1.jpg")
+    assert found.test.names[:2].tolist() == ["0.jpg", "1.jpg"]
     assert (found.pool, found.notes) == (None, ())
     assert found.fingerprint == hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -70,33 +71,34 @@ def test_the_hash_is_of_rows_and_names(write):
 def test_text_of_some_classes(write):
     text = rows(1)[0][:2]
     found = open_features(write(text=None, sub_text=text, sub_labels=np.array([2, 0])))
-    assert found.text_classes == ("elm", "oak")
-    np.testing.assert_allclose(found.text, text, atol=1e-3)
-    without = open_features(write(text=None))
-    assert (without.text, without.text_classes) == (None, ())
+    assert found.text.class_names == ("elm", "oak")
+    np.testing.assert_allclose(found.text.vectors, text, atol=1e-3)
+    # The methods compare all classes: text of some is of no use to them.
+    assert found.prior is None
+    assert open_features(write(text=None)).text is None
 
 
 def test_training_rows_are_to_draw_from(write):
     x, y = rows(7)
     found = open_features(write(train_x=x, train_y=y))
-    assert (found.pool.y == y).all()
+    assert (found.pool.labels == NAMES[y]).all()
     assert found.validation is not None
-    assert len(set(found.pool.ids)) == 21
-    assert draw_shots(found.pool.y, found.pool.ids, 5).short == {}
+    assert len(set(found.pool.names)) == 21
+    assert draw_shots(found.pool.labels, found.pool.names, 5).short == {}
 
 
 def test_without_test_rows_validation_is_the_test(write):
     found = open_features(write(test_x=None, test_y=None))
     assert (found.validation, found.pool) == (None, None)
-    assert (found.test.y == arrays()["val_y"]).all()
+    assert (found.test.labels == NAMES[arrays()["val_y"]]).all()
     assert "its validation rows are the test rows" in found.notes[0]
 
 
 def test_rows_to_draw_from_are_not_chosen_on(write):
     """With at most one ready-made shot, shots come from the validation rows: all of them."""
     found = open_features(write(train4_x=None, train4_y=None))
-    assert (found.shots, found.validation) == ({}, None)
-    assert (found.pool.y == arrays()["val_y"]).all()
+    assert (found.given, found.validation) == ({}, None)
+    assert (found.pool.labels == NAMES[arrays()["val_y"]]).all()
     assert "drawn from its validation" in found.notes[0]
 
 
@@ -174,12 +176,14 @@ def store(tmp_path):
 def test_a_store_of_features(store):
     found = open_features(store.folder)
     assert (found.name, found.class_names) == ("trees", ("ash", "elm", "oak"))
-    for seed, part in enumerate((found.pool, found.validation, found.test)):
+    everything = np.arange(9)
+    pool = found.pool.labelled(everything, found.pool.keys(everything))
+    for seed, part in enumerate((pool, found.validation, found.test)):
         x, y = rows(3, seed)
-        np.testing.assert_array_equal(part.X, x.astype(np.float32))
-        assert [found.class_names[label] for label in part.y] == NAMES[y].tolist()
-    assert found.pool.ids[0] == "00.jpg"
-    assert (found.shots, found.text, found.fingerprint) == ({}, None, "f" * 64)
+        np.testing.assert_array_equal(part.features, x.astype(np.float32))
+        assert part.labels.tolist() == NAMES[y].tolist()
+    assert found.pool.names[0] == "00.jpg"
+    assert (found.given, found.text, found.fingerprint) == ({}, None, "f" * 64)
 
 
 def test_a_store_has_the_text_of_its_prompts(store):
@@ -188,8 +192,9 @@ def test_a_store_has_the_text_of_its_prompts(store):
     store.cache_text(prompts.digest, text)
     assert open_features(store.folder).text is None
     found = open_features(store.folder, prompts)
-    assert found.class_names == found.text_classes == ("oak", "elm", "ash")
-    np.testing.assert_array_equal(found.text, text)
+    assert found.class_names == found.text.class_names == ("oak", "elm", "ash")
+    expected = TextPrior(found.class_names, text).vectors
+    np.testing.assert_array_equal(found.text.vectors, expected)
     few = Prompts.from_templates(["oak", "elm"])
     with pytest.raises(DataError, match=r"trees.store has the class 'ash', the prompts do not"):
         open_features(store.folder, few)
@@ -204,12 +209,11 @@ def test_a_store_without_test_images(store):
 def test_real_features_give_the_published_zero_shot(shared):
     """44.8 % on the test images of DTD, and shots of the ready-made draws fit."""
     dtd = open_features(shared / "features/dtd_vitb32.npz")
-    names = np.array(dtd.class_names)
-    prior = TextPrior(dtd.text_classes, dtd.text)
-    zero_shot = ZeroShotClassifier(text_prior=prior).fit(dtd.pool.X, names[dtd.pool.y])
-    accuracy = zero_shot.score(dtd.test.X, names[dtd.test.y])
+    X, y = dtd.pool.keys(np.arange(len(dtd.pool.names))), dtd.pool.labels
+    zero_shot = ZeroShotClassifier(text_prior=dtd.prior).fit(X, y)
+    accuracy = zero_shot.score(dtd.test.features, dtd.test.labels)
     assert accuracy == pytest.approx(0.448, abs=0.001)
     caltech = open_features(shared / "features/caltech101_vitb32.npz")
-    assert (len(caltech.text_classes), list(caltech.shots)) == (39, [1, 2, 4, 8, 16])
-    X, y, _ = caltech.shots[1]
-    assert GPCacheClassifier().fit(X, y).score(caltech.test.X, caltech.test.y) > 0.6
+    assert (len(caltech.text.class_names), list(caltech.given)) == (39, [1, 2, 4, 8, 16])
+    X, y, _ = caltech.given[1]
+    assert GPCacheClassifier().fit(X, y).score(caltech.test.features, caltech.test.labels) > 0.6

@@ -1,0 +1,64 @@
+"""Opens a data set that a spec names: of the catalogue, class folders, or features on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.datasets.class_folders import load_folder
+from gpcache.benchmark.datasets.encoding import encode_dataset
+from gpcache.benchmark.datasets.loading import load_dataset
+from gpcache.benchmark.datasets.stored_features import open_features
+from gpcache.benchmark.options import nearest
+from gpcache.benchmark.task import Task
+from gpcache.encoders import Encoder
+from gpcache.errors import DataError
+from gpcache.features.manifest import NAME as STORE_MANIFEST
+
+
+def check_reference(reference: str, where: str, *, folder: Path, root: Path | None) -> None:
+    """Refuse what is neither a name of the catalogue nor a path that exists."""
+    names = catalogue()
+    if reference not in names and _found(reference, folder, root) is None:
+        raise DataError(
+            f"{where} names {reference!r}{nearest(reference, names)}, which is no data set: use "
+            f"{', '.join(names)}, or the path of class folders, a feature store or an .npz file."
+        )
+
+
+def open_task(
+    reference: str,
+    encoder: Callable[[], Encoder | None],
+    *,
+    folder: Path,
+    root: Path | None,
+    cache: Path,
+    wanted: Sequence[tuple[int, int]],
+) -> Task:
+    """A data set of a spec: a name below `root`, or a path that starts from `folder` or `root`.
+
+    Of images, the test and validation images and the `wanted` draws (shots, seed) are encoded, into
+    stores below `cache`. `encoder` is called for images only.
+    """
+    if reference in catalogue():
+        if root is None:
+            raise DataError(
+                f"{reference!r} is a data set on disk: say below which folder by --root."
+            )
+        dataset = load_dataset(reference, root)
+    elif (place := _found(reference, folder, root)) is None:
+        raise DataError(f"{reference!r} is not there any more.")
+    elif place.is_file() or (place / STORE_MANIFEST).exists():
+        return replace(open_features(place), reference=reference)
+    else:
+        dataset = load_folder(place)
+    if (loaded := encoder()) is None:
+        raise DataError(f"{dataset.name!r} is images: name an encoder in the spec's encoders.")
+    return replace(encode_dataset(dataset, loaded, cache, wanted), reference=reference)
+
+
+def _found(reference: str, folder: Path, root: Path | None) -> Path | None:
+    places = [folder / Path(reference).expanduser(), *([] if root is None else [root / reference])]
+    return next((place for place in places if place.exists()), None)

@@ -1,0 +1,215 @@
+"""Features made elsewhere: an .npz file or a feature store as a task."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from gpcache.benchmark.datasets.dataset import hash_of_parts
+from gpcache.benchmark.task import Features, Labelled, Pool, Task
+from gpcache.encoders.prompts import Prompts
+from gpcache.errors import DataError
+from gpcache.features.manifest import NAME as STORE_MANIFEST
+from gpcache.features.store import FeatureStore
+from gpcache.methods import TextPrior
+from gpcache.support.files import sha256_of_file
+
+READY_MADE = re.compile(r"train[1-9][0-9]*")
+
+
+def open_features(path: str | Path, prompts: Prompts | None = None) -> Task:
+    """The features in an .npz file, or in a feature store whose images have splits.
+
+    An .npz holds `classnames`, and with the suffixes _x (features), _y (class numbers) and _path
+    (names; optional) the parts `test`, `val`, `train` (rows to draw from) and `train1`, `train2`, …
+    (ready-made draws); `text`, or `sub_text` for the classes `sub_labels`. Without test rows, the
+    validation rows are the test rows. Without training rows or ready-made draws of several shots,
+    shots are drawn from the validation rows. `notes` say so. In a store the splits are train, val
+    and test, and the text is that of `prompts` if it is cached: by default "a photo of a …".
+    """
+    place = Path(path)
+    if (place / STORE_MANIFEST).is_file():
+        return _from_store(place, prompts)
+    if place.suffix == ".npz":
+        return _from_npz(place)
+    raise DataError(f"{str(path)!r} is neither an .npz file of features nor a feature store.")
+
+
+def _task(
+    place: Path,
+    fingerprint: str,
+    class_names: Sequence[str],
+    text: TextPrior | None,
+    parts: Mapping[str, Labelled],
+    notes: tuple[str, ...] = (),
+) -> Task:
+    """The task of the parts "test", "validation", "pool" and "train1", "train2", …"""
+    number_of = {name: number for number, name in enumerate(class_names)}
+    hashed = {}
+    for part, rows in parts.items():
+        labels = np.array([number_of[label] for label in rows.labels.tolist()], np.int64)
+        hashed[part] = ([] if rows.names is None else rows.names.tolist(), labels)
+    shots = sorted(int(part[5:]) for part in parts if READY_MADE.fullmatch(part))
+    pool = None
+    if "pool" in parts:
+        features, labels, _ = parts["pool"]
+        pool = Pool(labels, hashed["pool"][0], features.__getitem__, features.__getitem__)
+    return Task(
+        name=place.stem,
+        encoder_name="stored features",
+        fingerprint=fingerprint,
+        split_hash=hash_of_parts(class_names, hashed),
+        class_names=class_names,
+        text=text,
+        test=parts["test"],
+        validation=parts.get("validation"),
+        pool=pool,
+        given={count: parts[f"train{count}"] for count in shots},
+        notes=notes,
+    )
+
+
+def _from_npz(file: Path) -> Task:
+    arrays = _Arrays(file)
+    names = arrays.get("classnames", 1).astype(str)
+    if len(set(names)) != len(names):
+        raise DataError(f"{file} has a class name more than once in 'classnames'.")
+    parts = arrays.parts(names)
+    text = arrays.text(names)
+    widths = {part: rows.features.shape[1] for part, rows in parts.items()}
+    widths |= {} if text is None else {"text": text.vectors.shape[1]}
+    if len(set(widths.values())) > 1:
+        found = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise DataError(f"The vectors in {file} differ in width, so not one encoder's: {found}.")
+    ready_made = {part: int(part[5:]) for part in parts if READY_MADE.fullmatch(part)}
+    known = {"train": "pool", "val": "validation", "test": "test"} | {p: p for p in ready_made}
+    parts = {known[part]: rows for part, rows in parts.items() if part in known}
+    notes: tuple[str, ...] = ()
+    if "test" not in parts:
+        if "validation" not in parts:
+            raise DataError(f"{file} has no rows to test on: it needs 'test_x' and 'test_y'.")
+        parts["test"] = parts.pop("validation")
+        notes = (f"{file.name} has no test rows: its validation rows are the test rows.",)
+    elif "pool" not in parts and "validation" in parts and max(ready_made.values(), default=0) <= 1:
+        # Hyper-parameters must not be chosen on rows that are drawn as shots, and a single shot
+        # from elsewhere would not compare with the others.
+        parts = {"pool": parts["validation"], "test": parts["test"]}
+        notes = (f"{file.name} has too few training rows: shots are drawn from its validation.",)
+    return _task(file, sha256_of_file(file), names.tolist(), text, parts, notes)
+
+
+class _Arrays:
+    """The arrays of an .npz file, each checked when it is read; nothing is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        try:
+            opened = np.load(file, allow_pickle=False)
+            if not isinstance(opened, NpzFile):
+                raise ValueError("a single array")
+            with opened:
+                self._arrays: dict[str, NDArray[Any]] = {key: opened[key] for key in opened.files}
+        except FileNotFoundError:
+            raise DataError(f"There is no file {str(file)!r}.") from None
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            raise DataError(
+                f"{file} cannot be read: it is no .npz file of plain arrays, or it is damaged."
+            ) from None
+
+    def get(self, key: str, axes: int) -> NDArray[Any]:
+        """An array with so many axes."""
+        if key not in self._arrays:
+            raise DataError(f"{self._file} lacks the array {key!r}.")
+        shape = self._arrays[key].shape
+        if len(shape) != axes:
+            raise self._error(key, f"must have {axes} axes, got the shape {shape}")
+        return self._arrays[key]
+
+    def parts(self, names: NDArray[Any]) -> dict[str, Labelled]:
+        """The rows of every part that has features."""
+        found = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
+        return {part: self._rows(part, names) for part in found}
+
+    def _rows(self, part: str, names: NDArray[Any]) -> Labelled:
+        features, labels = self._unit_rows(f"{part}_x"), self.get(f"{part}_y", 1)
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise self._error(f"{part}_y", f"must hold class numbers, got {labels.dtype}")
+        if len(features) != len(labels) or not len(labels):
+            raise DataError(
+                f"'{part}_x' and '{part}_y' of {self._file} must have as many rows, at least one: "
+                f"got {len(features)} and {len(labels)}."
+            )
+        if labels.min() < 0 or labels.max() >= len(names):
+            raise self._error(f"{part}_y", f"must lie between 0 and {len(names) - 1}")
+        given = self._arrays.get(f"{part}_path")
+        if given is None:
+            # Draws depend on the order of the names: numbers of one width sort as they count.
+            given = np.array([f"{row:08d}" for row in range(len(labels))])
+        if len(given) != len(labels):
+            raise self._error(f"{part}_path", f"must name {len(labels)} rows")
+        return Labelled(features, names[labels], given.astype(str))
+
+    def text(self, names: NDArray[Any]) -> TextPrior | None:
+        """The text of all classes, or of some."""
+        key = next((key for key in ("text", "sub_text") if key in self._arrays), None)
+        if key is None:
+            return None
+        classes = names
+        if key == "sub_text":
+            labels = self.get("sub_labels", 1)
+            if not {*labels.tolist()} <= {*range(len(names))} or len({*labels}) != len(labels):
+                raise self._error("sub_labels", "must be different class numbers")
+            classes = names[labels]
+        vectors = self._unit_rows(key)
+        if len(vectors) != len(classes):
+            raise self._error(key, f"must have {len(classes)} rows, got {len(vectors)}")
+        return TextPrior(classes.tolist(), vectors, 100.0)
+
+    def _unit_rows(self, key: str) -> Features:
+        """The rows (n, d) at length one: half precision leaves them only near it."""
+        vectors = self.get(key, 2)
+        if not np.issubdtype(vectors.dtype, np.floating) or not np.isfinite(vectors).all():
+            raise self._error(key, "must hold finite numbers with a fraction")
+        exact = vectors.astype(np.float64)
+        lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+        if not lengths.all():
+            raise DataError(f"Row {int(lengths.argmin())} of {key!r} in {self._file} is all zeros.")
+        unit: Features = (exact / lengths).astype(np.float32)
+        return unit
+
+    def _error(self, key: str, problem: str) -> DataError:
+        return DataError(f"{key!r} of {self._file} {problem}.")
+
+
+def _from_store(folder: Path, prompts: Prompts | None) -> Task:
+    store = FeatureStore.open(folder)
+    known = [item.label for item in store.items() if item.label is not None]
+    names = prompts.class_names if prompts else tuple(sorted(set(known)))
+    parts = {}
+    for split, part in (("train", "pool"), ("val", "validation"), ("test", "test")):
+        read = store.read(split=split)
+        if not read.items:
+            continue
+        if unknown := sorted(set(read.labels.tolist()) - set(names)):
+            raise DataError(f"The store {folder} has the class {unknown[0]!r}, the prompts do not.")
+        if read.features.ndim != 2:
+            raise DataError(
+                f"The store {folder} keeps the views of an image apart: extract their mean instead."
+            )
+        parts[part] = Labelled(read.features, read.labels, np.array(read.paths))
+    if not {"pool", "test"} <= set(parts):
+        raise DataError(
+            f"The store {folder} needs images of the splits train and test: extract each with "
+            "--split."
+        )
+    vectors = store.text((prompts or Prompts.from_templates(names)).digest)
+    scale = store.manifest.logit_scale
+    text = None if vectors is None else TextPrior(list(names), vectors, scale)
+    return _task(folder, store.manifest.fingerprint, names, text, parts)
