@@ -30,8 +30,7 @@ from PIL import Image, ImageDraw
 from gpcache import load_encoder
 from gpcache.web.open_workspace import open_workspace
 from gpcache.web.workspace_contents import Contents, Photo
-from gpcache.web.workspace_editor import Editor, ReadPhoto
-from gpcache.web.workspace_folder import StoredPhoto
+from gpcache.web.workspace_folder import EncodedPhoto
 
 CONCURRENCY = (1, 8, 64)
 SLOW = 500
@@ -271,14 +270,15 @@ def change_at_1600() -> float:
     classes, each = 40, 40
     with tempfile.TemporaryDirectory() as temporary:
         opened = open_workspace(temporary)
-        editor, dim = Editor(opened), opened.encoder.dim
+        dim = opened.encoder.dim
         centres = random.normal(size=(classes, dim))
 
-        def read(number: int) -> ReadPhoto:
+        def read(number: int) -> EncodedPhoto:
             row = centres[number % classes] + 1.2 * random.normal(size=dim)
             features = (row / np.linalg.norm(row)).astype(np.float32)
-            opened.folder.put(f"{number}", StoredPhoto(features, b""))
-            return ReadPhoto(f"{number}.jpg", f"{number}", features)
+            encoded = EncodedPhoto(f"{number}", features, name=f"{number}.jpg")
+            opened.folder.put(encoded)
+            return encoded
 
         def begin(contents: Contents) -> Contents:
             for number in range(classes):
@@ -289,13 +289,13 @@ def change_at_1600() -> float:
                 for number, one in enumerate(found)
             )
 
-        editor.change(begin, "filling", None)
-        editor.document = replace(editor.document, next_id=classes * each + 1)
+        opened.change(begin, "filling", None)
+        opened.document = replace(opened.document, next_id=classes * each + 1)
         times = []
         for number in range(10):
             one = read(classes * each + number)
             start = time.perf_counter()
-            editor.add([one], [], f"class {number}", None)
+            opened.add([one], f"class {number}", None)
             times.append(time.perf_counter() - start)
         opened.folder.close()
     return milliseconds(times, 0.5)

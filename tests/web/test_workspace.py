@@ -223,7 +223,7 @@ def test_the_curve_is_a_history(empty, photo, filled):
 
 
 def test_the_curve_forgets_its_beginning(empty, photo, filled, monkeypatch):
-    monkeypatch.setattr("gpcache.web.workspace_editor.MAX_POINTS", 3)
+    monkeypatch.setattr("gpcache.web.workspace.MAX_POINTS", 3)
     state = filled(empty, photo, 3)
     for one in state["photos"][:4]:
         empty.request("DELETE", "/v1/examples", json={"ids": [one["id"]]})

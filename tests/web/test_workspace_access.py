@@ -10,7 +10,7 @@ from gpcache import ImageClassifier
 from gpcache.support.temporary import SUFFIX
 from gpcache.web.batch_files import BatchFiles
 from gpcache.web.open_workspace import open_workspace
-from gpcache.web.workspace_folder import StoredPhoto
+from gpcache.web.workspace_folder import EncodedPhoto
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 PICTURES = np.random.default_rng(0).integers(0, 256, (4, 20, 20, 3), dtype=np.uint8)
@@ -37,7 +37,7 @@ def test_a_workspace_is_for_its_owner_alone(begun_with, model, encoder, tmp_path
     work = tmp_path / "work"
     given = None if begun_with == "nothing" else model
     opened = open_workspace(work, model=given, encoder=encoder, device="cpu")
-    opened.folder.put("0" * 64, StoredPhoto(np.zeros(16, np.float32), b"picture"))
+    opened.folder.put(EncodedPhoto("0" * 64, np.zeros(16, np.float32), b"picture"))
     opened.folder.write(opened.document)
     BatchFiles(opened.folder.batches).begin("csv")
     opened.folder.close()

@@ -18,7 +18,6 @@ from gpcache.errors import DiskFullError, GPCacheError
 from gpcache.web.batch_files import MissingBatchError
 from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
-from gpcache.web.open_workspace import OpenWorkspace
 from gpcache.web.routes.batch import batch_routes
 from gpcache.web.routes.export import export_routes
 from gpcache.web.routes.inference_v2 import inference_routes
@@ -26,7 +25,7 @@ from gpcache.web.routes.predict import predict_routes
 from gpcache.web.routes.workspace import workspace_routes
 from gpcache.web.service import Service
 from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
-from gpcache.web.workspace_editor import StaleError
+from gpcache.web.workspace import StaleError, Workspace
 
 STATIC = Path(__file__).parent / "static"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +40,7 @@ STATUS = {
 
 
 def create_app(
-    opened: OpenWorkspace, token: str, make_encoding: MakeEncoding | None = None
+    workspace: Workspace, token: str, make_encoding: MakeEncoding | None = None
 ) -> FastAPI:
     """The server of one workspace, for whoever has the token."""
 
@@ -54,7 +53,7 @@ def create_app(
     app = FastAPI(
         title="gpcache", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    service = Service(opened, make_encoding)
+    service = Service(workspace, make_encoding)
     for routes in (
         workspace_routes(service),
         predict_routes(service),
@@ -85,18 +84,12 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
-    metrics, editor = service.metrics, service.editor
-    metrics.add_gauge(
-        "gpcache_requests_waiting",
-        "Requests with photos that are at work.",
-        lambda: service.encoding.waiting,
-    )
-    metrics.add_gauge(
-        "gpcache_photos", "Labelled photos.", lambda: len(editor.document.contents.labelled())
-    )
-    metrics.add_gauge(
-        "gpcache_revision", "Changes of the workspace.", lambda: editor.document.revision
-    )
+    metrics, workspace, encoding = service.metrics, service.workspace, service.encoding
+    add = metrics.add_gauge
+    add("gpcache_requests_waiting", "Requests at work with photos.", lambda: encoding.waiting)
+    add("gpcache_revision", "Changes of the workspace.", lambda: workspace.document.revision)
+    photos = "Labelled photos."
+    add("gpcache_photos", photos, lambda: len(workspace.document.contents.labelled()))
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> PlainTextResponse:

@@ -23,6 +23,7 @@ from gpcache.images.preprocess import Preprocess
 from gpcache.images.workers import MAX_WORKERS, DecodePool, Prepared
 from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
+from gpcache.web.workspace_folder import EncodedPhoto
 
 # Seconds that a batch waits for more images.
 MAX_WAIT = 0.005
@@ -38,13 +39,8 @@ Reader = Callable[[], Awaitable[bytes]]
 class BusyError(GPCacheError):
     """There is more to do than can be done soon; the client gets a 429."""
 
-
-class EncodedPhoto(NamedTuple):
-    """The hash of an image's content, its features (dim,), and a thumbnail if asked for."""
-
-    hash: str
-    features: Rows
-    thumbnail: bytes
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: try again in {RETRY_AFTER} second.")
 
 
 class PhotoEncoding(ABC):
@@ -54,13 +50,10 @@ class PhotoEncoding(ABC):
         self._metrics = metrics
         self.waiting = 0
 
-    def busy(self) -> str:
-        """Why there is no place for another request; empty where there is one."""
-        if self.waiting < MAX_WAITING:
-            return ""
-        return (
-            f"The server is busy with {self.waiting} requests: try again in {RETRY_AFTER} second."
-        )
+    def busy(self) -> BusyError | None:
+        """Why there is no place for another request; None where there is one."""
+        free = self.waiting < MAX_WAITING
+        return None if free else BusyError(f"The server is busy with {self.waiting} requests")
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
@@ -68,9 +61,9 @@ class PhotoEncoding(ABC):
 
         Its body must be here already: who sends slowly would take the place from others.
         """
-        if sentence := self.busy():
-            self._metrics.turned_away()
-            raise BusyError(sentence)
+        if (error := self.busy()) is not None:
+            self._metrics.turned_away.inc()
+            raise error
         self.waiting += 1
         try:
             yield
@@ -105,15 +98,12 @@ class Decoders:
         if views:
             self._learn_pool = DecodePool(preprocess, Views(views), workers=workers)
         # As many files in memory as a pool takes without making the event loop wait.
-        self._room = asyncio.Semaphore(2 * workers)
+        self.room = asyncio.Semaphore(2 * workers)
 
-    async def decode(self, read: Reader, *, learn: bool) -> tuple[str, Prepared]:
-        """The hash of an image and its pixels; cancelling it ends the decoding."""
-        pool = self._learn_pool if learn else self._pool
-        async with self._room:
-            content = await read()
-            key = sha256(content)
-            return key, await asyncio.wrap_future(pool.submit(content, key, thumbnail=learn))
+    async def decode(self, content: bytes, *, learn: bool) -> tuple[str, Prepared]:
+        """The hash of an image and its pixels, with a place in `room`; can be cancelled."""
+        pool, key = self._learn_pool if learn else self._pool, sha256(content)
+        return key, await asyncio.wrap_future(pool.submit(content, key, thumbnail=learn))
 
     def close(self) -> None:
         """End the processes."""
@@ -156,7 +146,8 @@ class LocalEncoding(PhotoEncoding):
         async with self._ahead:
             self._decoding += 1
             try:
-                key, image = await self._decoders.decode(read, learn=learn)
+                async with self._decoders.room:
+                    key, image = await self._decoders.decode(await read(), learn=learn)
             finally:
                 self._decoding -= 1
             done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
@@ -177,7 +168,7 @@ class LocalEncoding(PhotoEncoding):
             batch = [job for job in await self._collect() if not job.done.done()]
             if not batch:
                 continue
-            self._metrics.batch(len(batch))
+            self._metrics.batches.observe(len(batch))
             images = [job.pixels for job in batch]
             try:
                 rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)

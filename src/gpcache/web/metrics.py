@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-# Clients can invent any number of others, and each label would be kept for ever.
+LABELS = ("method", "route", "status")
+# Clients can invent any number of others, and each would be kept for ever.
 METHODS = {"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "PUT"}
 
 
@@ -16,42 +17,19 @@ class Metrics:
     """What the server has done since it started."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "gpcache_requests",
-            "Requests answered.",
-            ["method", "route", "status"],
-            registry=self._registry,
-        )
-        self._turned_away = Counter(
-            "gpcache_turned_away", "Requests answered by 429.", registry=self._registry
-        )
-        self._seconds = Histogram(
-            "gpcache_request_seconds",
-            "Time from the headers to the end of the answer.",
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._batches = Histogram(
-            "gpcache_batch_images",
-            "Images that the encoder got at once.",
-            buckets=SIZES,
-            registry=self._registry,
-        )
+        own = self._registry = CollectorRegistry()
+        self._requests = Counter("gpcache_requests", "Requests answered.", LABELS, registry=own)
+        time = "Time from the headers to the end of the answer."
+        self._seconds = Histogram("gpcache_request_seconds", time, buckets=SECONDS, registry=own)
+        self.turned_away = Counter("gpcache_turned_away", "Requests answered by 429.", registry=own)
+        sizes = "Images that the encoder got at once."
+        self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=own)
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
         """Count an answer; `route` is the pattern of its path, None where no route was found."""
         method = method if method in METHODS else "other"
         self._requests.labels(method, route or "other", status).inc()
         self._seconds.observe(seconds)
-
-    def batch(self, size: int) -> None:
-        """Count a batch of the encoder."""
-        self._batches.observe(size)
-
-    def turned_away(self) -> None:
-        """Count a request that found no place."""
-        self._turned_away.inc()
 
     def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Show a value that is asked for when the metrics are."""

@@ -48,7 +48,7 @@ class AccessMiddleware:
     """Refuses what may not come in, and completes every answer."""
 
     def __init__(
-        self, app: ASGIApp, *, token: str, metrics: Metrics, busy: Callable[[], str]
+        self, app: ASGIApp, *, token: str, metrics: Metrics, busy: Callable[[], Exception | None]
     ) -> None:
         self._app = app
         self._token = token
@@ -103,11 +103,12 @@ class AccessMiddleware:
 
     def _refuse_busy(self, scope: Scope, headers: Headers, length: int) -> Response | None:
         """Turn photos away first of all: under too much load it must cost next to nothing."""
-        photos = (limit := _limit(scope["path"], headers)) > MAX_JSON and 0 < length <= limit
-        if not photos or scope["method"] != "POST" or not (sentence := self._busy()):
+        limit = _limit(scope["path"], headers)
+        photos = scope["method"] == "POST" and limit > MAX_JSON and 0 < length <= limit
+        if not photos or (busy := self._busy()) is None:
             return None
-        self._metrics.turned_away()
-        return _error(429, sentence, {"retry-after": str(RETRY_AFTER)})
+        self._metrics.turned_away.inc()
+        return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
         host = HOSTS.fullmatch(headers.get("host", ""))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +20,11 @@ from gpcache.model.training_images import picture_of
 from gpcache.support.array_folders import CARD, CONFIG, TENSORS
 from gpcache.support.files import make_folder, write_atomic
 from gpcache.web.learner import Learner, Texts
+from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
-from gpcache.web.workspace_folder import Document, StoredPhoto, WorkspaceFolder
+from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
 Rows = NDArray[np.float32]
-
-
-@dataclass
-class OpenWorkspace:
-    """A workspace that is held by this process, with its encoder and its model."""
-
-    folder: WorkspaceFolder
-    document: Document
-    encoder: Encoder
-    texts: Texts
-    learner: Learner
-    template: CacheClassifier | None
-    features: Callable[[str], Rows]
-    device: Any
-
-    def new_learner(self) -> Learner:
-        """A model to be fitted beside the one in use."""
-        templates = self.document.templates
-        return Learner(self.texts, templates, self.features, self.template, device=self.device)
 
 
 def open_workspace(
@@ -53,7 +33,7 @@ def open_workspace(
     model: str | Path | None = None,
     encoder: str | Encoder = "lite",
     device: Any = "auto",
-) -> OpenWorkspace:
+) -> Workspace:
     """Hold the folder, read what is in it, and bring its model up to date.
 
     `model` begins a new workspace; `encoder` counts only where there is no model and no
@@ -112,7 +92,7 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
 
 def _with_model(
     folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any
-) -> OpenWorkspace:
+) -> Workspace:
     known: dict[str, Rows] = {}
 
     def features(key: str) -> Rows:
@@ -120,17 +100,16 @@ def _with_model(
             known[key] = folder.get(key).features
         return known[key]
 
-    base = model_files.read(folder.base, device=device) if folder.base.exists() else None
-    template = None
-    if base is not None:
+    texts, template = Texts(encoder), None
+    learner = Learner(texts, document.templates, features, device=device)
+    if folder.base.exists():
+        base = model_files.read(folder.base, device=device)
         assert isinstance(base.model, CacheClassifier)  # others are not let in
         template = base.model
-    texts = Texts(encoder)
-    learner = Learner(texts, document.templates, features, template, device=device)
-    if base is not None and template is not None:
+        learner = Learner(texts, document.templates, features, template, device=device)
         learner.begin(template, _photos(base))
     learner.follow(document.contents)
-    return OpenWorkspace(folder, document, encoder, texts, learner, template, features, device)
+    return Workspace(folder, document, encoder, texts, learner, features, template, device)
 
 
 def _import(folder: WorkspaceFolder, path: Path) -> Document:
@@ -146,20 +125,16 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
     for example, features in zip(content.examples, rows, strict=True):
         thumbnail = content.thumbnails.get(example.hash)
         thumbnail = thumbnail or picture_of(example, content.training.source) or _grey_picture()
-        folder.put(example.hash, StoredPhoto(features, thumbnail))
+        folder.put(EncodedPhoto(example.hash, features, thumbnail))
     shutil.rmtree(folder.base, ignore_errors=True)
     make_folder(folder.base, private=True)
     for name in (TENSORS, CARD, CONFIG):
         if (path / name).exists():
             write_atomic(folder.base / name, (path / name).read_bytes(), private=True)
     prompts = content.prompts
-    sentences = {}
-    if prompts is not None:
-        sentences = dict(zip(prompts.class_names, prompts.sentences, strict=True))
-    classes = tuple(
-        ClassEntry(str(name), "\n".join(sentences[name]) if name in sentences else None)
-        for name in model.classes_
-    )
+    pairs = () if prompts is None else zip(prompts.class_names, prompts.sentences, strict=True)
+    sentences = {name: "\n".join(lines) for name, lines in pairs}
+    classes = tuple(ClassEntry(str(name), sentences.get(name)) for name in model.classes_)
     photos = _photos(content)
     document = Document(
         encoder=content.encoder.name,

@@ -24,21 +24,11 @@ from gpcache.encoders import Encoder, load_same_encoder
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.support.extras import require
-from gpcache.web.encoding import (
-    MAX_WAIT,
-    RETRY_AFTER,
-    BusyError,
-    Decoders,
-    EncodedPhoto,
-    MakeEncoding,
-    PhotoEncoding,
-    Pixels,
-    Reader,
-    Rows,
-    encode_batch,
-)
+from gpcache.web import encoding
+from gpcache.web.encoding import Pixels, Rows, encode_batch
 from gpcache.web.metrics import Metrics
-from gpcache.web.open_workspace import OpenWorkspace
+from gpcache.web.workspace import Workspace
+from gpcache.web.workspace_folder import EncodedPhoto
 
 # Photos that are on their way, for each replica; each may be as large as a file may be.
 PHOTOS_EACH = 32
@@ -75,23 +65,20 @@ class Replica:
     def __init__(self, name: str, fingerprint: str, device: str, views: int, workers: int) -> None:
         serve = require("ray.serve", "ray", purpose="A replica")
         self._encoder = load_same_encoder(name, device=device, fingerprint=fingerprint)
-        self._decoders = Decoders(self._encoder.preprocess, views=views, workers=workers)
+        self._decoders = encoding.Decoders(self._encoder.preprocess, views=views, workers=workers)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._batched = serve.batch(
             self._encode_batch,
             max_batch_size=self._encoder.batch_size,
-            batch_wait_timeout_s=MAX_WAIT,
+            batch_wait_timeout_s=encoding.MAX_WAIT,
         )
         self._worked = False
 
     async def encode(self, content: bytes, learn: bool) -> Outcome:
         """Decode and encode an image."""
-
-        async def read() -> bytes:
-            return content
-
         try:
-            key, image = await self._decoders.decode(read, learn=learn)
+            async with self._decoders.room:
+                key, image = await self._decoders.decode(content, learn=learn)
             row, batch = await self._batched(image.pixels)
         except ImageRefusedError as error:
             return Outcome(refused=error.reason)
@@ -116,24 +103,15 @@ class Replica:
         return [(row, 0 if place else len(images)) for place, row in enumerate(rows)]
 
 
-class RayEncoding(PhotoEncoding):
+class RayEncoding(encoding.PhotoEncoding):
     """Asks the replicas of an application, and counts those that are up."""
 
     def __init__(
         self, metrics: Metrics, *, ray: ModuleType, serve: ModuleType, name: str, count: int
     ) -> None:
         super().__init__(metrics)
-        self._serve, self._name = serve, name
+        self._ray, self._serve, self._name = ray.exceptions, serve, name
         self._handle = serve.get_app_handle(name)
-        self._lost = (
-            ray.exceptions.RayActorError,
-            ray.exceptions.WorkerCrashedError,
-            ray.exceptions.NodeDiedError,
-            ray.exceptions.OutOfMemoryError,
-            ray.exceptions.ObjectLostError,
-            serve.exceptions.ReplicaUnavailableError,
-            serve.exceptions.DeploymentUnavailableError,
-        )
         # Whole files that are in memory, here and at the replicas.
         self._ahead = asyncio.Semaphore(PHOTOS_EACH * count)
         self._up = count
@@ -144,7 +122,7 @@ class RayEncoding(PhotoEncoding):
     def ready(self) -> bool:
         return self._up > 0
 
-    async def encode(self, read: Reader, *, learn: bool = False) -> EncodedPhoto:
+    async def encode(self, read: encoding.Reader, *, learn: bool = False) -> EncodedPhoto:
         async with self._ahead:
             outcome = await self._ask(await read(), learn)
         if outcome.refused:
@@ -152,7 +130,7 @@ class RayEncoding(PhotoEncoding):
         if outcome.photo is None:
             raise GPCacheError(outcome.failed)
         if outcome.batch:
-            self._metrics.batch(outcome.batch)
+            self._metrics.batches.observe(outcome.batch)
         return outcome.photo
 
     async def close(self) -> None:
@@ -165,11 +143,11 @@ class RayEncoding(PhotoEncoding):
         while True:
             try:
                 return await self._ask_once(content, learn)
+            except self._ray.RayTaskError:
+                raise  # a fault of ours, not of the replica
             except self._serve.exceptions.BackPressureError:
-                raise BusyError(
-                    f"The replicas have too much to do: try again in {RETRY_AFTER} second."
-                ) from None
-            except self._lost as error:
+                raise encoding.BusyError("The replicas have too much to do") from None
+            except (self._ray.RayError, self._serve.exceptions.RayServeException) as error:
                 if loop.time() > end:
                     raise _no_replica() from None
                 logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
@@ -205,10 +183,8 @@ class RayEncoding(PhotoEncoding):
         return sum(int(one.replica_states.get("RUNNING", 0)) for one in deployments)
 
 
-def _no_replica() -> BusyError:
-    return BusyError(
-        f"No replica has answered for {PATIENCE:g} seconds: try again in {RETRY_AFTER} second."
-    )
+def _no_replica() -> encoding.BusyError:
+    return encoding.BusyError(f"No replica has answered for {PATIENCE:g} seconds")
 
 
 def _deployments(serve: ModuleType, name: str) -> list[Any]:
@@ -218,8 +194,8 @@ def _deployments(serve: ModuleType, name: str) -> list[Any]:
 
 @contextmanager
 def deployed(
-    ray: ModuleType, opened: OpenWorkspace, count: int | None = None
-) -> Iterator[MakeEncoding]:
+    ray: ModuleType, workspace: Workspace, count: int | None = None
+) -> Iterator[encoding.MakeEncoding]:
     """Start `count` replicas on a connected Ray: one for every two CPUs, at least two."""
     serve = require("ray.serve", "ray", purpose="gpcache serve --engine ray")
     # It tells of every start, and of a dead replica once for each photo.
@@ -227,16 +203,16 @@ def deployed(
     resources = ray.cluster_resources()
     cpus = int(resources.get("CPU", 1))
     count = count or max(2, cpus // 2)
-    encoder = opened.encoder
+    encoder = workspace.encoder
     options = _options(encoder, resources, count)
     wanted = count * options["ray_actor_options"]["num_cpus"]
     if wanted > (free := ray.available_resources().get("CPU", 0)):
         logger.warning("The replicas wait for %g CPUs of Ray, %g are free now.", wanted, free)
     application = serve.deployment(Replica, **options).bind(
-        opened.document.encoder,
+        workspace.document.encoder,
         encoder.fingerprint,
         encoder.device.type,
-        opened.document.views,
+        workspace.document.views,
         min(max(1, cpus // count), MAX_WORKERS),
     )
     # A cluster may serve other applications too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Query
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpcache.web.uploads import MAX_FILES
@@ -192,15 +192,28 @@ class Snippets(BaseModel):
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="The revision that the change rests on.")
 ]
-Top = Annotated[int, Query(ge=1, le=100_000, description="Show the K most probable classes.")]
-Why = Annotated[int, Query(ge=0, le=100, description="Show the K photos that drove the answer.")]
-Reject = Annotated[
-    float, Query(ge=0, lt=1, description="The share of good photos that may be rejected.")
-]
-Sets = Annotated[
-    float,
-    Query(ge=0, lt=1, description="How often the plausible labels may miss the truth; 0: none."),
-]
+REJECT = 0.05
+
+
+class PredictOptions(BaseModel):
+    """How to answer; fields are query parameters."""
+
+    top: int = Field(100, ge=1, le=100_000, description="Show the K most probable classes.")
+    why: int = Field(0, ge=0, le=100, description="Show the K photos that drove the answer.")
+    reject: float = Field(
+        REJECT, ge=0, lt=1, description="The share of good photos that may be rejected."
+    )
+    sets: float = Field(
+        0.1, ge=0, lt=1, description="How often the plausible labels may miss the truth; 0: none."
+    )
+
+
+class ExplainOptions(PredictOptions):
+    """The same, with reasons by default."""
+
+    why: int = Field(6, ge=0, le=100, description="Show the K photos that drove the answer.")
+
+
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": reason}
     for status, reason in {

@@ -16,7 +16,7 @@ from gpcache.errors import DataError
 from gpcache.web.app import create_app
 from gpcache.web.encoding import MakeEncoding
 from gpcache.web.middleware import SECURITY_HEADERS
-from gpcache.web.open_workspace import OpenWorkspace
+from gpcache.web.workspace import Workspace
 
 try:
     import resource
@@ -126,7 +126,7 @@ def bind(port: int) -> socket.socket:
 
 
 async def run(
-    opened: OpenWorkspace,
+    workspace: Workspace,
     token: str,
     listener: socket.socket,
     started: Callable[[uvicorn.Server, str], None],
@@ -137,7 +137,7 @@ async def run(
     `make_encoding` says where photos are decoded and encoded; without it this process does.
     """
     config = uvicorn.Config(
-        create_app(opened, token, make_encoding),
+        create_app(workspace, token, make_encoding),
         http=DeadlineProtocol,
         ws="none",
         loop="asyncio",

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,21 +16,19 @@ from gpcache.images.records import Refused
 from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
-from gpcache.web.open_workspace import OpenWorkspace
 from gpcache.web.uploads import Upload
-from gpcache.web.workspace_editor import Edit, Editor, ReadPhoto
-from gpcache.web.workspace_folder import StoredPhoto
+from gpcache.web.workspace import Edit, Workspace, parted
+from gpcache.web.workspace_folder import EncodedPhoto
 
-Rows = NDArray[np.float32]
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
 
 class AnsweredPhoto(NamedTuple):
-    """A photo, its answer, the model's classes, and the model's photos by row number."""
+    """The name of a photo, its answer, the model's classes, and its photos by row number."""
 
-    photo: ReadPhoto
+    name: str
     answer: Answer
     classes: list[str]
     learned: list[tuple[str, str, str]]
@@ -40,28 +37,27 @@ class AnsweredPhoto(NamedTuple):
 class Service:
     """The workspace behind the API; made inside the event loop that uses it."""
 
-    def __init__(self, opened: OpenWorkspace, make_encoding: MakeEncoding | None = None) -> None:
-        self.opened = opened
-        self.editor = Editor(opened)
+    def __init__(self, workspace: Workspace, make_encoding: MakeEncoding | None = None) -> None:
+        self.workspace = workspace
         self.metrics = Metrics()
-        self.encoding: PhotoEncoding
-        if make_encoding is None:
-            views = opened.document.views
-            self.encoding = LocalEncoding(opened.encoder, self.metrics, views=views)
-        else:
-            self.encoding = make_encoding(self.metrics)
+        views = workspace.document.views
+        self.encoding: PhotoEncoding = (
+            LocalEncoding(workspace.encoder, self.metrics, views=views)
+            if make_encoding is None
+            else make_encoding(self.metrics)
+        )
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
-        if opened.document.templates is not None:
+        if workspace.document.templates is not None:
             # Loading a text encoder takes seconds, which the first class need not wait for.
-            self._warming = asyncio.create_task(asyncio.to_thread(opened.texts.warm))
+            self._warming = asyncio.create_task(asyncio.to_thread(workspace.texts.warm))
 
     @property
     def ready(self) -> bool:
         """Whether there is a model to ask, and somebody to encode what it is asked about."""
-        return self.editor.learner.model is not None and self.encoding.ready
+        return self.workspace.learner.model is not None and self.encoding.ready
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something with the workspace or its model, after what was asked before."""
@@ -74,11 +70,11 @@ class Service:
                 task.cancel()
         await self.encoding.close()
         await asyncio.to_thread(self._thread.shutdown)
-        self.opened.folder.close()
+        self.workspace.folder.close()
 
     async def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
         """Edit the contents; the state afterwards."""
-        state = await self.run(self.editor.change, edit, what, revision)
+        state = await self.run(self.workspace.change, edit, what, revision)
         self._refit_if_outgrown()
         return state
 
@@ -86,20 +82,18 @@ class Service:
         self, uploads: Sequence[Upload], label: str, revision: int | None
     ) -> dict[str, Any]:
         """Learn photos of a class; what was added, what was refused, and the state."""
-        good, refused = _parted(await self.read(uploads, keep=True))
-        added = await self.run(self.editor.add, good, refused, label, revision)
+        read = await self.read(uploads, keep=True)
+        added = await self.run(self.workspace.add, read, label, revision)
         self._refit_if_outgrown()
         return added
 
     async def fill_pool(self, uploads: Sequence[Upload]) -> dict[str, Any]:
         """Keep photos without a label; how many there are, and what was refused."""
-        good, refused = _parted(await self.read(uploads, keep=True))
-        pool = await self.run(self.editor.fill_pool, good)
-        return {"pool": pool, "refused": [asdict(one) for one in refused]}
+        return await self.run(self.workspace.fill_pool, await self.read(uploads, keep=True))
 
     async def read(
         self, uploads: Sequence[Upload], *, keep: bool = False
-    ) -> list[ReadPhoto | Refused]:
+    ) -> list[EncodedPhoto | Refused]:
         """Decode and encode uploads, in their order; `keep` stores them."""
         return list(await asyncio.gather(*(self._read(one, keep) for one in uploads)))
 
@@ -112,64 +106,52 @@ class Service:
         them out.
         """
         read = await self.read(uploads)
-        good, _ = _parted(read)
+        good, refused = parted(read)
         if not good:
-            return list(_parted(read)[1])
+            return list(refused)
 
         def work() -> list[AnsweredPhoto]:
-            learner = self.editor.learner
+            learner = self.workspace.learner
             classes = [str(name) for name in learner.ready().classes_]
             rows = np.stack([photo.features for photo in good])
             answers = learner.answer(rows, why=why, error=error)
             learned = [(photo.id, photo.name, str(photo.label)) for photo in learner.photos]
             pairs = zip(good, answers, strict=True)
-            return [AnsweredPhoto(photo, answer, classes, learned) for photo, answer in pairs]
+            return [AnsweredPhoto(photo.name, answer, classes, learned) for photo, answer in pairs]
 
         answered = iter(await self.run(work))
         return [one if isinstance(one, Refused) else next(answered) for one in read]
 
-    async def by_text(self, row: Rows) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and the probabilities (c,) that their text alone gives a row."""
+    async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
+        """Classes, and the probabilities (1, c) that their text alone gives a row."""
+        workspace = self.workspace
+        return await self.run(workspace.learner.by_text, row[None], workspace.document.contents)
 
-        def work() -> tuple[list[str], NDArray[np.float64]]:
-            contents = self.editor.document.contents
-            classes, found = self.editor.learner.by_text(row[None], contents)
-            return classes, found[0]
-
-        return await self.run(work)
-
-    async def _read(self, upload: Upload, keep: bool) -> ReadPhoto | Refused:
+    async def _read(self, upload: Upload, keep: bool) -> EncodedPhoto | Refused:
         if upload.refused is not None:
             return Refused(upload.name, upload.refused)
         try:
-            key, features, thumbnail = await self.encoding.encode(upload.read, learn=keep)
+            photo = await self.encoding.encode(upload.read, learn=keep)
         except ImageRefusedError as error:
             return Refused(upload.name, error.reason)
         if keep:
-            stored = StoredPhoto(features, thumbnail)
-            await asyncio.to_thread(self.opened.folder.put, key, stored)
-        return ReadPhoto(upload.name, key, features)
+            await asyncio.to_thread(self.workspace.folder.put, photo)
+        return photo._replace(name=upload.name)
 
     def _refit_if_outgrown(self) -> None:
         """Choose hyper-parameters again beside the model in use, if it has changed a lot."""
         idle = self._refit is None or self._refit.done()
-        if idle and self.editor.learner.outgrown:
+        if idle and self.workspace.learner.outgrown:
             self._refit = asyncio.create_task(self._refit_now())
 
     async def _refit_now(self) -> None:
+        workspace = self.workspace
         # Again where photos that came meanwhile have outgrown the new choice, too.
-        while self.editor.learner.outgrown:
-            refitted = self.opened.new_learner()
+        while workspace.learner.outgrown:
+            refitted = workspace.new_learner()
             try:
-                await asyncio.to_thread(refitted.fit, self.editor.document.contents)
-                await self.run(self.editor.replace_learner, refitted)
+                await asyncio.to_thread(refitted.fit, workspace.document.contents)
+                await self.run(workspace.replace_learner, refitted)
             except GPCacheError as error:
                 logger.warning("The hyper-parameters were not chosen again: %s", error)
                 return
-
-
-def _parted(read: Sequence[ReadPhoto | Refused]) -> tuple[list[ReadPhoto], list[Refused]]:
-    return (
-        [one for one in read if isinstance(one, ReadPhoto)],
-        [one for one in read if isinstance(one, Refused)],
-    )

@@ -74,23 +74,24 @@ class Upload:
 
 @dataclass
 class Form:
-    """The files and the text fields of a request."""
+    """The files and the text fields of a request; the files are deleted at the end."""
 
     files: list[Upload] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
 
-    def close(self) -> None:
-        """Delete the files."""
+    def __enter__(self) -> Form:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for upload in self.files:
-            upload.file.file.close()
+            upload.file.file.close()  # which deletes it
 
 
 @asynccontextmanager
 async def received(request: Request) -> AsyncIterator[Form]:
     """The form of a multipart body, or one file from a body that is an image; gone afterwards."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    form = Form()
-    try:
+    with Form() as form:
         if kind == "multipart/form-data":
             await _read_multipart(request, form)
         elif kind.startswith("image/") or kind == "application/octet-stream":
@@ -106,8 +107,6 @@ async def received(request: Request) -> AsyncIterator[Form]:
             raise DataError("There is no file in the request: send it in the field 'files'.")
         async with stopped_on_disconnect(request):
             yield form
-    finally:
-        form.close()
 
 
 @asynccontextmanager

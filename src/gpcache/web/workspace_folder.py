@@ -28,16 +28,15 @@ from gpcache.web.workspace_contents import ClassEntry, Contents, Photo, UndoStep
 SCHEMA = 2
 DOCUMENT, PHOTOS, BATCHES, BASE = "workspace.json", "photos", "batches", "base.gpc"
 MAX_DOCUMENT = 500_000_000
-MAX_STEPS = 50
-MAX_REFUSED = 100
-MAX_POINTS = 1_000
 
 
-class StoredPhoto(NamedTuple):
-    """What is kept of a photo: its features (dim,) and a small JPEG."""
+class EncodedPhoto(NamedTuple):
+    """A photo that was read: its content's hash, its features (dim,), and a small JPEG."""
 
+    hash: str
     features: NDArray[np.float32]
-    thumbnail: bytes
+    thumbnail: bytes = b""
+    name: str = ""
 
 
 class _StoredContents(NamedTuple):
@@ -141,20 +140,20 @@ class WorkspaceFolder:
         """Replace the document, in one step."""
         write_atomic(self.path / DOCUMENT, _DOCUMENT_JSON.dump_json(document), private=True)
 
-    def put(self, key: str, stored: StoredPhoto) -> None:
+    def put(self, photo: EncodedPhoto) -> None:
         """Keep a photo under the hash of its content."""
-        file = self._file(key)
+        file = self._file(photo.hash)
         if not file.exists():
-            thumbnail = np.frombuffer(stored.thumbnail, dtype=np.uint8)
-            data = save({"features": stored.features, "picture": thumbnail})
+            thumbnail = np.frombuffer(photo.thumbnail, dtype=np.uint8)
+            data = save({"features": photo.features, "picture": thumbnail})
             # Looking for stale files among very many photos is left to the opening.
             write_atomic(file, data, private=True, sweep=False)
 
-    def get(self, key: str) -> StoredPhoto:
+    def get(self, key: str) -> EncodedPhoto:
         """What is kept of a photo."""
         try:
             arrays = load(self._file(key).read_bytes())
-            return StoredPhoto(arrays["features"], arrays["picture"].tobytes())
+            return EncodedPhoto(key, arrays["features"], arrays["picture"].tobytes())
         except (OSError, SafetensorError, KeyError):
             raise DataError(
                 f"{str(self._file(key))!r} is missing or damaged: bring it back from a copy, or "

@@ -11,7 +11,7 @@ from gpcache.images.records import Refused
 from gpcache.support.files import sha256
 from gpcache.web import schemas
 from gpcache.web.batch_files import BatchFiles, BatchLine, latest_rows
-from gpcache.web.routes.predict import REJECT, prediction
+from gpcache.web.routes.predict import prediction
 from gpcache.web.service import AnsweredPhoto, Service
 from gpcache.web.uploads import Upload, received
 
@@ -21,7 +21,7 @@ MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.pa
 def batch_routes(service: Service) -> APIRouter:
     """The routes that begin, feed and finish batches."""
     routes = APIRouter(prefix="/v1/batch", tags=["batch"], responses=schemas.PROBLEMS)
-    batches = BatchFiles(service.opened.folder.batches)
+    batches = BatchFiles(service.workspace.folder.batches)
 
     async def progress(key: str) -> dict[str, Any]:
         table, lines = await service.run(batches.read, key)
@@ -66,7 +66,7 @@ async def _new_lines(
     service: Service, uploads: Sequence[Upload], lines: Sequence[BatchLine]
 ) -> list[BatchLine]:
     """Lines for the uploads that have none at this revision yet."""
-    revision = service.editor.document.revision
+    revision = service.workspace.document.revision
     known = {line.key for line in lines if line.revision == revision}
     fresh: dict[tuple[str, str], Upload] = {}
     for upload in uploads:
@@ -85,5 +85,5 @@ def _cells(answer: AnsweredPhoto | Refused) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"error": answer.reason}
     columns = ("label", "probability", "uncertainty", "familiarity", "rejected")
-    shown = prediction(answer, top=1, reject=REJECT)
+    shown = prediction(answer, top=1, reject=schemas.REJECT)
     return {name: shown[name] for name in columns}

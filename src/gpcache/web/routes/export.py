@@ -27,19 +27,19 @@ from gpcache.web.service import Service
 def export_routes(service: Service, token: str) -> APIRouter:
     """The routes that give the model away."""
     routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
-    editor = service.editor
+    workspace = service.workspace
 
     @routes.get("/export/model", response_class=Response)
     async def model() -> Response:
         """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
         content = await service.run(_zip, service)
-        return _file(content, "application/zip", f"{editor.document.name}.gpc.zip")
+        return _file(content, "application/zip", f"{workspace.document.name}.gpc.zip")
 
     @routes.get("/export/onnx", response_class=Response)
     async def onnx() -> Response:
         """The model as ONNX."""
         content = await service.run(_onnx, service)
-        return _file(content, "application/octet-stream", f"{editor.document.name}.onnx")
+        return _file(content, "application/octet-stream", f"{workspace.document.name}.onnx")
 
     @routes.get("/card", response_class=Response)
     async def card() -> Response:
@@ -50,7 +50,7 @@ def export_routes(service: Service, token: str) -> APIRouter:
     @routes.get("/snippets", response_model=schemas.Snippets)
     async def snippets(request: Request) -> Any:
         """Lines to copy."""
-        return _snippets(editor.document.name, f"http://{request.headers['host']}", token)
+        return _snippets(workspace.document.name, f"http://{request.headers['host']}", token)
 
     return routes
 
@@ -62,7 +62,7 @@ def _file(content: bytes, media: str, name: str) -> Response:
 
 def _zip(service: Service) -> bytes:
     stream = io.BytesIO()
-    name = f"{service.editor.document.name}.gpc"
+    name = f"{service.workspace.document.name}.gpc"
     with _written(service) as folder, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{name}/{file.name}")
@@ -76,7 +76,7 @@ def _card(service: Service) -> str:
 
 def _onnx(service: Service) -> bytes:
     """Pixels in and probabilities out with the encoder lite; the head on features with others."""
-    model, encoder = service.editor.learner.ready(), service.opened.encoder
+    model, encoder = service.workspace.learner.ready(), service.workspace.encoder
     if isinstance(encoder, LiteEncoder):
         return export_image_onnx(model, encoder)
     return export_onnx(model, encoder_fingerprint=encoder.fingerprint)
@@ -100,9 +100,9 @@ def _snippets(name: str, address: str, token: str) -> dict[str, str]:
 @contextmanager
 def _written(service: Service) -> Iterator[Path]:
     """The model folder of the workspace, beside its photos for as long as it is needed."""
-    opened, document, learner = service.opened, service.editor.document, service.editor.learner
-    thumbnails = {photo.hash: opened.folder.get(photo.hash).thumbnail for photo in learner.photos}
-    encoder = opened.encoder
+    workspace, document = service.workspace, service.workspace.document
+    learner, encoder = workspace.learner, workspace.encoder
+    stored = [workspace.folder.get(photo.hash) for photo in learner.photos]
     content = model_files.Content(
         model=learner.ready(),
         encoder=model_files.EncoderFacts(
@@ -116,11 +116,11 @@ def _written(service: Service) -> Iterator[Path]:
             for photo in learner.photos
         ],
         training=Training(source=f"the workspace {document.name}", refused=list(document.refused)),
-        thumbnails=thumbnails,
+        thumbnails={photo.hash: photo.thumbnail for photo in stored},
     )
     held_out = learner.held_out()
     figures = None if held_out is None else held_out.evaluation()
-    place = opened.folder.path / "export"
+    place = workspace.folder.path / "export"
     with explained_writes(place), temporary_sibling(place, 0o700, folder=True) as temporary:
         model_files.write(content, temporary / "model", figures)
         yield temporary / "model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
@@ -13,19 +14,20 @@ from gpcache import __version__
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
-from gpcache.web.routes.predict import REJECT, refusal
-from gpcache.web.service import Service
+from gpcache.web.routes.predict import refusal
+from gpcache.web.service import AnsweredPhoto, Service
 from gpcache.web.uploads import MAX_FILES, Form, Upload, stopped_on_disconnect
 
 INPUT = "image"
-OUTPUTS = {
-    "label": ("BYTES", [-1]),
-    "probability": ("FP64", [-1]),
-    "probabilities": ("FP64", [-1, -1]),
-    "uncertainty": ("FP64", [-1]),
-    "rejected": ("BOOL", [-1]),
-    "classes": ("BYTES", [-1]),
-}
+# Each output's name, type and number of dimensions.
+OUTPUTS = (
+    ("label", "BYTES", 1),
+    ("probability", "FP64", 1),
+    ("probabilities", "FP64", 2),
+    ("uncertainty", "FP64", 1),
+    ("rejected", "BOOL", 1),
+    ("classes", "BYTES", 1),
+)
 
 
 class Tensor(BaseModel):
@@ -65,7 +67,7 @@ def inference_routes(service: Service) -> APIRouter:
     The model has one version, its revision; a path may name it.
     """
     routes = APIRouter(prefix="/v2", tags=["open inference"], responses=schemas.PROBLEMS)
-    editor = service.editor
+    workspace = service.workspace
 
     @routes.get("")
     @routes.get("/", include_in_schema=False)  # as the protocol's own document spells it
@@ -88,16 +90,15 @@ def inference_routes(service: Service) -> APIRouter:
     async def metadata(model: str, version: str | None = None) -> JSONResponse:
         """What goes in and what comes out."""
         require_known(model, version)
-        outputs = [
-            {"name": name, "datatype": datatype, "shape": shape}
-            for name, (datatype, shape) in OUTPUTS.items()
-        ]
         described = {
             "name": model,
-            "versions": [str(editor.document.revision)],
+            "versions": [str(workspace.document.revision)],
             "platform": "gpcache_gpc",
             "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
-            "outputs": outputs,
+            "outputs": [
+                {"name": name, "datatype": datatype, "shape": [-1] * dimensions}
+                for name, datatype, dimensions in OUTPUTS
+            ],
         }
         return JSONResponse(described)
 
@@ -117,22 +118,19 @@ def inference_routes(service: Service) -> APIRouter:
         """Answer for every image of the input."""
         require_known(model, version)
         wanted = _wanted(body)
-        form = Form()
-        try:
+        with Form() as form:
             async with stopped_on_disconnect(request), service.encoding.admitted():
                 await _read_images(body, form)
-                outputs = await _outputs(service, form.files)
-        finally:
-            form.close()
+                outputs = _outputs(await service.answer(form.files))
         answer: dict[str, Any] = {
             "model_name": model,
-            "model_version": str(editor.document.revision),
+            "model_version": str(workspace.document.revision),
             "outputs": [outputs[name] for name in wanted],
         }
         return JSONResponse(answer if body.id is None else answer | {"id": body.id})
 
     def require_known(model: str, version: str | None) -> None:
-        name, latest = editor.document.name, str(editor.document.revision)
+        name, latest = workspace.document.name, str(workspace.document.revision)
         if model != name:
             raise HTTPException(404, f"There is no model {model[:200]!r}: it is {name!r}")
         if version not in (None, latest):
@@ -143,10 +141,11 @@ def inference_routes(service: Service) -> APIRouter:
 
 
 def _wanted(body: Inference) -> list[str]:
-    wanted = list(OUTPUTS) if body.outputs is None else [one.name for one in body.outputs]
+    known = [name for name, _, _ in OUTPUTS]
+    wanted = known if body.outputs is None else [one.name for one in body.outputs]
     for name in wanted:
-        if name not in OUTPUTS:
-            raise DataError(f"There is no output {name!r}: there are {', '.join(OUTPUTS)}.")
+        if name not in known:
+            raise DataError(f"There is no output {name!r}: there are {', '.join(known)}.")
     return wanted
 
 
@@ -168,28 +167,27 @@ async def _read_images(body: Inference, form: Form) -> None:
         await form.files[-1].write(content)
 
 
-async def _outputs(service: Service, uploads: list[Upload]) -> dict[str, Any]:
-    answers = await service.answer(uploads)
+def _outputs(answers: Sequence[AnsweredPhoto | Refused]) -> dict[str, Any]:
+    """The outputs by name."""
     good = [one for one in answers if not isinstance(one, Refused)]
     if len(good) < len(answers):  # the protocol has no place for the error of one element
         raise refusal(answers)
-    classes, n = good[0].classes, len(good)
-    rows = [one.answer.probabilities for one in good]
+    classes, rows = good[0].classes, [one.answer.probabilities for one in good]
     values: dict[str, list[Any]] = {
         "label": [classes[int(row.argmax())] for row in rows],
         "probability": [float(row.max()) for row in rows],
         "probabilities": [float(p) for row in rows for p in row],
         "uncertainty": [one.answer.uncertainty for one in good],
-        "rejected": [bool(one.answer.familiarity <= REJECT) for one in good],
+        "rejected": [bool(one.answer.familiarity <= schemas.REJECT) for one in good],
         "classes": classes,
     }
-    shapes = {"probabilities": [n, len(classes)], "classes": [len(classes)]}
+    shapes = {"probabilities": [len(good), len(classes)]}
     return {
         name: {
             "name": name,
-            "datatype": OUTPUTS[name][0],
-            "shape": shapes.get(name, [n]),
-            "data": data,
+            "datatype": datatype,
+            "shape": shapes.get(name, [len(values[name])]),
+            "data": values[name],
         }
-        for name, data in values.items()
+        for name, datatype, _ in OUTPUTS
     }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
@@ -14,40 +14,25 @@ from gpcache.web import schemas
 from gpcache.web.service import AnsweredPhoto, Service
 from gpcache.web.uploads import received
 
-REJECT = 0.05
-SETS = 0.1
-EXPLAINED = 6
-
 
 def predict_routes(service: Service) -> APIRouter:
     """The routes that answer."""
     routes = APIRouter(prefix="/v1", tags=["predict"], responses=schemas.PROBLEMS)
 
     @routes.post("/predict", response_model=schemas.Predictions, openapi_extra=schemas.files_body())
-    async def predict(
-        request: Request,
-        top: schemas.Top = 100,
-        why: schemas.Why = 0,
-        reject: schemas.Reject = REJECT,
-        sets: schemas.Sets = SETS,
-    ) -> Any:
+    async def predict(request: Request, options: Annotated[schemas.PredictOptions, Query()]) -> Any:
         """Name photos, or say that they are unlike all that was learned."""
         async with received(request) as form, service.encoding.admitted():
-            answers = await service.answer(form.files, why=why, error=sets)
+            answers = await service.answer(form.files, why=options.why, error=options.sets)
         if all(isinstance(one, Refused) for one in answers):
             raise refusal(answers)
-        return {"predictions": [prediction(one, top=top, reject=reject) for one in answers]}
+        shown = [prediction(one, top=options.top, reject=options.reject) for one in answers]
+        return {"predictions": shown}
 
     @routes.post("/explain", response_model=schemas.Predictions, openapi_extra=schemas.files_body())
-    async def explain(
-        request: Request,
-        top: schemas.Top = 100,
-        why: schemas.Why = EXPLAINED,
-        reject: schemas.Reject = REJECT,
-        sets: schemas.Sets = SETS,
-    ) -> Any:
+    async def explain(request: Request, options: Annotated[schemas.ExplainOptions, Query()]) -> Any:
         """The same, with the photos that drove each answer."""
-        return await predict(request, top, why, reject, sets)
+        return await predict(request, options)
 
     @routes.post(
         "/zero-shot-preview", response_model=schemas.Preview, openapi_extra=schemas.files_body()
@@ -59,7 +44,7 @@ def predict_routes(service: Service) -> APIRouter:
         if isinstance(found, Refused):
             raise refusal([found])
         classes, row = await service.by_text(found.features)
-        return {"name": found.name, "probabilities": _bars(classes, row, len(classes))}
+        return {"name": found.name, "probabilities": _bars(classes, row[0], len(classes))}
 
     return routes
 
@@ -78,7 +63,7 @@ def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> di
     # NaN, where nothing could be held out, rejects nothing and is null in JSON.
     known = not np.isnan(answer.familiarity)
     return {
-        "name": found.photo.name,
+        "name": found.name,
         "label": found.classes[best],
         "probability": float(answer.probabilities[best]),
         "rejected": bool(answer.familiarity <= reject),

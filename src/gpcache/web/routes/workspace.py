@@ -11,8 +11,8 @@ from gpcache.images.records import plural
 from gpcache.web import schemas
 from gpcache.web.service import Service
 from gpcache.web.uploads import received
+from gpcache.web.workspace import Edit
 from gpcache.web.workspace_contents import Contents
-from gpcache.web.workspace_editor import Edit
 
 
 def workspace_routes(service: Service) -> APIRouter:
@@ -20,37 +20,37 @@ def workspace_routes(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
     _add_class_routes(routes, service)
     _add_photo_routes(routes, service)
-    editor = service.editor
+    workspace = service.workspace
 
     @routes.get("/state", response_model=schemas.State)
     async def state() -> Any:
         """The workspace as it is."""
-        return await service.run(editor.state)
+        return await service.run(workspace.state)
 
     @routes.post("/undo", response_model=schemas.State)
     async def undo(if_match: schemas.IfMatch = None) -> Any:
         """Take the last change back."""
-        return await service.run(editor.undo, _revision(if_match))
+        return await service.run(workspace.undo, _revision(if_match))
 
     @routes.delete("/refused", response_model=schemas.State)
     async def clear_refused() -> Any:
         """Forget the files that were refused."""
-        return await service.run(editor.clear_refused)
+        return await service.run(workspace.clear_refused)
 
     @routes.get("/loo")
     async def loo() -> dict[str, Any]:
         """The figures of every photo held out, or why there are none."""
-        return await service.run(editor.loo)
+        return await service.run(workspace.loo)
 
     @routes.get("/curve", response_model=list[schemas.Point])
     async def curve() -> Any:
         """The leave-one-out accuracy after each change, the latest last."""
-        return [{"n": n, "accuracy": accuracy} for n, accuracy in editor.document.curve]
+        return [{"n": n, "accuracy": accuracy} for n, accuracy in workspace.document.curve]
 
     @routes.get("/suggest", response_model=schemas.Suggested)
     async def suggest(count: int = Query(10, ge=1, le=100)) -> Any:
         """Which photos of the pool to label next."""
-        return {"photos": await service.run(editor.suggestions, count)}
+        return {"photos": await service.run(workspace.suggestions, count)}
 
     return routes
 
@@ -133,10 +133,10 @@ def _add_photo_routes(routes: APIRouter, service: Service) -> None:
     )
     async def picture(photo: str) -> Response:
         """A small picture, encoded anew."""
-        known = service.editor.document.contents.photos.get(photo)
+        known = service.workspace.document.contents.photos.get(photo)
         if known is None:
             raise HTTPException(404, "There is no such photo")
-        stored = await service.run(service.opened.folder.get, known.hash)
+        stored = await service.run(service.workspace.folder.get, known.hash)
         # The picture of an id never changes, and nobody else can read this cache.
         headers = {"cache-control": "private, max-age=86400, immutable"}
         return Response(stored.thumbnail, media_type="image/jpeg", headers=headers)

@@ -1,24 +1,29 @@
-"""A workspace and its model, changed together or not at all; used by one thread at a time."""
+"""An open workspace: its contents and its model, changed together or not at all."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpcache.encoders import Encoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
+from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.registry import name_of
-from gpcache.web.learner import Learner
-from gpcache.web.open_workspace import OpenWorkspace
+from gpcache.web.learner import Learner, Texts
 from gpcache.web.workspace_contents import Contents, Photo, UndoStep
-from gpcache.web.workspace_folder import MAX_POINTS, MAX_REFUSED, MAX_STEPS, Document
+from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
 MAX_COMPARED = 2_000
+MAX_STEPS = 50
+MAX_REFUSED = 100
+MAX_POINTS = 1_000
 
 Edit = Callable[[Contents], Contents]
 
@@ -27,21 +32,22 @@ class StaleError(GPCacheError):
     """A change was decided on a state that is no longer the latest; the client gets a 409."""
 
 
-class ReadPhoto(NamedTuple):
-    """An uploaded photo: its name, its content's hash and its features (dim,)."""
+@dataclass
+class Workspace:
+    """A workspace that this process holds; used by one thread at a time.
 
-    name: str
-    hash: str
-    features: NDArray[np.float32]
+    A change is checked, learned and written to the folder, and only then counts as done.
+    `features` gives those of a photo by its hash; `template` is the model it began with.
+    """
 
-
-class Editor:
-    """Every change goes through here: check, learn, write down, and only then count as done."""
-
-    def __init__(self, opened: OpenWorkspace) -> None:
-        self._opened = opened
-        self.document: Document = opened.document
-        self.learner = opened.learner
+    folder: WorkspaceFolder
+    document: Document
+    encoder: Encoder
+    texts: Texts
+    learner: Learner
+    features: Callable[[str], NDArray[np.float32]]
+    template: CacheClassifier | None
+    device: Any
 
     # Changes. A `revision` that is not the latest is refused.
 
@@ -61,14 +67,10 @@ class Editor:
         return self.state()
 
     def add(
-        self,
-        good: Sequence[ReadPhoto],
-        refused: Sequence[Refused],
-        label: str,
-        revision: int | None,
+        self, read: Sequence[EncodedPhoto | Refused], label: str, revision: int | None
     ) -> dict[str, Any]:
         """Learn photos of a class, which may be new, and list those that were refused."""
-        document = self.document
+        document, good, refused = self.document, *parted(read)
         ids = [f"p{document.next_id + place}" for place in range(len(good))]
         listed = (*document.refused, *refused)[-MAX_REFUSED:]
 
@@ -92,21 +94,26 @@ class Editor:
             "state": self.state(),
         }
 
-    def fill_pool(self, good: Sequence[ReadPhoto]) -> int:
+    def fill_pool(self, read: Sequence[EncodedPhoto | Refused]) -> dict[str, Any]:
         """Keep photos without a label: no part of the model, so the revision stays."""
-        document = self.document
+        document, good, refused = self.document, *parted(read)
         known = {photo.hash for photo in document.contents.photos.values()}
         fresh = list({one.hash: one for one in good if one.hash not in known}.values())
         first = document.next_id
         photos = [Photo(f"p{first + k}", one.name, None, one.hash) for k, one in enumerate(fresh)]
         contents = document.contents.with_photos(photos)
         self._keep(replace(document, contents=contents, next_id=first + len(fresh)))
-        return len(contents.pool())
+        return {"pool": len(contents.pool()), "refused": [asdict(one) for one in refused]}
 
     def clear_refused(self) -> dict[str, Any]:
         """Forget the refused files; the state afterwards."""
         self._keep(replace(self.document, refused=()))
         return self.state()
+
+    def new_learner(self) -> Learner:
+        """A model to be fitted beside the one in use."""
+        templates = self.document.templates
+        return Learner(self.texts, templates, self.features, self.template, device=self.device)
 
     def replace_learner(self, refitted: Learner) -> None:
         """Go on with a model whose hyper-parameters were chosen again."""
@@ -117,14 +124,11 @@ class Editor:
 
     def state(self) -> dict[str, Any]:
         """The workspace as the page shows it."""
-        document = self.document
-        contents, steps = document.contents, document.steps
+        document, contents, steps = self.document, self.document.contents, self.document.steps
         held_out, model = self.learner.held_out(), self.learner.model
         flags = {} if held_out is None else held_out.flags()
         photos = contents.labelled()
-        counts = dict.fromkeys(contents.class_names(), 0)
-        for photo in photos:
-            counts[str(photo.label)] += 1
+        counts = Counter(photo.label for photo in photos)
         return {
             "revision": document.revision,
             "name": document.name,
@@ -163,12 +167,12 @@ class Editor:
             return []
         some = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
         pool = [pool[place] for place in some]
-        rows = np.stack([self._opened.features(photo.hash) for photo in pool])
-        chosen = self.learner.suggest(rows, count)
+        rows = np.stack([self.features(photo.hash) for photo in pool])
+        chosen, model = self.learner.suggest(rows, count), self.learner.model
         guesses: list[tuple[str | None, float | None]] = [(None, None)] * len(chosen)
-        if self.learner.model is not None:
-            found = self.learner.model.predict_proba(rows[chosen])
-            names = self.learner.model.classes_[found.argmax(1)]
+        if model is not None:
+            found = model.predict_proba(rows[chosen])
+            names = model.classes_[found.argmax(1)]
             guesses = [(str(name), float(p)) for name, p in zip(names, found.max(1), strict=True)]
         return [
             {"id": pool[row].id, "name": pool[row].name, "guess": guess, "probability": p}
@@ -187,10 +191,11 @@ class Editor:
         self._accept(replace(old, contents=contents, steps=steps, **further))
 
     def _check(self, revision: int | None) -> None:
-        if revision is not None and revision != self.document.revision:
+        latest = self.document.revision
+        if revision not in (None, latest):
             raise StaleError(
-                f"The workspace has changed meanwhile: it is at revision "
-                f"{self.document.revision}, this was decided on {revision}."
+                f"The workspace has changed meanwhile: it is at revision {latest}, this was "
+                f"decided on {revision}."
             )
 
     def _accept(self, document: Document) -> None:
@@ -208,5 +213,13 @@ class Editor:
         self.learner = learner
 
     def _keep(self, document: Document) -> None:
-        self._opened.folder.write(document)
+        self.folder.write(document)
         self.document = document
+
+
+def parted(
+    read: Sequence[EncodedPhoto | Refused],
+) -> tuple[list[EncodedPhoto], list[Refused]]:
+    """The photos that could be read, and the others."""
+    good = [one for one in read if not isinstance(one, Refused)]
+    return good, [one for one in read if isinstance(one, Refused)]
