@@ -1,6 +1,15 @@
 """Pure functions of predictions: figures of merit, calibration, prediction sets, rejection."""
 
-from gpcache.metrics.calibration import Calibration, fit_calibration
+from gpcache.metrics.calibration import (
+    Calibration,
+    doubt_of,
+    fit_calibration,
+    fit_scales,
+    fit_temperature,
+    mean_nll,
+    smoothed_losses,
+    smoothed_nll,
+)
 from gpcache.metrics.conformal import least_rows
 from gpcache.metrics.probabilities import (
     Binning,
@@ -20,14 +29,6 @@ from gpcache.metrics.rejection import (
     joint_familiarity,
     max_probability,
     neighbour_similarity,
-)
-from gpcache.metrics.temperature import (
-    doubt_of,
-    fit_scales,
-    fit_temperature,
-    mean_nll,
-    smoothed_losses,
-    smoothed_nll,
 )
 
 __all__ = [

@@ -27,10 +27,10 @@ from gpcache.cluster.grouped.groups import (
     mean,
     of_classes,
     posterior,
+    require_memory,
     solved,
     split,
 )
-from gpcache.cluster.grouped.memory import require_memory
 from gpcache.cluster.grouped.runner import ENGINES, EngineName, TaskRunner, task_runner
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap
