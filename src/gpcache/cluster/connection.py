@@ -91,6 +91,6 @@ def _sentence(error: Exception, address: str) -> str:
     if not address:
         return f"Ray could not be started on this machine: {reason}."
     return (
-        f"No Ray cluster could be joined at {ADDRESS}={address!r} ({reason}): mend the address, or "
-        f"unset {ADDRESS} to compute on this machine."
+        f"No Ray cluster could be joined at {ADDRESS}={address!r} ({reason}): correct the address, "
+        f"or unset {ADDRESS} to compute on this machine."
     )

@@ -1,6 +1,6 @@
 """A stream of images becomes a stream of features on Ray: its actors decode and encode.
 
-Rows of paths or bytes go in and vectors come back in the source's order; whoever reads the stream
+Rows of paths or bytes go in and vectors come back in the source's order; the reader of the stream
 writes them. Ray runs again what a dead process has left, so that an image may be encoded twice,
 but it comes out once. Nothing here imports torch until an encoder is loaded: a process that only
 decodes does without.
@@ -34,7 +34,7 @@ from gpcache.support.files import sha256
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
 
-# What one dataset of Ray holds at most: the actors load their encoder anew for the next.
+# What one dataset of Ray holds at most: the actors load their encoder again for the next.
 WINDOW_ROWS = 2**18
 WINDOW_BYTES = 2**29
 HASH = "S32"
@@ -130,7 +130,7 @@ def _dataset(
     on_gpu = encoder.device.type == "cuda"
     if on_gpu and gpus < 1:
         raise GPCacheError("The Ray cluster has no GPU: use device='cpu', or give it one.")
-    # On a single core decoding and encoding must share it, or one would wait for ever.
+    # On a single core decoding and encoding must share it, or one would wait without end.
     share = 1 if cpus > 1 else 0.5
     dataset = ray.data.from_blocks([_block(window, at, size) for at in range(0, len(window), size)])
     context = dataset.context

@@ -184,7 +184,7 @@ def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def _model_type(source: str) -> str:
-    """What kind of model `source` is, told by its config.json before anything large is fetched."""
+    """What kind of model `source` is, read from config.json before the weights are downloaded."""
     folder = Path(source)
     if folder.is_dir():
         file = folder / "config.json"

@@ -131,7 +131,7 @@ class LiteEncoder(Encoder):
     def _identity(self) -> Iterator[bytes]:
         recipe = self.recipe
         settings = [recipe.weights.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
-        # Nothing stands for what Lite0 lacks: its fingerprint is in files that users have.
+        # Nothing is added for Lite0, whose fingerprint is in files that users have.
         settings += [CONTEXT, "square root"] if recipe.square_root else [CONTEXT]
         yield " ".join(map(str, ["lite", *settings])).encode()
         yield _data("imagenet.safetensors")

@@ -56,7 +56,7 @@ def clean_class_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Class names, which stay the labels, and the sentences that speak of each class.
+    """Class names, which stay the labels, and the sentences that describe each class.
 
     A sentence given twice counts twice.
     """

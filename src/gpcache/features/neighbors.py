@@ -94,7 +94,7 @@ class _Search:
         self.n_chosen = min(k, self.n_segments)
 
     def rows_within(self, block_bytes: int) -> int:
-        """How many queries at once keep the block and its temporaries within so many bytes."""
+        """How many queries at once keep the block and its temporaries within `block_bytes`."""
         rows = max(1, int(block_bytes) // self._bytes_per_row())
         return rows if rows < TILE else rows - rows % TILE
 

@@ -7,8 +7,9 @@
     texts/….safetensors      class vectors, by the prompts they were made of
 
 Every file but the manifest is named by its content and never changes. A change writes new files
-first and then the manifest, in one rename: whoever is killed in between leaves files that nobody
-knows, which the next change removes. Writers take turns by a lock; readers need none.
+first and then the manifest, in one rename. A process that is killed in between leaves files that
+are not in the manifest; the next change removes them. Writers take turns by a lock; readers need
+none.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class _Walk:
     def allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
         """Whether to read an entry: links may neither leave the root nor lead round in circles.
 
-        Every linked folder is read once, or links among many folders would multiply for ever.
+        Every linked folder is read once: links among many folders could repeat without end.
         """
         if not entry.is_symlink():
             return True

@@ -1,4 +1,4 @@
-"""Small pictures for reports and pages: encoded anew, so that nothing of the file comes along."""
+"""Thumbnails for reports and pages, without any metadata of the original file."""
 
 from __future__ import annotations
 

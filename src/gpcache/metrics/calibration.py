@@ -110,7 +110,7 @@ def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
     """The scales (e, k) of the least objective, by damped Newton steps from these."""
     value = problem.objective(scales)
     at_target = problem.at_target()
-    # Two losses that differ by less are equal but for rounding: in float32 the last steps would
+    # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
     rounding = 4 * torch.finfo(scales.dtype).eps
     for _ in range(ITERATIONS):
@@ -188,7 +188,7 @@ def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None =
     `row_weights` (n,) say how much each row counts.
     """
     scale, _ = fit_scales(logits[None, None], labels, row_weights=row_weights)
-    # A scale of nought says that the logits know nothing: near-uniform, but finite.
+    # A scale of zero means uninformative logits: near-uniform probabilities, but finite.
     return 1.0 / max(float(scale), 1e-6)
 
 
@@ -252,7 +252,7 @@ def _entropy(scaled: Tensor) -> Tensor:
 
 
 def _targets(labels: Tensor, c: int) -> Tensor:
-    """Labels (n,) as rows (n, c), smoothed by the doubt that so many rows leave."""
+    """Labels (n,) as rows (n, c), smoothed by `doubt_of`."""
     doubt = doubt_of(len(labels), c)
     targets = torch.full((len(labels), c), doubt / (c - 1), dtype=torch.float64)
     targets[torch.arange(len(labels)), labels.cpu()] = 1 - doubt

@@ -39,7 +39,7 @@ def floats(values: ArrayLike, name: str, *axes: str, may_be_empty: str = "") -> 
 
 
 def require_shape(array: NDArray[Any], name: str, *axes: str, may_be_empty: str = "") -> None:
-    """Refuse another number of axes, or an axis of length zero but for `may_be_empty`."""
+    """Refuse another number of axes, or an axis of length zero except `may_be_empty`."""
     filled = [axis for axis in axes if axis != may_be_empty]
     lengths = [n for n, axis in zip(array.shape, axes, strict=False) if axis in filled]
     if array.ndim != len(axes) or 0 in lengths:

@@ -83,8 +83,8 @@ def lac_scores(probabilities: ArrayLike) -> Floats:
 def aps_scores(probabilities: ArrayLike, uniform: ArrayLike | None = None) -> Floats:
     """The mass of all labels at least as probable (m, c): sets that grow with the difficulty.
 
-    Adaptive prediction sets (Romano et al., 2020). With `uniform` (m,), drawn from [0, 1], so much
-    of the label's own mass counts: without it sets are too large on average. Labels of equal
+    Adaptive prediction sets (Romano et al., 2020). With `uniform` (m,), drawn from [0, 1], that
+    share of the label's own mass counts: without it sets are too large on average. Labels of equal
     probability are one, because their order means nothing.
     """
     values = np.asarray(probabilities, dtype=np.float64)

@@ -52,7 +52,7 @@ def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> 
 
 
 def certainty(variance: ArrayLike) -> Floats:
-    """1 − variance (m,) of a Gaussian process; of groups (m, g) the surest speaks."""
+    """1 − variance (m,) of a Gaussian process; of groups (m, g) the most certain one counts."""
     values = np.asarray(variance, dtype=np.float64)
     sure: Floats = 1 - (values.min(1) if values.ndim == 2 else values)
     return sure

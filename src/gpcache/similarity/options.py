@@ -19,7 +19,7 @@ class ProjectionOptions:
     ----------
     bottleneck : 1 learns a full matrix P (d, d); q > 1 a product through d/q columns.
     residual : normalise(P f + f) as in the paper, or normalise(P f).
-    hard_mining : contrast each anchor's nearest images, or so many random ones.
+    hard_mining : contrast each anchor's nearest images, or as many random ones.
     neighbours : how many images are contrasted with each other, the anchor among them (r).
     temperature : what cosines are divided by (τ).
     reduction : "sum" over the images of an anchor, as printed in the paper, or their "mean".

@@ -101,7 +101,7 @@ def _system_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     available = _read_field(meminfo, "MemAvailable:")
     if available is not None:
         return available * 1024
-    # Not Linux: the free pages, or where those are not told (macOS) all pages as an upper bound.
+    # Not Linux: the free pages, or where those are unknown (macOS) all pages as an upper bound.
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         try:
             return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")

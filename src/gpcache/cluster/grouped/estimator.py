@@ -117,7 +117,7 @@ class GroupedCache(FeatureClassifier):
     Parameters
     ----------
     text_prior : TextPrior or None
-        What the text encoder says of each class, matched by name. None: the cache alone.
+        The text vectors of the classes, matched by name. None: the cache alone.
     n_groups : int or "auto"
         Groups of classes, each a Gaussian process of its own; "auto": of about 1,000 keys.
     alpha, beta, noise, eta : number or "auto"
