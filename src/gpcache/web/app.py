@@ -84,17 +84,16 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
-    metrics, workspace, encoding = service.metrics, service.workspace, service.encoding
-    add = metrics.add_gauge
+    workspace, encoding, add = service.workspace, service.encoding, service.metrics.add_gauge
     add("gpcache_requests_waiting", "Requests at work with photos.", lambda: encoding.waiting)
     add("gpcache_revision", "Changes of the workspace.", lambda: workspace.document.revision)
     photos = "Labelled photos."
     add("gpcache_photos", photos, lambda: len(workspace.document.contents.labelled()))
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> PlainTextResponse:
+    async def metrics() -> PlainTextResponse:
         """Counters for Prometheus."""
-        return PlainTextResponse(metrics.text(), media_type=METRICS_TYPE)
+        return PlainTextResponse(service.metrics.text(), media_type=METRICS_TYPE)
 
 
 def _add_errors(app: FastAPI) -> None:
