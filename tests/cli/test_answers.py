@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gpcache.cli.answers
-from gpcache.cli.answers import Shape, write_parquet, write_text
+from gpcache.cli.answers import Shape, write_answers
 from gpcache.model.answers import Prediction
 
 CLASSES = np.array(["cat", "dog"])
@@ -35,9 +35,7 @@ def test_memory_does_not_grow_with_the_answers(tmp_path, monkeypatch, form):
     def write(stream):
         if form == "parquet":
             pytest.importorskip("pyarrow")
-            write_parquet(stream, target, Shape(2))
-        else:
-            write_text(stream, form, target, Shape(2))
+        write_answers(stream, form, target, Shape(2))
 
     write(answers(1))  # what is imported or cached on first use is no part of it
     assert peak(write, 4_000) < 1.5 * peak(write, 1_000) + 50_000
@@ -53,6 +51,6 @@ def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write_text(failing(), "csv", target, Shape())
+        write_answers(failing(), "csv", target, Shape())
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]

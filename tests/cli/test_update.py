@@ -63,7 +63,7 @@ def test_relabel_and_back_again(run, own_model, model, unseen):
 @pytest.mark.parametrize(
     ("command", "arguments", "sentence"),
     [
-        ("remove", [], "Say what to forget: --class NAME or --image NAME."),
+        ("remove", [], "Say what to remove: --class NAME or --image NAME."),
         ("remove", ["--class", "star"], "The model has no class 'star': it has 'circle'"),
         ("remove", ["--image", "star.png"], "The model has no training image 'star.png'"),
         ("relabel", ["star.png", "circle"], "The model has no training image 'star.png'"),

@@ -17,7 +17,8 @@ from gpcache.cli.extract import extract
 from gpcache.cli.fetch import fetch
 from gpcache.cli.fit import fit
 from gpcache.cli.inspect import inspect
-from gpcache.cli.options import VerboseOption, printable
+from gpcache.cli.options import VerboseOption
+from gpcache.cli.output import printable
 from gpcache.cli.predict import predict
 from gpcache.cli.project import project
 from gpcache.cli.serve import serve
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Results go to stdout, progress and warnings to stderr. Exit codes: 0 done; 1 done, but "
-    "check found something, or an answer is missing; 2 a mistake in what was asked.",
+    "check found something or an answer is missing; 2 wrong input.",
 )
 PANELS = {
     "From photos to answers": (fit, predict, evaluate, serve),
@@ -57,24 +58,23 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _gpcache(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-    _verbose: VerboseOption = False,
-) -> None:
-    """Few labelled images per class in, a classifier that knows when it does not know out.
+VERSION = "Show the version and exit."
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help=VERSION)
+]
 
-    No validation set, no training needed, seconds on a CPU.
+
+@app.callback()
+def _gpcache(_version: VersionOption = False, _verbose: VerboseOption = False) -> None:
+    """Train an image classifier from a few photos per class.
+
+    It says "I don't know" when a photo fits none of them. It needs no validation set, and seconds
+    on a CPU.
     """
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
+    """Run the command line; an error of ours becomes one sentence and exit code 2."""
     warnings.showwarning = _show_warning
     try:
         app(prog_name="gpcache")
@@ -83,7 +83,7 @@ def main() -> None:
     except OSError as error:
         if error.strerror is None:
             raise
-        # A name too long, a folder that may not be read: the system's word on the user's files.
+        # For example a name that is too long, or a folder that may not be read.
         place = f"{error.filename!r}: " if error.filename else ""
         _fail(f"{place}{error.strerror}.")
 
@@ -95,6 +95,6 @@ def _fail(sentence: str) -> NoReturn:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Our warnings as notes; those of libraries speak to developers, who have -W error."""
+    """Print our warnings as notes; those for developers are left out."""
     if issubclass(category, UserWarning | RuntimeWarning):
         typer.echo(f"note: {printable(str(message))}", err=True)

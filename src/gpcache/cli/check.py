@@ -1,21 +1,13 @@
-"""`gpcache check`: what is wrong with labelled images, before anything is trained."""
+"""`gpcache check`: find problems in labelled images before training."""
 
 from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, echo
 
-from gpcache.cli.options import (
-    DeviceOption,
-    EncoderOption,
-    FollowOption,
-    ImagesArgument,
-    JsonOption,
-    VerboseOption,
-    print_json,
-    printable,
-)
+import gpcache
+from gpcache.cli import options, output
 
 HEADINGS = {
     "leak": "Copies in two classes or groups",
@@ -25,73 +17,59 @@ HEADINGS = {
     "harmful": "Images without which the others do better",
     "outlier": "Unlike all other images",
 }
+GROUPS = (
+    "Which photos are one burst: 'list' reads the column group of a list, 'folder' takes the "
+    "innermost folder, 'none' nothing."
+)
+TopOption = Annotated[int, Option(min=1, metavar="K", help="Show K findings of each kind.")]
 
 
 def check(
-    images: ImagesArgument,
-    encoder: EncoderOption = "lite",
-    groups: Annotated[
-        str,
-        typer.Option(
-            help="Photos of one burst count as one: 'list' takes the column group of a list, "
-            "'folder' the innermost folder, 'none' nothing."
-        ),
-    ] = "list",
-    top: Annotated[int, typer.Option(min=1, help="So many findings of each kind.")] = 10,
-    text: Annotated[bool, typer.Option(help="Whether class names count.")] = True,
-    follow: FollowOption = False,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    images: options.ImagesArgument,
+    encoder: options.EncoderOption = "lite",
+    groups: Annotated[str, Option(help=GROUPS)] = "list",
+    top: TopOption = 10,
+    text: Annotated[bool, Option(help="Use the class names.")] = True,
+    follow: options.FollowOption = False,
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Find wrong labels, copies, outliers and harmful images.
 
-    Every image is judged by a model that has not seen it; exit code 1 if something was found.
+    Every image is judged by a model that has not seen it. Exit code 1 if something was found.
 
     **Examples**
 
     - `gpcache check photos/`
-
     - `gpcache check list.csv --top 30 --json`
     """
-    from gpcache.cli.tables import listed, print_notices, print_refused
-    from gpcache.encoders import load_encoder
     from gpcache.images.records import plural
     from gpcache.images.sources import open_source
     from gpcache.model.audit.images import check_images
 
     source = open_source(images.resolve(), follow=follow)
-    found = check_images(source, load_encoder(encoder, device=device), groups=groups, text=text)
-    print_refused(found.refused)
-    notices = [*found.notices, *found.audit.notices]
-    print_notices(notices)
-    findings = found.audit.findings
-    if json:
-        content = [
-            asdict(finding)
-            | {
-                "image": found.names[finding.row],
-                "other_image": None if finding.other is None else found.names[finding.other],
-            }
-            for finding in findings
-        ]
-        print_json(
-            {
-                "images": len(found.names),
-                "classes": found.classes,
-                "findings": content,
-                "refused": listed(found.refused),
-                "notices": notices,
-            }
-        )
-        raise typer.Exit(1 if findings else 0)
+    network = gpcache.load_encoder(encoder, device=device)
+    found = check_images(source, network, groups=groups, text=text)
+    notices, findings = [*found.notices, *found.audit.notices], found.audit.findings
+    output.print_notes(found.refused, notices)
+    names = dict(enumerate(found.names)) | {None: None}
+    content = {
+        "images": len(found.names),
+        "classes": found.classes,
+        "findings": [
+            asdict(one) | {"image": names[one.row], "other_image": names[one.other]}
+            for one in findings
+        ],
+        "refused": output.refused_as_json(found.refused),
+        "notices": notices,
+    }
     classes = "1 class" if found.classes == 1 else f"{found.classes:,} classes"
     summary = plural(len(findings), "finding") if findings else "nothing found"
-    typer.echo(f"{plural(len(found.names), 'image')} of {classes}: {summary}.")
-    for kind, count in Counter(finding.kind for finding in findings).items():
-        typer.echo(f"\n{HEADINGS[kind]} ({count:,})")
-        for finding in found.audit.of(kind)[:top]:
-            typer.echo(f"  {printable(finding.sentence)}")
-        if count > top:
-            typer.echo(f"  … and {count - top:,} more (--top).")
-    raise typer.Exit(1 if findings else 0)
+    output.show(json, content, f"{plural(len(found.names), 'image')} of {classes}: {summary}.")
+    for kind, count in Counter(finding.kind for finding in findings if not json).items():
+        echo(f"\n{HEADINGS[kind]} ({count:,})")
+        sentences = [finding.sentence for finding in found.audit.of(kind)]
+        for sentence in output.shortened(sentences, top, " (--top)."):
+            echo(f"  {output.printable(sentence)}")
+    raise Exit(1 if findings else 0)

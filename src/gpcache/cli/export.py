@@ -1,42 +1,29 @@
-"""`gpcache export`: a model as one file for other runtimes."""
+"""`gpcache export`: write a model as one file for other runtimes."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
-from gpcache.cli.options import (
-    JsonOption,
-    ModelArgument,
-    VerboseOption,
-    check_file,
-    print_json,
-    printable,
-)
+import gpcache
+from gpcache.cli import options
+from gpcache.cli.output import show
 
+FILE = "The file to write."
+IMAGES = "Take pixels, not features; for the encoders lite and lite0."
+VARIANCE = "Also return the variance; without it the file needs less memory."
 
-class Target(StrEnum):
-    """What to export to."""
-
-    ONNX = "onnx"
+FileOption = Annotated[Path | None, Option("--output", "-o", help=FILE, show_default="MODEL.onnx")]
 
 
 def export(
-    model: ModelArgument,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file.", show_default="MODEL.onnx")
-    ] = None,
-    format: Annotated[Target, typer.Option("--format", "-f", help="Which format.")] = Target.ONNX,
-    images: Annotated[
-        bool,
-        typer.Option("--images", help="Pixels in, not features: for the encoders lite and lite0."),
-    ] = False,
-    variance: Annotated[
-        bool, typer.Option(help="Whether the variance comes out too; without it, less memory.")
-    ] = True,
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    model: options.ModelArgument,
+    output: FileOption = None,
+    format: Annotated[Literal["onnx"], Option("--format", "-f", help="The format.")] = "onnx",
+    images: Annotated[bool, Option("--images", help=IMAGES)] = False,
+    variance: Annotated[bool, Option(help=VARIANCE)] = True,
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Write a model as one ONNX file for other runtimes.
 
@@ -45,28 +32,21 @@ def export(
     **Examples**
 
     - `gpcache export pets.gpc -o pets.onnx`
-
     - `gpcache export pets.gpc -o pets.onnx --images`
     """
-    from gpcache.model.classifier import ImageClassifier
     from gpcache.model.onnx import export_image_onnx, export_onnx
     from gpcache.support.devices import format_bytes
     from gpcache.support.files import write_atomic
     from gpcache.support.onnx_graph import OPSET
 
     target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
-    check_file(target)
-    classifier = ImageClassifier.load(model, device="cpu")
+    options.check_file(target)
+    classifier = gpcache.ImageClassifier.load(model, device="cpu")
+    fitted, encoder = classifier.model, classifier.encoder
     if images:
-        data = export_image_onnx(classifier.model, classifier.encoder, variance=variance)
+        data = export_image_onnx(fitted, encoder, variance=variance)
     else:
-        data = export_onnx(
-            classifier.model,
-            variance=variance,
-            encoder_fingerprint=classifier.encoder.fingerprint,
-        )
+        data = export_onnx(fitted, variance=variance, encoder_fingerprint=encoder.fingerprint)
     write_atomic(target, data)
-    if json:
-        print_json({"file": str(target), "bytes": len(data), "format": format.value})
-        return
-    typer.echo(printable(f"{target}: {format_bytes(len(data))}, opset {OPSET}."))
+    found = {"file": str(target), "bytes": len(data), "format": format}
+    show(json, found, f"{target}: {format_bytes(len(data))}, opset {OPSET}.")

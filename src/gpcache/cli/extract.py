@@ -1,110 +1,82 @@
-"""`gpcache extract`: images in, a feature store out."""
+"""`gpcache extract`: turn images into a feature store."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
-from gpcache.cli.options import (
-    DeviceOption,
-    EncoderOption,
-    FollowOption,
-    ImagesArgument,
-    JsonOption,
-    VerboseOption,
-    print_json,
-    printable,
-)
+import gpcache
+from gpcache.cli import options, output
+
+SCALE = "The smallest share of the area that a view shows."
+ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
+
+StoreOption = Annotated[Path, Option("--output", "-o", metavar="STORE", help="Folder to write.")]
+ViewsOption = Annotated[int, Option(min=0, help="Encode N random views; 0 is the centre view.")]
+KeepOption = Annotated[bool, Option("--keep-views", help="Keep the views apart, not their mean.")]
+ScaleOption = Annotated[float, Option(min=0.01, max=1, help=SCALE)]
+SplitOption = Annotated[str | None, Option(help="Note this split (train, test, …) in the store.")]
+BatchOption = Annotated[int | None, Option(min=1, help="Batch size.", show_default="by memory")]
+WorkersOption = Annotated[int | None, Option(min=1, help="Processes.", show_default="by cores")]
+EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 
 
 def extract(
-    images: ImagesArgument,
-    store: Annotated[
-        Path, typer.Option("--output", "-o", metavar="STORE", help="The folder of the features.")
-    ],
-    encoder: EncoderOption = "lite",
-    views: Annotated[
-        int, typer.Option(min=0, help="Random views an image; 0 is one centre view.")
-    ] = 0,
-    keep_views: Annotated[
-        bool, typer.Option("--keep-views", help="Keep the views apart instead of their mean.")
-    ] = False,
-    scale: Annotated[
-        float, typer.Option(min=0.01, max=1, help="The smallest share of the area a view shows.")
-    ] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the views.")] = 0,
-    split: Annotated[
-        str | None, typer.Option(help="Note this split (train, test, …) with the images.")
-    ] = None,
-    follow: FollowOption = False,
-    device: DeviceOption = "auto",
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images encoded at once.", show_default="by memory")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Decoding processes.", show_default="by cores")
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="Where to work: on this machine, or on the Ray cluster at RAY_ADDRESS."),
-    ] = "local",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    images: options.ImagesArgument,
+    store: StoreOption,
+    encoder: options.EncoderOption = "lite",
+    views: ViewsOption = 0,
+    keep_views: KeepOption = False,
+    scale: ScaleOption = 0.5,
+    seed: Annotated[int, Option(min=0, help="Seed of the views.")] = 0,
+    split: SplitOption = None,
+    follow: options.FollowOption = False,
+    device: options.DeviceOption = "auto",
+    batch_size: BatchOption = None,
+    workers: WorkersOption = None,
+    engine: EngineOption = "local",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Turn images into features on disk.
 
-    Run it again to go on after a break, or to add new images: they are known by their content, and
-    none is encoded twice. Refused files are listed with the reason on stderr and in the store.
+    Run it again to continue after a break, or to add images: images are recognised by their
+    content, and none is encoded twice. Refused files are listed on stderr and in the store.
 
     **Examples**
 
     - `gpcache extract photos/ -o photos.store`
-
     - `gpcache extract list.csv -o photos.store --encoder clip-vit-b-16`
-
     - `gpcache extract photos/ -o keys.store --views 10`
-
     - `gpcache extract photos/ -o photos.store --engine ray`
     """
-    from gpcache.cli.tables import listed, print_notices, print_refused
     from gpcache.cluster.extraction import encoded_on_ray
-    from gpcache.encoders import load_encoder
     from gpcache.features.extract import extract as run
-    from gpcache.features.store import FeatureStore
     from gpcache.features.stream import encoded
     from gpcache.images.augment import Views
     from gpcache.images.sources import open_source
 
     source = open_source(images.resolve(), follow=follow)
     wanted = Views(views, (scale, 1.0), seed, not keep_views) if views else None
-    report = run(
-        source,
-        store,
-        load_encoder(encoder, device=device),
-        views=wanted,
-        split=split,
-        batch_size=batch_size,
-        workers=workers,
-        stream=encoded_on_ray if engine == "ray" else encoded,
-    )
-    print_refused(report.refused)
-    print_notices([*report.notices, *(f"{note.name}: {note.reason}" for note in report.notes)])
-    rows = len(FeatureStore.open(store, verify=False))
-    rate = report.encoded / report.seconds
-    if json:
-        summary = {
-            "store": str(store),
-            "images": rows,
-            "encoded": report.encoded,
-            "known": report.known,
-            "refused": listed(report.refused),
-            "notes": [{"path": it.name, "note": it.reason} for it in report.notes],
-            "notices": report.notices,
-            "seconds": report.seconds,
-        }
-        print_json(summary)
-        return
-    typer.echo(
-        f"{printable(str(store))}: {rows:,} images; {report.encoded:,} encoded now "
-        f"({rate:.1f} images/s), {report.known:,} known before, {len(report.refused):,} refused."
-    )
+    network = gpcache.load_encoder(encoder, device=device)
+    stream = encoded_on_ray if engine == "ray" else encoded
+    done = run(
+        source, store, network, views=wanted, split=split, batch_size=batch_size, workers=workers,
+        stream=stream,
+    )  # fmt: skip
+    notes = [f"{note.name}: {note.reason}" for note in done.notes]
+    output.print_notes(done.refused, [*done.notices, *notes])
+    count = len(gpcache.FeatureStore.open(store, verify=False))
+    found = {
+        "store": str(store),
+        "images": count,
+        "encoded": done.encoded,
+        "known": done.known,
+        "refused": output.refused_as_json(done.refused),
+        "notes": [{"path": note.name, "note": note.reason} for note in done.notes],
+        "notices": done.notices,
+        "seconds": done.seconds,
+    }
+    rate = f"{done.encoded / done.seconds:.1f} images/s"
+    counts = f"{count:,} images; {done.encoded:,} encoded now ({rate}), {done.known:,} known before"
+    output.show(json, found, f"{store}: {counts}, {len(done.refused):,} refused.")

@@ -2,20 +2,18 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
-from gpcache.cli.options import JsonOption, VerboseOption, print_json, printable
+import gpcache
+from gpcache.cli import options, output
+
+ENCODER = "clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS or hf:MODEL."
 
 
 def fetch(
-    encoder: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENCODER", help="clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS or hf:MODEL."
-        ),
-    ],
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    encoder: Annotated[str, Argument(metavar="ENCODER", help=ENCODER)],
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
     """Download an encoder to this machine.
 
@@ -25,13 +23,8 @@ def fetch(
     **Examples**
 
     - `gpcache fetch clip-vit-b-16`
-
     - `gpcache fetch hf:openai/clip-vit-base-patch32`
     """
-    from gpcache.encoders import load_encoder
-
-    found = load_encoder(encoder, device="cpu")
-    if json:
-        print_json({"encoder": encoder, "fingerprint": found.fingerprint, "dim": found.dim})
-        return
-    typer.echo(printable(f"{encoder}: on this machine, {found.dim} features per image."))
+    found = gpcache.load_encoder(encoder, device="cpu")
+    content = {"encoder": encoder, "fingerprint": found.fingerprint, "dim": found.dim}
+    output.show(json, content, f"{encoder}: on this machine, {found.dim} features per image.")

@@ -1,148 +1,111 @@
-"""`gpcache predict`: a model and images in, names out."""
+"""`gpcache predict`: classify images with a model."""
 
 import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
-from gpcache.cli.options import (
-    DeviceOption,
-    ModelArgument,
-    RejectOption,
-    VerboseOption,
-    check_file,
-)
+import gpcache
+from gpcache.cli import options
+from gpcache.cli.output import print_notes
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
-    from gpcache.cli.answers import Shape
     from gpcache.images.records import Source
     from gpcache.model.answers import Prediction
 
 logger = logging.getLogger(__name__)
 
+Form = Literal["table", "jsonl", "csv", "parquet"]
 
-class Format(StrEnum):
-    """How answers are written."""
+TOP = "Show the K most probable classes for each image."
+IMAGES = "Image files, a folder, a list, or - to read paths from stdin."
+SETS = (
+    "Also list the classes that cannot be ruled out. With 0.1 at most about one list in ten misses "
+    "the true class."
+)
 
-    TABLE = "table"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
+ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
+OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
+SetsOption = Annotated[float | None, Option(metavar="ERROR", min=0.001, max=0.999, help=SETS)]
+WhyOption = Annotated[bool, Option("--why", help="Show the training images behind each answer.")]
 
 
 def predict(
-    model: ModelArgument,
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGES", help="Image files, a folder, a list, or - for paths on stdin."
-        ),
-    ],
-    top: Annotated[int, typer.Option(min=1, help="So many classes an image.")] = 1,
-    format: Annotated[
-        Format, typer.Option("--format", "-f", help="How to write the answers.")
-    ] = Format.TABLE,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
-    ] = None,
-    reject: RejectOption = 0.05,
-    sets: Annotated[
-        float | None,
-        typer.Option(
-            metavar="ERROR",
-            min=0.001,
-            max=0.999,
-            help="Also list the classes that cannot be ruled out: at 0.1 about one list in ten "
-            "misses the true class at most.",
-        ),
-    ] = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Show the training images that drove each answer.")
-    ] = False,
-    device: DeviceOption = "auto",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
-    _verbose: VerboseOption = False,
+    model: options.ModelArgument,
+    images: ImagesArgument,
+    top: Annotated[int, Option(min=1, metavar="K", help=TOP)] = 1,
+    format: Annotated[Form, Option("--format", "-f", help="How to write the answers.")] = "table",
+    output: OutputOption = None,
+    reject: options.RejectOption = 0.05,
+    sets: SetsOption = None,
+    why: WhyOption = False,
+    device: options.DeviceOption = "auto",
+    json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
-    """Name images, or say "I don't know".
+    """Classify images, or answer "I don't know".
 
-    Answers are written as they come, however many images there are. Exit code 1 if some could not
-    be read: they are listed on stderr.
+    Answers are written one by one, for any number of images. Images that cannot be read are listed
+    on stderr; then the exit code is 1.
 
     **Examples**
 
     - `gpcache predict pets.gpc photo.jpg --top 3 --why`
-
     - `gpcache predict pets.gpc new_photos/ --sets 0.1 --format csv -o answers.csv`
-
     - `find . -name '*.jpg' | gpcache predict pets.gpc - --format jsonl`
     """
-    from gpcache.cli.answers import Shape
-    from gpcache.cli.tables import print_notices, print_refused
+    from gpcache.cli.answers import Shape, write_answers
     from gpcache.images.records import Refused
-    from gpcache.model.classifier import ImageClassifier
     from gpcache.support.progress import progress_bar
 
-    if json and format not in (Format.TABLE, Format.JSONL):
+    if json and format not in ("table", "jsonl"):
         raise DataError(f"--json and --format {format} contradict each other: give one of them.")
-    chosen = Format.JSONL if json else format
     if output is not None:
-        check_file(output)
-    classifier = ImageClassifier.load(model, device=device)
+        options.check_file(output)
+    classifier = gpcache.ImageClassifier.load(model, device=device)
+    source, form = _source(images), "jsonl" if json else format
+    logger.info("%r: %s images, %s", source.name, source.total, form)
     refused: list[Refused] = []
-    source = _source(images)
-    logger.info("%r: %s images, %s", source.name, source.total, chosen.value)
-    # Lines that go to the same terminal would run into the bar.
+    notes: dict[str, None] = {}
+    reasons = 5 if why else 0
+    answers = classifier.predict(source, reject=reject, sets=sets, why=reasons, refused=refused)
+    shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
+    # In a terminal the bar would run into the answers.
     quiet = output is None and sys.stdout.isatty()
     progress = progress_bar("predict", total=source.total, unit="image")
-    notes: dict[str, None] = {}
     with nullcontext() if quiet else progress as bar:
+        write_answers(_watched(answers, notes, bar), form, output, shape)
+    print_notes(refused, [note for note in notes if note])
+    raise Exit(1 if refused else 0)
 
-        def answers() -> "Iterator[Prediction]":
-            for answer in classifier.predict(
-                source, reject=reject, sets=sets, why=5 if why else 0, refused=refused
-            ):
-                notes[answer.note] = None
-                yield answer
-                if bar is not None:
-                    bar.update()
 
-        shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
-        write(answers(), chosen, output, shape)
-    print_notices([note for note in notes if note])
-    print_refused(refused)
-    raise typer.Exit(1 if refused else 0)
+def _watched(
+    answers: "Iterable[Prediction]", notes: dict[str, None], bar: Any
+) -> "Iterator[Prediction]":
+    """The answers; collects their notes, each once, and advances the bar."""
+    for answer in answers:
+        notes[answer.note] = None
+        yield answer
+        if bar is not None:
+            bar.update()
 
 
 def _source(images: list[str]) -> "Source":
     from gpcache.images.records import Record, Source, readable
     from gpcache.images.sources import any_source
 
-    if images == ["-"]:
-        # Bytes, because names of files need not be UTF-8.
-        names = [os.fsdecode(line) for line in sys.stdin.buffer.read().splitlines() if line.strip()]
-        if not names:
-            raise DataError("There is no path on stdin: give one on each line.")
-    elif len(images) == 1:
+    if len(images) == 1 and images != ["-"]:
         return any_source(images[0])
-    else:
-        names = images
+    names = images
+    if images == ["-"]:
+        # Bytes, because file names need not be UTF-8.
+        names = [os.fsdecode(line) for line in sys.stdin.buffer.read().splitlines() if line.strip()]
+    if not names:
+        raise DataError("There is no path on stdin: give one on each line.")
     return Source("images", [Record(readable(name), Path(name)) for name in names], len(names))
-
-
-def write(
-    answers: "Iterable[Prediction]", chosen: Format, output: Path | None, shape: "Shape"
-) -> None:
-    """Write the answers as they come; a file takes its name only when it is whole."""
-    from gpcache.cli.answers import write_parquet, write_text
-
-    if chosen is Format.PARQUET:
-        write_parquet(answers, output, shape)
-    else:
-        write_text(answers, chosen.value, output, shape)

@@ -8,14 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpcache.cli.options import (
-    DeviceOption,
-    EncoderOption,
-    JsonOption,
-    VerboseOption,
-    json_text,
-    printable,
-)
+from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, VerboseOption
+from gpcache.cli.output import json_text, printable
 
 
 def serve(

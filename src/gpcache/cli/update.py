@@ -1,123 +1,89 @@
-"""`gpcache add`, `remove` and `relabel`: exact updates of a model in its place."""
+"""`gpcache add`, `remove` and `relabel`: update a saved model."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from gpcache.cli.options import (
-    DeviceOption,
-    FollowOption,
-    ImagesArgument,
-    JsonOption,
-    ModelArgument,
-    VerboseOption,
-    print_json,
-    print_rows,
-)
+import gpcache
+from gpcache.cli import options, output
+from gpcache.errors import DataError
 
-if TYPE_CHECKING:
-    from gpcache.model.classifier import ImageClassifier
+IMAGE = "Remove this training image, by its name in the model; repeatable."
+ClassOption = Annotated[str | None, Option("--class", help="Remove this class and its images.")]
 
 
 def add(
-    model: ModelArgument,
-    images: ImagesArgument,
-    follow: FollowOption = False,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    model: options.ModelArgument,
+    images: options.ImagesArgument,
+    follow: options.FollowOption = False,
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
-    """Learn further labelled images or classes without a refit.
+    """Add labelled images or classes to a model, without a refit.
 
     **Example**
 
     - `gpcache add pets.gpc more_photos/`
     """
-    from gpcache.cli.tables import print_notices, print_refused
     from gpcache.images.sources import open_source
-    from gpcache.model.classifier import ImageClassifier
 
-    classifier = ImageClassifier.load(model, device=device)
-    refused, notices = len(classifier.training.refused), len(classifier.training.notices)
-    classifier.add(open_source(images.resolve(), follow=follow))
-    print_refused(classifier.training.refused[refused:])
-    print_notices(classifier.training.notices[notices:])
-    _finish(classifier, model, json)
+    source = open_source(images.resolve(), follow=follow)
+    _update(model, device, json, lambda it: it.add(source))
 
 
 def remove(
-    model: ModelArgument,
-    class_name: Annotated[
-        str | None, typer.Option("--class", help="Forget this class and its images.")
-    ] = None,
-    image: Annotated[
-        list[str] | None,
-        typer.Option(help="Forget this training image, by its name in the model; repeatable."),
-    ] = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    model: options.ModelArgument,
+    class_name: ClassOption = None,
+    image: Annotated[list[str] | None, Option(help=IMAGE)] = None,
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
-    """Forget images or a class without a refit.
+    """Remove images or a class from a model, without a refit.
 
-    Their shots are gone as if never seen. What all shots taught together, the space of the features
-    and the chosen numbers, stays until the next `gpcache fit`.
+    `remove` keeps the learned feature scaling and the hyper-parameters. Run `gpcache fit` on all
+    photos to update them.
 
     **Examples**
 
     - `gpcache remove pets.gpc --class hamster`
-
     - `gpcache remove pets.gpc --image cat/blurred.jpg`
     """
-    from gpcache.errors import DataError
-    from gpcache.model.classifier import ImageClassifier
-
     if class_name is None and not image:
-        raise DataError("Say what to forget: --class NAME or --image NAME.")
-    classifier = ImageClassifier.load(model, device=device)
-    classifier.remove(names=image or (), label=class_name)
-    _finish(classifier, model, json)
+        raise DataError("Say what to remove: --class NAME or --image NAME.")
+    _update(model, device, json, lambda found: found.remove(names=image or (), label=class_name))
 
 
 def relabel(
-    model: ModelArgument,
-    image: Annotated[str, typer.Argument(help="A training image, by its name in the model.")],
-    label: Annotated[str, typer.Argument(help="The class it belongs to.")],
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    _verbose: VerboseOption = False,
+    model: options.ModelArgument,
+    image: Annotated[str, Argument(help="A training image, by its name in the model.")],
+    label: Annotated[str, Argument(help="The class it belongs to.")],
+    device: options.DeviceOption = "auto",
+    json: options.JsonOption = False,
+    _verbose: options.VerboseOption = False,
 ) -> None:
-    """Give a training image another label.
+    """Change the label of a training image.
 
     **Example**
 
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
     """
-    from gpcache.cli.tables import print_notices
-    from gpcache.model.classifier import ImageClassifier
-
-    classifier = ImageClassifier.load(model, device=device)
-    notices = len(classifier.training.notices)
-    classifier.relabel({image: label})
-    print_notices(classifier.training.notices[notices:])
-    _finish(classifier, model, json)
+    _update(model, device, json, lambda it: it.relabel({image: label}))
 
 
-def _finish(classifier: "ImageClassifier", model: Path, json: bool) -> None:
-    """Save in place and say what the model is now."""
-    from gpcache.cli.tables import counts, held_out_figures
+def _update(
+    model: Path, device: str, json: bool, change: "Callable[[gpcache.ImageClassifier], object]"
+) -> None:
+    """Load a model, change it, save it in its place and print its figures."""
+    from gpcache.cli.figures import model_as_json, model_rows
 
+    classifier = gpcache.ImageClassifier.load(model, device=device)
+    training = classifier.training
+    refused, notices = len(training.refused), len(training.notices)
+    change(classifier)
+    output.print_notes(training.refused[refused:], training.notices[notices:])
     classifier.save(model)
-    if json:
-        held_out = classifier.held_out()
-        print_json(
-            {
-                "model": str(model),
-                "classes": classifier.classes,
-                "images": len(classifier.examples),
-                "held_out": None if held_out is None else held_out.summary(),
-            }
-        )
-        return
-    print_rows({"model": f"{model}: {counts(classifier)}", **held_out_figures(classifier)})
+    output.show(json, model_as_json(classifier, model), model_rows(classifier, model))

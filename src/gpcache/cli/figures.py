@@ -1,0 +1,95 @@
+"""Evaluations in words, as rows for `print_rows`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpcache.cli.output import percent
+from gpcache.images.records import plural
+from gpcache.similarity.projection import origin
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpcache.model.classifier import ImageClassifier
+    from gpcache.model.evaluation import Evaluation, Told
+
+Rows = dict[str, str | list[str]]
+
+
+def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]:
+    """What `--json` prints about a saved model."""
+    held_out = classifier.held_out()
+    return {
+        "model": str(folder),
+        "classes": classifier.classes,
+        "images": len(classifier.examples),
+        "held_out": None if held_out is None else held_out.summary(),
+    }
+
+
+def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> Rows:
+    """What is printed about a saved model: its size, the details, and its held-out figures."""
+    classes, images = len(classifier.classes), plural(len(classifier.examples), "image")
+    size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
+    made_of = f"encoder {classifier.encoder_name}, method {classifier.method}"
+    rows: Rows = {"model": f"{folder}: {size}, {made_of}", **details}
+    if classifier.projection is not None:
+        rows["projection"] = origin(classifier.projection.facts)
+    return rows | held_out_figures(classifier)
+
+
+def held_out_figures(classifier: "ImageClassifier") -> Rows:
+    """The figures of the training images, each held out, or why there are none."""
+    held_out = classifier.held_out()
+    if held_out is not None:
+        return figures(held_out)
+    reason = "no class has two images, so none could be held out"
+    if len(classifier.classes) < 2:
+        reason = "there is only one class"
+    if not hasattr(classifier.model, "loo_"):
+        reason = "this method learns nothing from images; run gpcache evaluate on labelled images"
+    return {"accuracy": f"not known: {reason}"}
+
+
+def figures(evaluation: "Evaluation") -> Rows:
+    """Accuracy, calibration and mistakes, with the data and protocol they belong to."""
+    low, high = evaluation.interval
+    interval = f"95 % interval {100 * low:.1f} – {100 * high:.1f}"
+    mistakes = [f"{c.truth} → {c.answer} {c.images}×" for c in evaluation.confusions()]
+    return {
+        "data": f"{evaluation.data}, n = {len(evaluation):,}",
+        "protocol": evaluation.protocol,
+        "accuracy": f"{percent(evaluation.accuracy)} ({interval})",
+        "calibration": f"ECE {percent(evaluation.ece)}, NLL {evaluation.nll:.3f}",
+        "confused": mistakes or "none",
+    }
+
+
+def doubts(evaluation: "Evaluation", coverage: float | None) -> Rows:
+    """What the model refuses, and how well its doubts single out errors and unknown images."""
+    answered, unknown = ~evaluation.rejected, evaluation.unknown
+    rejected = _rejected(evaluation.rejected)
+    if answered.any():
+        right = percent(evaluation.correct[answered].mean())
+        rejected += f"; of the others {right} are right"
+    told = _separation("right answers from wrong ones", evaluation.errors_told)
+    rows: Rows = {"rejected": rejected, "selective": f"AURC {evaluation.aurc:.4f}{told}"}
+    if coverage is not None:
+        share, right = percent(coverage), percent(evaluation.accuracy_at(coverage))
+        rows["coverage"] = f"of the most confident {share} of the answers {right} are right"
+    if unknown is not None:
+        told = _separation("known images from them", evaluation.unknown_told)
+        rows["unknown"] = f"n = {len(unknown.rejected):,}, {_rejected(unknown.rejected)}{told}"
+    return rows
+
+
+def _rejected(rejected: "NDArray[np.bool_]") -> str:
+    share = rejected.mean() if len(rejected) else 0.0
+    return f"{percent(share)} answered by 'I don't know'"
+
+
+def _separation(kinds: str, told: "Told | None") -> str:
+    if told is None:
+        return ""
+    return f"; telling {kinds}: AUROC {percent(told.auroc)}, FPR95 {percent(told.fpr95)}"

@@ -1,0 +1,106 @@
+"""Printing: JSON and tables on stdout, refused files and notes on stderr.
+
+In a terminal rich wraps the tables; in a pipe or a file they are plain lines that are not wrapped.
+"""
+
+import json as json_format
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gpcache.images.records import Refused
+
+MOST_REFUSED = 50
+MOST_NOTES = 20
+# Wider than any cell: rich has no table without a width.
+NO_WRAPPING = 10_000_000
+
+
+def printable(text: str) -> str:
+    """Text on one line that cannot control a terminal."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def percent(value: float) -> str:
+    """0.961 → 96.1 %."""
+    return f"{100 * value:.1f} %"
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """JSON that cannot control a terminal: what is not printable is escaped."""
+    text = json_format.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    # Outside of strings everything is printable except line breaks.
+    escaped = (x if x.isprintable() or x == "\n" else json_format.dumps(x)[1:-1] for x in text)
+    return text if text.isprintable() else "".join(escaped)
+
+
+def show(json: bool, content: Any, words: "str | Mapping[str, str | list[str]]") -> None:
+    """Print `content` as JSON, or `words` for people: a sentence or rows."""
+    if json:
+        print_json(content)
+    elif isinstance(words, str):
+        typer.echo(printable(words))
+    else:
+        print_rows(words)
+
+
+def print_json(content: Any) -> None:
+    """Print JSON on stdout."""
+    typer.echo(json_text(content, indent=1))
+
+
+def print_rows(rows: Mapping[str, str | list[str]]) -> None:
+    """Print names and values in two columns; a list takes a line for each of its values."""
+    _print_columns(rows.items())
+
+
+def shortened(lines: list[str], most: int, more: str) -> list[str]:
+    """The first lines, and how many more there are; `more` says how to see them."""
+    rest = len(lines) - most
+    return lines if rest <= 0 else [*lines[:most], f"… and {rest:,} more{more}"]
+
+
+def print_notes(refused: "Sequence[Refused]", notices: Sequence[str] = ()) -> None:
+    """Print refused files with their reasons, and notices, on stderr."""
+    if refused:
+        typer.echo(f"{len(refused):,} refused:", err=True)
+        shown = refused[:MOST_REFUSED]
+        _print_columns(((f"  {file.name}", file.reason) for file in shown), stderr=True)
+    if len(refused) > MOST_REFUSED:
+        typer.echo(f"  … and {len(refused) - MOST_REFUSED:,} more.", err=True)
+    print_notices(notices)
+
+
+def print_notices(notices: Sequence[str]) -> None:
+    """Print what the user should know on stderr."""
+    for notice in notices[:MOST_NOTES]:
+        typer.echo(f"note: {printable(notice)}", err=True)
+    if len(notices) > MOST_NOTES:
+        typer.echo(f"note: … and {len(notices) - MOST_NOTES:,} notes more.", err=True)
+
+
+def refused_as_json(refused: "Sequence[Refused]") -> list[dict[str, str]]:
+    """Refused files and their reasons, as `--json` prints them."""
+    return [{"path": file.name, "reason": file.reason} for file in refused]
+
+
+def _print_columns(rows: "Iterable[tuple[str, str | list[str]]]", *, stderr: bool = False) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream.isatty()
+    width = None if terminal else NO_WRAPPING
+    console = Console(file=stream, force_terminal=terminal, width=width, markup=False, emoji=False)
+    columns = Column(style="bold", overflow="fold"), Column(overflow="fold")
+    table = Table.grid(*columns, padding=(0, 2, 0, 0))
+    for name, value in rows:
+        lines = [value] if isinstance(value, str) else value
+        table.add_row(printable(name), "\n".join(map(printable, lines)))
+    with console.capture() as captured:
+        console.print(table, highlight=False)
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip(), err=stderr)

@@ -1,0 +1,50 @@
+"""Fits a classifier on a folder or list of images and saves it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpcache.images.sources import open_source
+from gpcache.model.audit import Finding
+from gpcache.model.classifier import ImageClassifier
+from gpcache.model.files import check_model_place
+
+logger = logging.getLogger(__name__)
+
+
+class FitSummary(NamedTuple):
+    """The training images whose label is probably wrong, and how long everything took."""
+
+    suspects: list[Finding]
+    seconds: float
+
+
+def fit_and_save(
+    classifier: ImageClassifier,
+    images: Path,
+    folder: Path,
+    *,
+    shots: int | None = None,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    follow: bool = False,
+    thumbnails: bool = False,
+) -> FitSummary:
+    """Fit on the images of a folder or list, save the model in `folder`, and check the labels.
+
+    `shots`, `seed` and `classes` are those of ImageClassifier.fit. `follow` allows links that leave
+    the folder; `thumbnails` keeps small pictures in the model.
+    """
+    check_model_place(folder)
+    start = time.perf_counter()
+    source = open_source(images.resolve(), follow=follow)
+    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
+    classifier.fit(source, shots=shots, seed=seed, classes=classes)
+    logger.info("fitted %s on %s", classifier.method, classifier.encoder_name)
+    classifier.save(folder, thumbnails=thumbnails)
+    logger.info("saved %r", str(folder))
+    return FitSummary(classifier.suspects(), time.perf_counter() - start)
