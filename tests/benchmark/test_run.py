@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -327,13 +328,11 @@ def labelled(count, seed=0):
 
 @pytest.mark.parametrize(("shots", "each"), [(1, 1), (4, 4), (16, 4)])
 def test_small_validation_is_a_seeded_part_of_the_whole(shots, each):
-    whole, test = labelled(9), labelled(5, 1)
+    whole = labelled(9)
+    task = SimpleNamespace(name="d", validation=whole, test=labelled(5, 1))
 
     def drawn(seed):
-        return rows_to_choose_on(
-            "min(k,4) validation",
-            dataset="d", shots=shots, seed=seed, validation=whole, test=test,
-        )  # fmt: skip
+        return rows_to_choose_on("min(k,4) validation", task, None, shots, seed)
 
     found = drawn(3)
     assert np.unique(found.labels, return_counts=True)[1].tolist() == [each] * 3
@@ -352,13 +351,11 @@ def test_legacy_is_refused_outside_imagenet_and_unless_asked_for(
     with pytest.raises(ProtocolError, match=r"refused on 'toy\.npz'"):
         run(spec, results, legacy=True)
     assert not results.exists()
-    test = labelled(5)
-    found = rows_to_choose_on(
-        "legacy", dataset="imagenet", shots=1, seed=0, validation=labelled(4), test=test
-    )
-    assert found is test
+    task = SimpleNamespace(name="imagenet", validation=labelled(4), test=labelled(5))
+    assert rows_to_choose_on("legacy", task, None, 1, 0) is task.test
+    other = SimpleNamespace(name="dtd", validation=None, test=labelled(5))
     with pytest.raises(ProtocolError, match="refused on 'dtd'"):
-        rows_to_choose_on("legacy", dataset="dtd", shots=1, seed=0, validation=None, test=test)
+        rows_to_choose_on("legacy", other, None, 1, 0)
 
 
 def test_without_validation_rows_training_rows_that_are_no_shots_serve(write_features, tmp_path):

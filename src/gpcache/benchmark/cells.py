@@ -68,15 +68,8 @@ class Sample:
     @cached_property
     def choosing(self) -> Labelled | None:
         """The rows on which the protocol lets a method choose."""
-        task = self.task
-        return rows_to_choose_on(
-            self.protocol,
-            dataset=task.name,
-            shots=self.shots,
-            seed=self.seed,
-            validation=self.drawn.spare if task.validation is None else task.validation,
-            test=task.test,
-        )
+        spare = self.drawn.spare
+        return rows_to_choose_on(self.protocol, self.task, spare, self.shots, self.seed)
 
     @cached_property
     def content(self) -> str:

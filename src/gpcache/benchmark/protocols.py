@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpcache.benchmark.task import SPARE_SHOTS, Labelled
+from gpcache.benchmark.task import SPARE_SHOTS, Labelled, Task
 from gpcache.errors import ProtocolError
 from gpcache.features.splits import draw_shots
 
@@ -11,7 +11,6 @@ SMALL_VALIDATION = "min(k,4) validation"
 NO_VALIDATION = "no validation"
 LEGACY = "legacy"
 PROTOCOLS = (FULL_VALIDATION, SMALL_VALIDATION, NO_VALIDATION, LEGACY)
-
 LEGACY_DATASETS = ("imagenet",)
 
 
@@ -26,31 +25,26 @@ def check_legacy(dataset: str) -> None:
 
 
 def rows_to_choose_on(
-    protocol: str,
-    *,
-    dataset: str,
-    shots: int,
-    seed: int,
-    validation: Labelled | None,
-    test: Labelled,
+    protocol: str, task: Task, spare: Labelled | None, shots: int, seed: int
 ) -> Labelled | None:
     """The rows on which a protocol lets a method choose; None for the shots alone.
 
-    `validation` are the data set's own validation rows, or training rows that are not shots.
+    `spare` are training rows that are not shots, for a task without validation rows.
     """
+    validation = spare if task.validation is None else task.validation
     if protocol == NO_VALIDATION:
         return None
     if protocol == LEGACY:
-        check_legacy(dataset)
-        return test
+        check_legacy(task.name)
+        return task.test
     if validation is None:
         raise ProtocolError(
-            f"{dataset!r} has no validation rows for the protocol {protocol!r}: use "
+            f"{task.name!r} has no validation rows for the protocol {protocol!r}: use "
             f"{NO_VALIDATION!r}."
         )
     if protocol == FULL_VALIDATION:
         return validation
-    # The rows have no names here; their order is that of the data set and never changes.
+    # The draw must not depend on the names of the rows; their order never changes.
     labels = validation.labels.tolist()
     rows = draw_shots(labels, range(len(labels)), min(shots, SPARE_SHOTS), seed).indices
     names = None if validation.names is None else validation.names[rows]

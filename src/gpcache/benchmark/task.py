@@ -75,10 +75,10 @@ class Pool:
 class Task:
     """A data set through one encoder: text, test rows, validation rows, and the source of shots.
 
-    `given` are ready-made draws by their number of shots; others are drawn from the `pool`. `text`
-    may lack classes. `reference` is the spec's name of the data set, `notes` belong under every
-    table. Tasks of images also have the `encoder`, `spatial_features` of rows, and
-    `prompt_vectors`: those of every prompt of a class.
+    `given` are ready-made draws by their number of shots; others are drawn from the `pool`.
+    `reference` is the spec's name of the data set, `notes` belong under every table. Tasks of
+    images also have the `encoder`, `spatial_features` of rows, and `prompt_vectors`: those of every
+    prompt of a class.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Task:
     fingerprint: str
     split_hash: str
     class_names: Sequence[str]
-    text: TextPrior | None
+    prior: TextPrior | None
     test: Labelled
     validation: Labelled | None
     pool: Pool | None
@@ -96,12 +96,6 @@ class Task:
     spatial_features: Callable[[Labelled], NDArray[Any]] | None = None
     prompt_vectors: Callable[[], dict[str, Features]] | None = None
     reference: str = ""
-
-    @property
-    def prior(self) -> TextPrior | None:
-        """The text if it has every class: the methods compare all of them."""
-        complete = self.text and len(self.text.class_names) == len(self.class_names)
-        return self.text if complete else None
 
     @cached_property
     def content(self) -> str:

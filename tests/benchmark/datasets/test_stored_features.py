@@ -45,7 +45,7 @@ def test_a_file_of_features(write):
     file = write()
     found = open_features(file)
     assert (found.name, found.class_names) == ("trees", NAMES.tolist())
-    assert found.text.class_names == tuple(NAMES)
+    assert found.prior.class_names == tuple(NAMES)
     assert list(found.given) == [1, 4]
     given = arrays()
     for part, X, y in (
@@ -68,14 +68,12 @@ def test_the_hash_is_of_rows_and_names(write):
     assert open_features(write(test_y=arrays()["test_y"][::-1])).split_hash != first
 
 
-def test_text_of_some_classes(write):
+def test_without_text_there_is_no_prior(write):
     text = rows(1)[0][:2]
-    found = open_features(write(text=None, sub_text=text, sub_labels=np.array([2, 0])))
-    assert found.text.class_names == ("elm", "oak")
-    np.testing.assert_allclose(found.text.vectors, text, atol=1e-3)
+    assert open_features(write(text=None)).prior is None
     # The methods compare all classes: text of some is of no use to them.
-    assert found.prior is None
-    assert open_features(write(text=None)).text is None
+    some = write(text=None, sub_text=text, sub_labels=np.array([2, 0]))
+    assert open_features(some).prior is None
 
 
 def test_training_rows_are_to_draw_from(write):
@@ -119,11 +117,6 @@ def test_rows_to_draw_from_are_not_chosen_on(write):
         ({"val_x": rows(5, width=9)[0]}, "differ in width.*val 9"),
         ({"text": rows(1, width=7)[0]}, "differ in width.*text 7"),
         ({"text": rows(2)[0]}, "'text' .* must have 3 rows, got 6"),
-        ({"text": None, "sub_text": rows(1)[0]}, "lacks the array 'sub_labels'"),
-        (
-            {"text": None, "sub_text": rows(1)[0], "sub_labels": np.array([0, 1, 3])},
-            "'sub_labels' .* must be different class numbers",
-        ),
         (
             {"test_x": None, "test_y": None, "val_x": None, "val_y": None},
             "no rows to test on: it needs 'test_x' and 'test_y'",
@@ -175,7 +168,7 @@ def store(tmp_path):
 
 def test_a_store_of_features(store):
     found = open_features(store.folder)
-    assert (found.name, found.class_names) == ("trees", ("ash", "elm", "oak"))
+    assert (found.name, found.class_names) == ("trees", ["ash", "elm", "oak"])
     everything = np.arange(9)
     pool = found.pool.labelled(everything, found.pool.keys(everything))
     for seed, part in enumerate((pool, found.validation, found.test)):
@@ -183,21 +176,18 @@ def test_a_store_of_features(store):
         np.testing.assert_array_equal(part.features, x.astype(np.float32))
         assert part.labels.tolist() == NAMES[y].tolist()
     assert found.pool.names[0] == "00.jpg"
-    assert (found.given, found.text, found.fingerprint) == ({}, None, "f" * 64)
+    assert (found.given, found.prior, found.fingerprint) == ({}, None, "f" * 64)
 
 
-def test_a_store_has_the_text_of_its_prompts(store):
-    prompts = Prompts.from_templates(["oak", "elm", "ash"], "{} leaf")
+def test_a_store_has_the_text_of_the_default_prompts(store):
     text = rows(1)[0].astype(np.float32)
-    store.cache_text(prompts.digest, text)
-    assert open_features(store.folder).text is None
-    found = open_features(store.folder, prompts)
-    assert found.class_names == found.text.class_names == ("oak", "elm", "ash")
+    store.cache_text(Prompts.from_templates(["ash", "elm", "oak"], "{} leaf").digest, text)
+    assert open_features(store.folder).prior is None
+    store.cache_text(Prompts.from_templates(["ash", "elm", "oak"]).digest, text)
+    found = open_features(store.folder)
+    assert found.prior.class_names == ("ash", "elm", "oak")
     expected = TextPrior(found.class_names, text).vectors
-    np.testing.assert_array_equal(found.text.vectors, expected)
-    few = Prompts.from_templates(["oak", "elm"])
-    with pytest.raises(DataError, match=r"trees.store has the class 'ash', the prompts do not"):
-        open_features(store.folder, few)
+    np.testing.assert_array_equal(found.prior.vectors, expected)
 
 
 def test_a_store_without_test_images(store):
@@ -214,6 +204,7 @@ def test_real_features_give_the_published_zero_shot(shared):
     accuracy = zero_shot.score(dtd.test.features, dtd.test.labels)
     assert accuracy == pytest.approx(0.448, abs=0.001)
     caltech = open_features(shared / "features/caltech101_vitb32.npz")
-    assert (len(caltech.text.class_names), list(caltech.given)) == (39, [1, 2, 4, 8, 16])
+    # Its text is of 39 classes only.
+    assert (caltech.prior, list(caltech.given)) == (None, [1, 2, 4, 8, 16])
     X, y, _ = caltech.given[1]
     assert GPCacheClassifier().fit(X, y).score(caltech.test.features, caltech.test.labels) > 0.6

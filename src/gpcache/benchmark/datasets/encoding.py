@@ -71,7 +71,7 @@ def encode_dataset(
         fingerprint=encoder.fingerprint,
         split_hash=dataset.split_hash,
         class_names=dataset.class_names,
-        text=TextPrior(list(dataset.class_names), vectors, encoder.logit_scale),
+        prior=TextPrior(list(dataset.class_names), vectors, encoder.logit_scale),
         test=test,
         validation=validation,
         pool=pool,

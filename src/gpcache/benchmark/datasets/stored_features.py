@@ -24,19 +24,19 @@ from gpcache.support.files import sha256_of_file
 READY_MADE = re.compile(r"train[1-9][0-9]*")
 
 
-def open_features(path: str | Path, prompts: Prompts | None = None) -> Task:
+def open_features(path: str | Path) -> Task:
     """The features in an .npz file, or in a feature store whose images have splits.
 
     An .npz holds `classnames`, and with the suffixes _x (features), _y (class numbers) and _path
     (names; optional) the parts `test`, `val`, `train` (rows to draw from) and `train1`, `train2`, …
-    (ready-made draws); `text`, or `sub_text` for the classes `sub_labels`. Without test rows, the
-    validation rows are the test rows. Without training rows or ready-made draws of several shots,
-    shots are drawn from the validation rows. `notes` say so. In a store the splits are train, val
-    and test, and the text is that of `prompts` if it is cached: by default "a photo of a …".
+    (ready-made draws); and `text`, a vector for each class. Without test rows, the validation rows
+    are the test rows. Without training rows or ready-made draws of several shots, shots are drawn
+    from the validation rows. `notes` say so. In a store the splits are train, val and test, and the
+    text is that of the prompts "a photo of a …" if it is cached.
     """
     place = Path(path)
     if (place / STORE_MANIFEST).is_file():
-        return _from_store(place, prompts)
+        return _from_store(place)
     if place.suffix == ".npz":
         return _from_npz(place)
     raise DataError(f"{str(path)!r} is neither an .npz file of features nor a feature store.")
@@ -46,7 +46,7 @@ def _task(
     place: Path,
     fingerprint: str,
     class_names: Sequence[str],
-    text: TextPrior | None,
+    prior: TextPrior | None,
     parts: Mapping[str, Labelled],
     notes: tuple[str, ...] = (),
 ) -> Task:
@@ -67,7 +67,7 @@ def _task(
         fingerprint=fingerprint,
         split_hash=hash_of_parts(class_names, hashed),
         class_names=class_names,
-        text=text,
+        prior=prior,
         test=parts["test"],
         validation=parts.get("validation"),
         pool=pool,
@@ -82,9 +82,9 @@ def _from_npz(file: Path) -> Task:
     if len(set(names)) != len(names):
         raise DataError(f"{file} has a class name more than once in 'classnames'.")
     parts = arrays.parts(names)
-    text = arrays.text(names)
+    prior = arrays.text(names)
     widths = {part: rows.features.shape[1] for part, rows in parts.items()}
-    widths |= {} if text is None else {"text": text.vectors.shape[1]}
+    widths |= {} if prior is None else {"text": prior.vectors.shape[1]}
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise DataError(f"The vectors in {file} differ in width, so not one encoder's: {found}.")
@@ -102,7 +102,7 @@ def _from_npz(file: Path) -> Task:
         # from elsewhere would not compare with the others.
         parts = {"pool": parts["validation"], "test": parts["test"]}
         notes = (f"{file.name} has too few training rows: shots are drawn from its validation.",)
-    return _task(file, sha256_of_file(file), names.tolist(), text, parts, notes)
+    return _task(file, sha256_of_file(file), names.tolist(), prior, parts, notes)
 
 
 class _Arrays:
@@ -157,20 +157,13 @@ class _Arrays:
         return Labelled(features, names[labels], given.astype(str))
 
     def text(self, names: NDArray[Any]) -> TextPrior | None:
-        """The text of all classes, or of some."""
-        key = next((key for key in ("text", "sub_text") if key in self._arrays), None)
-        if key is None:
+        """The text of the classes."""
+        if "text" not in self._arrays:
             return None
-        classes = names
-        if key == "sub_text":
-            labels = self.get("sub_labels", 1)
-            if not {*labels.tolist()} <= {*range(len(names))} or len({*labels}) != len(labels):
-                raise self._error("sub_labels", "must be different class numbers")
-            classes = names[labels]
-        vectors = self._unit_rows(key)
-        if len(vectors) != len(classes):
-            raise self._error(key, f"must have {len(classes)} rows, got {len(vectors)}")
-        return TextPrior(classes.tolist(), vectors, 100.0)
+        vectors = self._unit_rows("text")
+        if len(vectors) != len(names):
+            raise self._error("text", f"must have {len(names)} rows, got {len(vectors)}")
+        return TextPrior(names.tolist(), vectors, 100.0)
 
     def _unit_rows(self, key: str) -> Features:
         """The rows (n, d) at length one: half precision leaves them only near it."""
@@ -188,17 +181,14 @@ class _Arrays:
         return DataError(f"{key!r} of {self._file} {problem}.")
 
 
-def _from_store(folder: Path, prompts: Prompts | None) -> Task:
+def _from_store(folder: Path) -> Task:
     store = FeatureStore.open(folder)
-    known = [item.label for item in store.items() if item.label is not None]
-    names = prompts.class_names if prompts else tuple(sorted(set(known)))
+    names = sorted({item.label for item in store.items() if item.label is not None})
     parts = {}
     for split, part in (("train", "pool"), ("val", "validation"), ("test", "test")):
         read = store.read(split=split)
         if not read.items:
             continue
-        if unknown := sorted(set(read.labels.tolist()) - set(names)):
-            raise DataError(f"The store {folder} has the class {unknown[0]!r}, the prompts do not.")
         if read.features.ndim != 2:
             raise DataError(
                 f"The store {folder} keeps the views of an image apart: extract their mean instead."
@@ -209,7 +199,7 @@ def _from_store(folder: Path, prompts: Prompts | None) -> Task:
             f"The store {folder} needs images of the splits train and test: extract each with "
             "--split."
         )
-    vectors = store.text((prompts or Prompts.from_templates(names)).digest)
+    vectors = store.text(Prompts.from_templates(names).digest)
     scale = store.manifest.logit_scale
-    text = None if vectors is None else TextPrior(list(names), vectors, scale)
-    return _task(folder, store.manifest.fingerprint, names, text, parts)
+    prior = None if vectors is None else TextPrior(names, vectors, scale)
+    return _task(folder, store.manifest.fingerprint, names, prior, parts)
