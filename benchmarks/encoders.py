@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from gpcache import GPCacheClassifier, Prompts, TextPrior, load_encoder, text_weights
-from gpcache.encoders.lite import LiteEncoder, Recipe
+from gpcache.encoders.lite import LiteEncoder, LiteRecipe
 from gpcache.features.splits import draw_shots
 from gpcache.images import decode
 
@@ -71,7 +71,7 @@ class Network:
         names = sorted(set(self.photos[data, "train"].labels))
         return text_weights(self.encoder, Prompts.from_templates(names))
 
-    def vectors(self, data: str, part: str, recipe: Recipe | None = None) -> Rows:
+    def vectors(self, data: str, part: str, recipe: LiteRecipe | None = None) -> Rows:
         """What the encoder gives, under its own recipe or another one."""
         self.encoder.recipe = recipe or self.recipe
         with torch.inference_mode():
@@ -115,7 +115,7 @@ RULES: dict[str, Rule] = {"1-NN": nearest, "class mean": class_mean, "logistic":
 # Choosing, on the training photos alone.
 
 
-def choice_accuracy(network: Network, data: str, recipe: Recipe, rule: Rule) -> float:
+def choice_accuracy(network: Network, data: str, recipe: LiteRecipe, rule: Rule) -> float:
     """Mean accuracy in percent over shots and draws; queries are the photos not drawn."""
     photos, rows = network.photos[data, "train"], network.vectors(data, "train", recipe)
     found = []
@@ -140,7 +140,7 @@ def choosing_table(network: Network) -> str:
     return table(rows)
 
 
-def zero_shot(network: Network, data: str, part: str, recipe: Recipe) -> tuple[float, float]:
+def zero_shot(network: Network, data: str, part: str, recipe: LiteRecipe) -> tuple[float, float]:
     """Accuracy in percent and NLL of the class names alone."""
     photos, names = network.photos[data, part], sorted(set(network.photos[data, part].labels))
     scale = recipe.cosine_scale / np.sqrt(recipe.mixing)

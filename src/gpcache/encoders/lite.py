@@ -37,7 +37,7 @@ CONTEXT = 128
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LiteRecipe:
     """How an image becomes a vector, as chosen on training photos (docs/encoders.md).
 
     `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
@@ -56,8 +56,8 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("lite", LITE2, mixing=0.1, candidates=50, cosine_scale=15.0, square_root=True),
-        Recipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
+        LiteRecipe("lite", LITE2, mixing=0.1, candidates=50, cosine_scale=15.0, square_root=True),
+        LiteRecipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
     )
 }
 # Lite0 was called `lite` once: files of that time name it so, beside this fingerprint.

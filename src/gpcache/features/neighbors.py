@@ -66,7 +66,7 @@ def nearest(
         return np.zeros(empty, dtype=np.int64), np.zeros(empty, dtype=np.float32)
     if block_bytes is None:
         block_bytes = CPU_BLOCK_BYTES if place.type == "cpu" else GPU_BLOCK_BYTES
-    search = _Search(n_keys, k, exclude_self)
+    search = _NearestSearch(n_keys, k, exclude_self)
     rows = min(n_queries, search.rows_within(block_bytes))
     search.ensure_memory(n_queries, key_rows.shape[1], rows, place)
     with torch.inference_mode(), _full_precision(place):
@@ -77,7 +77,7 @@ def nearest(
         return search.run(query_rows, unit_keys, rows)
 
 
-class _Search:
+class _NearestSearch:
     """The selection of the k best of each row of similarities, in two steps.
 
     The keys are cut into segments. The k best keys of a row lie in the k segments with the best

@@ -1,4 +1,4 @@
-"""ONNX graphs written node by node: no tracing, and the same bytes every time."""
+"""ONNX graphs written node by node: no exporter, no further package, the same bytes every time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class GroupedKeys(NamedTuple):
     text: Tensor | None
 
 
-class Chosen(NamedTuple):
+class GroupedChoice(NamedTuple):
     """Every choice that was evaluated, the best first; the calibration; figures of rows (k,)."""
 
     seen: list[Choice]
@@ -67,7 +67,7 @@ class Chooser:
         self.chooses = self.informative and not given
         self.searches = self.chooses and "auto" in (settings.beta, settings.noise)
 
-    def choose(self) -> Chosen:
+    def choose(self) -> GroupedChoice:
         """Choice, calibration and figures; the defaults where no key can be left out."""
         rows = self._sample(self.problem.groups)
         seen = (
@@ -76,7 +76,7 @@ class Chooser:
         calibration = self._default_calibration()
         if not len(rows):
             report = HeldOutReport.empty(0, self.problem.n_classes, "none: no class has two keys")
-            return Chosen(seen, calibration, report, rows)
+            return GroupedChoice(seen, calibration, report, rows)
         start = seen[0]
         held_out = self._sampled(self.problem.groups, rows).at(start.beta, start.noise)
         if self.chooses:
@@ -84,7 +84,7 @@ class Chooser:
         logits = held_out.logits(seen[0])
         if self.informative:
             calibration = fit_calibration(logits, held_out.labels)
-        return Chosen(seen, calibration, self._report(held_out, logits, start, rows), rows)
+        return GroupedChoice(seen, calibration, self._report(held_out, logits, start, rows), rows)
 
     def _report(
         self, held_out: HeldOut, logits: Tensor, start: Choice, rows: NDArray[np.int64]

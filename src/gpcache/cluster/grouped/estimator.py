@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gpcache.cluster.grouped.choosing import Chooser, Chosen, GroupedKeys
+from gpcache.cluster.grouped.choosing import Chooser, GroupedChoice, GroupedKeys
 from gpcache.cluster.grouped.groups import (
     Keys,
     MappedFile,
@@ -249,7 +249,7 @@ class GroupedCache(FeatureClassifier):
         centring = FeatureMap(mean=centre.to(self._device, self._dtype))
         return replace(keys, feature_map=centring)
 
-    def _accept(self, chosen: Chosen) -> None:
+    def _accept(self, chosen: GroupedChoice) -> None:
         choice = self._choice = replace(chosen.seen[0], losses=None)
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
         self.noise_ = choice.noise

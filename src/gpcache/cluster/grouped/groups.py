@@ -112,7 +112,7 @@ class LeftOutKeys(NamedTuple):
     places: NDArray[np.int64]
 
 
-class Answer(NamedTuple):
+class GroupPosterior(NamedTuple):
     """mean (m, t), and variance (m,) where it was asked for."""
 
     mean: NDArray[Any]
@@ -181,17 +181,19 @@ def solved(group: Group, keys: Keys, beta: float, noise: float) -> NDArray[Any]:
 
 
 @torch.no_grad()
-def mean(part: SolvedGroup, keys: Keys, queries: NDArray[Any], beta: float) -> Answer:
+def mean(part: SolvedGroup, keys: Keys, queries: NDArray[Any], beta: float) -> GroupPosterior:
     """The mean at queries (m, d) in the kernel's space, without factorising again."""
     cross = kernel(keys.tensor(queries), keys.mapped(part.group.rows), beta)
-    return Answer(_array(cross @ keys.tensor(part.solved)), None)
+    return GroupPosterior(_array(cross @ keys.tensor(part.solved)), None)
 
 
 @torch.no_grad()
-def posterior(group: Group, keys: Keys, queries: NDArray[Any], beta: float, noise: float) -> Answer:
+def posterior(
+    group: Group, keys: Keys, queries: NDArray[Any], beta: float, noise: float
+) -> GroupPosterior:
     """Mean and variance at queries (m, d). The factor is not kept: all would take n²/g numbers."""
     found = _precision(group, keys, beta, noise).posterior(keys.tensor(queries))
-    return Answer(_array(found.mean), _array(found.variance[:, 0]))
+    return GroupPosterior(_array(found.mean), _array(found.variance[:, 0]))
 
 
 @torch.no_grad()
@@ -202,7 +204,7 @@ def left_out(
     beta: float,
     noise: float,
     with_variance: bool,
-) -> Answer:
+) -> GroupPosterior:
     """Mean and variance at sampled rows (k, d), those that are keys here as if they were not.
 
     Keys of other groups have no share in this one's columns: leaving them out changes nothing.
@@ -220,11 +222,11 @@ def left_out(
         means[sampled] = own.mean[places]
         if variances is not None:
             variances[sampled] = own.variance[places]
-    return Answer(_array(means), None if variances is None else _array(variances[:, 0]))
+    return GroupPosterior(_array(means), None if variances is None else _array(variances[:, 0]))
 
 
 def collected(
-    answers: Iterable[Answer],
+    answers: Iterable[GroupPosterior],
     columns: Sequence[NDArray[np.int64]],
     rows: int,
     dtype: torch.dtype,
