@@ -68,8 +68,8 @@ VersionOption = Annotated[
 def _gpcache(_version: VersionOption = False, _verbose: VerboseOption = False) -> None:
     """Train an image classifier from a few photos per class.
 
-    It says "I don't know" when a photo fits none of them. It needs no validation set, and seconds
-    on a CPU.
+    It says "I don't know" when a photo fits none of them. It needs no validation set and only
+    seconds on a CPU.
     """
 
 

@@ -8,16 +8,15 @@ from typer import Option
 import gpcache
 from gpcache.cli import options, output
 
+BATCH, WORKERS = "Encode this many images at once.", "Decode in this many processes."
 SCALE = "The smallest share of the area that a view shows."
 ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 
 StoreOption = Annotated[Path, Option("--output", "-o", metavar="STORE", help="Folder to write.")]
-ViewsOption = Annotated[int, Option(min=0, help="Encode N random views; 0 is the centre view.")]
+ViewsOption = Annotated[int, Option(min=0, metavar="N", help="Encode N views; 0: the centre.")]
 KeepOption = Annotated[bool, Option("--keep-views", help="Keep the views apart, not their mean.")]
 ScaleOption = Annotated[float, Option(min=0.01, max=1, help=SCALE)]
 SplitOption = Annotated[str | None, Option(help="Note this split (train, test, …) in the store.")]
-BatchOption = Annotated[int | None, Option(min=1, help="Batch size.", show_default="by memory")]
-WorkersOption = Annotated[int | None, Option(min=1, help="Processes.", show_default="by cores")]
 EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 
 
@@ -32,8 +31,8 @@ def extract(
     split: SplitOption = None,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
-    batch_size: BatchOption = None,
-    workers: WorkersOption = None,
+    batch_size: Annotated[int | None, Option(min=1, help=BATCH, show_default="by memory")] = None,
+    workers: Annotated[int | None, Option(min=1, help=WORKERS, show_default="by cores")] = None,
     engine: EngineOption = "local",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,

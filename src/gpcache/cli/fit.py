@@ -16,13 +16,15 @@ METHODS = (
     "proker, task-res, clip-adapter, clap, lp++, linear-probe or zero-shot."
 )
 PROMPT = "A sentence with {} for the class name. Repeat the option for several sentences."
+CLASS = "Add a class that is known by its name alone; repeatable."
+VIEWS = "Average the features of N random views of each image; 0 takes the centre view."
 PROJECTION = "Use a similarity projection, made by gpcache project."
 
-ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help="Folder to write.")]
+ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help="Model to write.")]
 ShotsOption = Annotated[int | None, Option(min=1, metavar="K", help="Draw K images of each class.")]
 PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a {}.")]
-ClassOption = Annotated[list[str] | None, Option("--class", help="Add a class without images.")]
-ViewsOption = Annotated[int, Option(min=0, help="Average N random views of each image.")]
+ClassOption = Annotated[list[str] | None, Option("--class", help=CLASS)]
+ViewsOption = Annotated[int, Option(min=0, metavar="N", help=VIEWS)]
 ProjectionOption = Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)]
 ThumbnailsOption = Annotated[bool, Option("--thumbnails", help="Keep small pictures in the model.")]
 

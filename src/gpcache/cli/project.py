@@ -12,12 +12,12 @@ from gpcache.cli import options, output
 StoreArgument = Annotated[Path, Argument(metavar="STORE", help="A store of unlabelled images.")]
 OutputOption = Annotated[Path, Option("--output", "-o", metavar="PROJ", help="Folder to write.")]
 ViewsOption = Annotated[Path, Option(metavar="STORE", help="Views of the same images, kept apart.")]
-KindOption = Annotated[Literal["contrastive", "whitening"], Option(help="Which projection.")]
+KindOption = Annotated[Literal["contrastive", "whitening"], Option(help="How to find it.")]
 TransductiveOption = Annotated[bool, Option("--transductive", help="These are the test images.")]
-NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, help="Images in a contrast.")]
+NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, help="Images to contrast.")]
 MiningOption = Annotated[bool, Option(help="Contrast nearest neighbours, not random images.")]
 BottleneckOption = Annotated[int, Option(min=1, help="Divide the inner dimension by this.")]
-ReductionOption = Annotated[Literal["sum", "mean"], Option(help="Of the losses of an anchor.")]
+ReductionOption = Annotated[Literal["sum", "mean"], Option(help="How to add an anchor's losses.")]
 
 
 def project(
@@ -35,8 +35,8 @@ def project(
     reduction: ReductionOption = "sum",
     epochs: Annotated[int, Option(min=1, help="Passes over all images.")] = 10,
     batch_size: Annotated[int, Option(min=1, help="Anchors in a step.")] = 256,
-    learning_rate: Annotated[float, Option(help="Falls to zero along a cosine.")] = 0.01,
-    weight_decay: Annotated[float, Option(help="Weight decay.")] = 0.05,
+    learning_rate: Annotated[float, Option(help="First rate; falls along a cosine.")] = 0.01,
+    weight_decay: Annotated[float, Option(help="Pull towards no change.")] = 0.05,
     seed: Annotated[int, Option(min=0, help="Seed of order, views and draws.")] = 0,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,

@@ -1,6 +1,6 @@
-"""A demonstration on image files that needs no download: digits, or a folder of the user's own.
+"""A demonstration that needs no download, on handwritten digits or a folder of the user's own.
 
-Few images of each class are learned, the others tested; the page that is written shows the rest.
+It learns a few images of each class, tests on the others, and writes a report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEST_LIMIT = 500
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What was learned and tested, an answer with its reasons, and where the files lie."""
+    """The classifier, its test, answers with their reasons, and the files that were written."""
 
     classifier: ImageClassifier
     test: Evaluation
@@ -47,13 +47,13 @@ class Demonstration:
 def demonstrate(
     folder: str | Path, photos: str | Path | None = None, *, shots: int = 8, seed: int = 0
 ) -> Demonstration:
-    """Learn `shots` images of each class, test on the others, and write model and report."""
+    """Learn `shots` images of each class, test on the others, and save model and report."""
     place = make_folder(folder)
     prompt: Any = DEFAULT_TEMPLATES
     if photos is None:
         photos, prompt = write_digits(place / "digits"), DIGIT_PROMPT
     source = open_source(Path(photos).resolve())
-    train, test = parted(source, shots, seed)
+    train, test = split_source(source, shots, seed)
     classifier = ImageClassifier("lite", prompt=prompt).fit(train)
     model, page = place / "demo.gpc", place / "report.html"
     classifier.save(model)
@@ -65,19 +65,19 @@ def demonstrate(
     return Demonstration(classifier, evaluation, answers, model, page)
 
 
-def parted(source: Source, shots: int, seed: int) -> tuple[Source, Source]:
-    """The images to learn, and at most a few hundred of the others to test on."""
+def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]:
+    """The images to learn, and some of the others to test on."""
     records = list(source.records)
     counts = np.unique([str(r.label) for r in records if r.label], return_counts=True)[1]
     if not len(counts):
-        raise DataError(f"{source.name!r} has no class folders: put each class in one of its own.")
-    # A class must keep images to be tested on.
+        raise DataError(f"{source.name!r} has no class folders: make a folder for each class.")
+    # Leave images of each class to test on.
     most = max(1, min(shots, int(np.median(counts)) // 2))
     draw = draw_shots([r.label for r in records], [r.name for r in records], most, seed)
     rest = np.random.default_rng(seed).permutation(draw.rest)[:TEST_LIMIT]
     others = [records[row] for row in sorted(rest) if records[row].label is not None]
     if not others:
-        raise DataError(f"{source.name!r} leaves no image to test on: give more of each class.")
+        raise DataError(f"{source.name!r} leaves no image to test on: add images to each class.")
     return _source(source, [records[row] for row in draw.indices]), _source(source, others)
 
 
@@ -86,7 +86,7 @@ def _source(source: Source, records: list[Record]) -> Source:
 
 
 def write_digits(folder: Path) -> Path:
-    """scikit-learn's handwritten digits as image files, in a folder for each class."""
+    """Write scikit-learn's handwritten digits as image files, in a folder for each class."""
     digits = load_digits()
     if folder.exists():
         shutil.rmtree(folder)
