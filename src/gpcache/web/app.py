@@ -18,11 +18,8 @@ from gpcache.errors import DiskFullError, GPCacheError
 from gpcache.web.batch_files import MissingBatchError
 from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
-from gpcache.web.routes.batch import batch_routes
-from gpcache.web.routes.export import export_routes
-from gpcache.web.routes.inference_v2 import inference_routes
-from gpcache.web.routes.predict import predict_routes
-from gpcache.web.routes.workspace import workspace_routes
+from gpcache.web.routes import batch, export, inference_v2, predict
+from gpcache.web.routes import workspace as workspace_routes
 from gpcache.web.service import Service
 from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
 from gpcache.web.workspace import StaleError, Workspace
@@ -53,15 +50,10 @@ def create_app(
     app = FastAPI(
         title="gpcache", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    service = Service(workspace, make_encoding)
-    for routes in (
-        workspace_routes(service),
-        predict_routes(service),
-        batch_routes(service),
-        export_routes(service, token),
-        inference_routes(service),
-    ):
-        app.include_router(routes)
+    service = app.state.service = Service(workspace, make_encoding)
+    app.state.token = token
+    for part in (workspace_routes, predict, batch, export, inference_v2):
+        app.include_router(part.routes)
     _add_page(app)
     _add_metrics(app, service)
     _add_errors(app)

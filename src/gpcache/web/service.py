@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
+from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
@@ -155,3 +156,12 @@ class Service:
             except GPCacheError as error:
                 logger.warning("The hyper-parameters were not chosen again: %s", error)
                 return
+
+
+def _service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+# What a route asks for to get the service of its application.
+CurrentService = Annotated[Service, Depends(_service_of)]

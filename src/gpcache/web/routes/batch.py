@@ -12,54 +12,58 @@ from gpcache.support.files import sha256
 from gpcache.web import schemas
 from gpcache.web.batch_files import BatchFiles, BatchLine, latest_rows
 from gpcache.web.routes.predict import prediction
-from gpcache.web.service import AnsweredPhoto, Service
+from gpcache.web.service import AnsweredPhoto, CurrentService, Service
 from gpcache.web.uploads import Upload, received
 
 MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
 
-def batch_routes(service: Service) -> APIRouter:
-    """The routes that begin, feed and finish batches."""
-    routes = APIRouter(prefix="/v1/batch", tags=["batch"], responses=schemas.PROBLEMS)
-    batches = BatchFiles(service.workspace.folder.batches)
+routes = APIRouter(prefix="/v1/batch", tags=["batch"], responses=schemas.PROBLEMS)
 
-    async def progress(key: str) -> dict[str, Any]:
-        table, lines = await service.run(batches.read, key)
-        rows = latest_rows(lines)
-        refused = sum("error" in row for row in rows)
-        return {"id": key, "format": table, "done": len(rows), "refused": refused}
 
-    @routes.post("", response_model=schemas.BatchState)
-    async def begin(body: schemas.NewBatch) -> Any:
-        """Begin a table."""
-        return await progress(await service.run(batches.begin, body.format))
+@routes.post("", response_model=schemas.BatchState)
+async def begin(service: CurrentService, body: schemas.NewBatch) -> Any:
+    """Begin a table."""
+    return await _progress(service, await service.run(_files(service).begin, body.format))
 
-    @routes.post(
-        "/{batch}/files",
-        response_model=schemas.BatchState,
-        openapi_extra=schemas.files_body(image=False),
-    )
-    async def feed(batch: str, request: Request) -> Any:
-        """Answer for photos; what was answered before, by content and model, is not asked again."""
-        _, lines = await service.run(batches.read, batch)
-        async with received(request) as form, service.encoding.admitted():
-            fresh = await _new_lines(service, form.files, lines)
-        await service.run(batches.append, batch, fresh)
-        return await progress(batch)
 
-    @routes.get("/{batch}", response_model=schemas.BatchState)
-    async def look(batch: str) -> Any:
-        """How far a batch is."""
-        return await progress(batch)
+@routes.post(
+    "/{batch}/files",
+    response_model=schemas.BatchState,
+    openapi_extra=schemas.files_body(image=False),
+)
+async def feed(service: CurrentService, batch: str, request: Request) -> Any:
+    """Answer for photos; what was answered before, by content and model, is not asked again."""
+    _, lines = await service.run(_files(service).read, batch)
+    async with received(request) as form, service.encoding.admitted():
+        fresh = await _new_lines(service, form.files, lines)
+    await service.run(_files(service).append, batch, fresh)
+    return await _progress(service, batch)
 
-    @routes.get("/{batch}/result", response_class=Response)
-    async def result(batch: str) -> Response:
-        """The table."""
-        table, content = await service.run(batches.result, batch)
-        headers = {"content-disposition": f'attachment; filename="answers.{table}"'}
-        return Response(content, media_type=MEDIA[table], headers=headers)
 
-    return routes
+@routes.get("/{batch}", response_model=schemas.BatchState)
+async def look(service: CurrentService, batch: str) -> Any:
+    """How far a batch is."""
+    return await _progress(service, batch)
+
+
+@routes.get("/{batch}/result", response_class=Response)
+async def result(service: CurrentService, batch: str) -> Response:
+    """The table."""
+    table, content = await service.run(_files(service).result, batch)
+    headers = {"content-disposition": f'attachment; filename="answers.{table}"'}
+    return Response(content, media_type=MEDIA[table], headers=headers)
+
+
+def _files(service: Service) -> BatchFiles:
+    return BatchFiles(service.workspace.folder.batches)
+
+
+async def _progress(service: Service, key: str) -> dict[str, Any]:
+    table, lines = await service.run(_files(service).read, key)
+    rows = latest_rows(lines)
+    refused = sum("error" in row for row in rows)
+    return {"id": key, "format": table, "done": len(rows), "refused": refused}
 
 
 async def _new_lines(

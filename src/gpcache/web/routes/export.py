@@ -21,38 +21,38 @@ from gpcache.support.array_folders import CARD
 from gpcache.support.files import explained_writes
 from gpcache.support.temporary import temporary_sibling
 from gpcache.web import schemas
-from gpcache.web.service import Service
+from gpcache.web.service import CurrentService
+from gpcache.web.workspace import Workspace
+
+routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
 
 
-def export_routes(service: Service, token: str) -> APIRouter:
-    """The routes that give the model away."""
-    routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
-    workspace = service.workspace
+@routes.get("/export/model", response_class=Response)
+async def model(service: CurrentService) -> Response:
+    """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
+    content = await service.run(_zip, service.workspace)
+    return _file(content, "application/zip", f"{service.workspace.document.name}.gpc.zip")
 
-    @routes.get("/export/model", response_class=Response)
-    async def model() -> Response:
-        """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
-        content = await service.run(_zip, service)
-        return _file(content, "application/zip", f"{workspace.document.name}.gpc.zip")
 
-    @routes.get("/export/onnx", response_class=Response)
-    async def onnx() -> Response:
-        """The model as ONNX."""
-        content = await service.run(_onnx, service)
-        return _file(content, "application/octet-stream", f"{workspace.document.name}.onnx")
+@routes.get("/export/onnx", response_class=Response)
+async def onnx(service: CurrentService) -> Response:
+    """The model as ONNX."""
+    content = await service.run(_onnx, service.workspace)
+    return _file(content, "application/octet-stream", f"{service.workspace.document.name}.onnx")
 
-    @routes.get("/card", response_class=Response)
-    async def card() -> Response:
-        """The model card."""
-        text = await service.run(_card, service)
-        return Response(text, media_type="text/markdown; charset=utf-8")
 
-    @routes.get("/snippets", response_model=schemas.Snippets)
-    async def snippets(request: Request) -> Any:
-        """Lines to copy."""
-        return _snippets(workspace.document.name, f"http://{request.headers['host']}", token)
+@routes.get("/card", response_class=Response)
+async def card(service: CurrentService) -> Response:
+    """The model card."""
+    text = await service.run(_card, service.workspace)
+    return Response(text, media_type="text/markdown; charset=utf-8")
 
-    return routes
+
+@routes.get("/snippets", response_model=schemas.Snippets)
+async def snippets(service: CurrentService, request: Request) -> Any:
+    """Lines to copy."""
+    address = f"http://{request.headers['host']}"
+    return _snippets(service.workspace.document.name, address, request.app.state.token)
 
 
 def _file(content: bytes, media: str, name: str) -> Response:
@@ -60,23 +60,26 @@ def _file(content: bytes, media: str, name: str) -> Response:
     return Response(content, media_type=media, headers=headers)
 
 
-def _zip(service: Service) -> bytes:
+def _zip(workspace: Workspace) -> bytes:
     stream = io.BytesIO()
-    name = f"{service.workspace.document.name}.gpc"
-    with _written(service) as folder, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+    name = f"{workspace.document.name}.gpc"
+    with (
+        _written(workspace) as folder,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{name}/{file.name}")
     return stream.getvalue()
 
 
-def _card(service: Service) -> str:
-    with _written(service) as folder:
+def _card(workspace: Workspace) -> str:
+    with _written(workspace) as folder:
         return (folder / CARD).read_text(encoding="utf-8")
 
 
-def _onnx(service: Service) -> bytes:
+def _onnx(workspace: Workspace) -> bytes:
     """Pixels in and probabilities out with the encoder lite; the head on features with others."""
-    model, encoder = service.workspace.learner.ready(), service.workspace.encoder
+    model, encoder = workspace.learner.ready(), workspace.encoder
     if isinstance(encoder, LiteEncoder):
         return export_image_onnx(model, encoder)
     return export_onnx(model, encoder_fingerprint=encoder.fingerprint)
@@ -98,10 +101,9 @@ def _snippets(name: str, address: str, token: str) -> dict[str, str]:
 
 
 @contextmanager
-def _written(service: Service) -> Iterator[Path]:
+def _written(workspace: Workspace) -> Iterator[Path]:
     """The model folder of the workspace, beside its photos for as long as it is needed."""
-    workspace, document = service.workspace, service.workspace.document
-    learner, encoder = workspace.learner, workspace.encoder
+    document, learner, encoder = workspace.document, workspace.learner, workspace.encoder
     stored = [workspace.folder.get(photo.hash) for photo in learner.photos]
     content = model_files.Content(
         model=learner.ready(),

@@ -15,7 +15,7 @@ from gpcache.errors import DataError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
 from gpcache.web.routes.predict import refusal
-from gpcache.web.service import AnsweredPhoto, Service
+from gpcache.web.service import AnsweredPhoto, CurrentService, Service
 from gpcache.web.uploads import MAX_FILES, Form, Upload, stopped_on_disconnect
 
 INPUT = "image"
@@ -61,83 +61,89 @@ class Inference(BaseModel):
     parameters: dict[str, Any] | None = None
 
 
-def inference_routes(service: Service) -> APIRouter:
-    """Health, metadata and inference.
+routes = APIRouter(prefix="/v2", tags=["open inference"], responses=schemas.PROBLEMS)
 
-    The model has one version, its revision; a path may name it.
-    """
-    routes = APIRouter(prefix="/v2", tags=["open inference"], responses=schemas.PROBLEMS)
-    workspace = service.workspace
 
-    @routes.get("")
-    @routes.get("/", include_in_schema=False)  # as the protocol's own document spells it
-    async def server() -> dict[str, Any]:
-        """Who answers."""
-        return {"name": "gpcache", "version": __version__, "extensions": []}
+@routes.get("")
+@routes.get("/", include_in_schema=False)  # as the protocol's own document spells it
+async def server() -> dict[str, Any]:
+    """Who answers."""
+    return {"name": "gpcache", "version": __version__, "extensions": []}
 
-    @routes.get("/health/live")
-    async def live() -> dict[str, bool]:
-        """The server runs."""
-        return {"live": True}
 
-    @routes.get("/health/ready")
-    async def ready() -> JSONResponse:
-        """There is a model to ask, and an encoder for what it is asked about."""
-        return JSONResponse({"ready": service.ready}, 200 if service.ready else 400)
+@routes.get("/health/live")
+async def live() -> dict[str, bool]:
+    """The server runs."""
+    return {"live": True}
 
-    @routes.get("/models/{model}")
-    @routes.get("/models/{model}/versions/{version}")
-    async def metadata(model: str, version: str | None = None) -> JSONResponse:
-        """What goes in and what comes out."""
-        require_known(model, version)
-        described = {
-            "name": model,
-            "versions": [str(workspace.document.revision)],
-            "platform": "gpcache_gpc",
-            "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
-            "outputs": [
-                {"name": name, "datatype": datatype, "shape": [-1] * dimensions}
-                for name, datatype, dimensions in OUTPUTS
-            ],
-        }
-        return JSONResponse(described)
 
-    @routes.get("/models/{model}/ready")
-    @routes.get("/models/{model}/versions/{version}/ready")
-    async def model_ready(model: str, version: str | None = None) -> JSONResponse:
-        """The model can answer."""
-        require_known(model, version)
-        there = service.ready
-        return JSONResponse({"name": model, "ready": there}, 200 if there else 400)
+@routes.get("/health/ready")
+async def ready(service: CurrentService) -> JSONResponse:
+    """There is a model to ask, and an encoder for what it is asked about."""
+    return JSONResponse({"ready": service.ready}, 200 if service.ready else 400)
 
-    @routes.post("/models/{model}/infer")
-    @routes.post("/models/{model}/versions/{version}/infer")
-    async def infer(
-        request: Request, model: str, body: Inference, version: str | None = None
-    ) -> JSONResponse:
-        """Answer for every image of the input."""
-        require_known(model, version)
-        wanted = _wanted(body)
-        with Form() as form:
-            async with stopped_on_disconnect(request), service.encoding.admitted():
-                await _read_images(body, form)
-                outputs = _outputs(await service.answer(form.files))
-        answer: dict[str, Any] = {
-            "model_name": model,
-            "model_version": str(workspace.document.revision),
-            "outputs": [outputs[name] for name in wanted],
-        }
-        return JSONResponse(answer if body.id is None else answer | {"id": body.id})
 
-    def require_known(model: str, version: str | None) -> None:
-        name, latest = workspace.document.name, str(workspace.document.revision)
-        if model != name:
-            raise HTTPException(404, f"There is no model {model[:200]!r}: it is {name!r}")
-        if version not in (None, latest):
-            detail = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}"
-            raise HTTPException(404, detail)
+@routes.get("/models/{model}")
+@routes.get("/models/{model}/versions/{version}")
+async def metadata(service: CurrentService, model: str, version: str | None = None) -> JSONResponse:
+    """What goes in and what comes out."""
+    revision = _revision_of(service, model, version)
+    described = {
+        "name": model,
+        "versions": [revision],
+        "platform": "gpcache_gpc",
+        "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [
+            {"name": name, "datatype": datatype, "shape": [-1] * dimensions}
+            for name, datatype, dimensions in OUTPUTS
+        ],
+    }
+    return JSONResponse(described)
 
-    return routes
+
+@routes.get("/models/{model}/ready")
+@routes.get("/models/{model}/versions/{version}/ready")
+async def model_ready(
+    service: CurrentService, model: str, version: str | None = None
+) -> JSONResponse:
+    """The model can answer."""
+    _revision_of(service, model, version)
+    return JSONResponse({"name": model, "ready": service.ready}, 200 if service.ready else 400)
+
+
+@routes.post("/models/{model}/infer")
+@routes.post("/models/{model}/versions/{version}/infer")
+async def infer(
+    service: CurrentService,
+    request: Request,
+    model: str,
+    body: Inference,
+    version: str | None = None,
+) -> JSONResponse:
+    """Answer for every image of the input."""
+    _revision_of(service, model, version)
+    wanted = _wanted(body)
+    with Form() as form:
+        async with stopped_on_disconnect(request), service.encoding.admitted():
+            await _read_images(body, form)
+            outputs = _outputs(await service.answer(form.files))
+    answer: dict[str, Any] = {
+        "model_name": model,
+        "model_version": str(service.workspace.document.revision),
+        "outputs": [outputs[name] for name in wanted],
+    }
+    return JSONResponse(answer if body.id is None else answer | {"id": body.id})
+
+
+def _revision_of(service: Service, model: str, version: str | None) -> str:
+    """The one version of the model, its revision, where a path names that or none."""
+    name, latest = service.workspace.document.name, str(service.workspace.document.revision)
+    if model != name:
+        raise HTTPException(404, f"There is no model {model[:200]!r}: it is {name!r}")
+    if version not in (None, latest):
+        detail = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}"
+        raise HTTPException(404, detail)
+    return latest
 
 
 def _wanted(body: Inference) -> list[str]:

@@ -11,42 +11,47 @@ from fastapi import APIRouter, Query, Request
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
-from gpcache.web.service import AnsweredPhoto, Service
+from gpcache.web.service import AnsweredPhoto, CurrentService
 from gpcache.web.uploads import received
 
+routes = APIRouter(prefix="/v1", tags=["predict"], responses=schemas.PROBLEMS)
+PHOTOS = schemas.files_body()
 
-def predict_routes(service: Service) -> APIRouter:
-    """The routes that answer."""
-    routes = APIRouter(prefix="/v1", tags=["predict"], responses=schemas.PROBLEMS)
 
-    @routes.post("/predict", response_model=schemas.Predictions, openapi_extra=schemas.files_body())
-    async def predict(request: Request, options: Annotated[schemas.PredictOptions, Query()]) -> Any:
-        """Name photos, or say that they are unlike all that was learned."""
-        async with received(request) as form, service.encoding.admitted():
-            answers = await service.answer(form.files, why=options.why, error=options.sets)
-        if all(isinstance(one, Refused) for one in answers):
-            raise refusal(answers)
-        shown = [prediction(one, top=options.top, reject=options.reject) for one in answers]
-        return {"predictions": shown}
+@routes.post("/predict", response_model=schemas.Predictions, openapi_extra=PHOTOS)
+async def predict(
+    service: CurrentService,
+    request: Request,
+    options: Annotated[schemas.PredictOptions, Query()],
+) -> Any:
+    """Name photos, or say that they are unlike all that was learned."""
+    async with received(request) as form, service.encoding.admitted():
+        answers = await service.answer(form.files, why=options.why, error=options.sets)
+    if all(isinstance(one, Refused) for one in answers):
+        raise refusal(answers)
+    shown = [prediction(one, top=options.top, reject=options.reject) for one in answers]
+    return {"predictions": shown}
 
-    @routes.post("/explain", response_model=schemas.Predictions, openapi_extra=schemas.files_body())
-    async def explain(request: Request, options: Annotated[schemas.ExplainOptions, Query()]) -> Any:
-        """The same, with the photos that drove each answer."""
-        return await predict(request, options)
 
-    @routes.post(
-        "/zero-shot-preview", response_model=schemas.Preview, openapi_extra=schemas.files_body()
-    )
-    async def preview(request: Request) -> Any:
-        """What the class names and prompts alone say of one photo."""
-        async with received(request) as form, service.encoding.admitted():
-            (found,) = await service.read(form.files[:1])
-        if isinstance(found, Refused):
-            raise refusal([found])
-        classes, row = await service.by_text(found.features)
-        return {"name": found.name, "probabilities": _bars(classes, row[0], len(classes))}
+@routes.post("/explain", response_model=schemas.Predictions, openapi_extra=PHOTOS)
+async def explain(
+    service: CurrentService,
+    request: Request,
+    options: Annotated[schemas.ExplainOptions, Query()],
+) -> Any:
+    """The same, with the photos that drove each answer."""
+    return await predict(service, request, options)
 
-    return routes
+
+@routes.post("/zero-shot-preview", response_model=schemas.Preview, openapi_extra=PHOTOS)
+async def preview(service: CurrentService, request: Request) -> Any:
+    """What the class names and prompts alone say of one photo."""
+    async with received(request) as form, service.encoding.admitted():
+        (found,) = await service.read(form.files[:1])
+    if isinstance(found, Refused):
+        raise refusal([found])
+    classes, row = await service.by_text(found.features)
+    return {"name": found.name, "probabilities": _bars(classes, row[0], len(classes))}
 
 
 def refusal(answers: Sequence[object]) -> ImageRefusedError:
