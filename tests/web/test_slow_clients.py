@@ -90,6 +90,17 @@ def test_a_steady_upload_may_take_its_time(hasty, photo):
         assert stream.recv(4096).startswith(b"HTTP/1.1 200")
 
 
+def test_a_large_upload_may_take_longer(hasty):
+    """Five seconds, where a body has three: it brings three megabytes a second."""
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=30) as stream:
+        kind = "Content-Type: image/jpeg\r\n"
+        stream.sendall(f"{START}{kind}Content-Length: {15_000_000}\r\n\r\n".encode())
+        for _ in range(15):
+            stream.sendall(bytes(1_000_000))
+            time.sleep(0.33)
+        assert stream.recv(4096).startswith(b"HTTP/1.1 400")  # it is no image
+
+
 def test_many_slow_clients_keep_nobody_waiting(hasty, photo):
     """More of them promise photos than there are places for requests with photos."""
     streams = [socket.create_connection(("127.0.0.1", hasty.port)) for _ in range(150)]

@@ -29,6 +29,8 @@ MAX_CONNECTIONS = 512
 STOP_SECONDS = 10
 # For who does not read what was asked for.
 READ_SECONDS = 30
+# Bytes a second of a body that is large, and not slow: it may go on after its deadline.
+LARGE_RATE = 1_000_000
 
 
 class DeadlineProtocol(H11Protocol):
@@ -46,6 +48,7 @@ class DeadlineProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self._awaited: tuple[object, ...] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._received = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -60,6 +63,7 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._received += len(data)
         super().data_received(data)
         self._set_deadline()
 
@@ -82,7 +86,7 @@ class DeadlineProtocol(H11Protocol):
         awaited = (state, begun, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
         if awaited == self._awaited:
             return
-        self._awaited = awaited
+        self._awaited, self._received = awaited, 0
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -93,7 +97,9 @@ class DeadlineProtocol(H11Protocol):
             self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if self.flow.read_paused:  # the client is not the one who is slow
+        large = self._received > LARGE_RATE * self.body_seconds
+        if large or self.flow.read_paused:  # the client is not the one who is slow
+            self._received = 0
             self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
         else:
             self.transport.abort()
