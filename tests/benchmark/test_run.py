@@ -1,4 +1,4 @@
-"""The runner: real cells on small data, killed and gone on with, refused where a protocol says."""
+"""Runs of real cells on small data: killed, continued, and refused where a protocol says so."""
 
 import json
 import os

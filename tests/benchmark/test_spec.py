@@ -1,5 +1,6 @@
 """Specs: what is written is what is read, and a mistake names the file and the key."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from gpcache.benchmark.published import published
 from gpcache.benchmark.spec import read_spec
 from gpcache.errors import DataError
+from gpcache.methods.registry import registry
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "paper"
 SHARED = PAPER.with_name("shared")
@@ -129,6 +131,14 @@ def test_a_mistake_is_one_sentence_that_names_file_and_key(write_spec, text, sen
     assert sentence in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", registry())
+def test_every_registered_method_has_options_that_a_spec_may_set(write_spec, method):
+    text = f'datasets = ["a.npz"]\n[[methods]]\nname = "{method}"\noptions = {{ xyzzy = 1 }}\n'
+    sentence = rf"options\.xyzzy is no option of '{re.escape(method)}': use \w+"
+    with pytest.raises(DataError, match=sentence):
+        read_spec(write_spec(text))
 
 
 def test_what_is_no_toml_or_not_there_is_said(write_spec, tmp_path):

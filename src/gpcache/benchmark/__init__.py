@@ -7,6 +7,6 @@ In the order in which a run goes:
    appends the rows of each cell to a file (`rows`).
 3. `workers.compute` computes cells, here or in processes; `cells.Cell` fits one method on one draw
    under one protocol (`protocols`) and scores it.
-4. `output` groups rows into comparisons (`comparison`, `significance`), and writes tables (`tables`,
-   `table_formats`, beside the numbers in `published`) and `figures`.
+4. `output` groups rows into comparisons (`comparison`, `significance`), and writes `tables` beside
+   the numbers in `published` (`table_formats`: Markdown, LaTeX, CSV) and `figures`.
 """

@@ -70,6 +70,7 @@ class RowFile:
             ) from None
         try:
             self._drop_torn_line()
+            self._done = done_rows(self.folder)
             for row in read_rows(self.path):
                 self._remember(row)
             yield
@@ -77,7 +78,7 @@ class RowFile:
             lock.release()
 
     def known(self, key: str) -> Row | None:
-        """The row of this key, if it was done."""
+        """The row of this key, if this or another experiment in the folder has done it."""
         return self._done.get(key)
 
     def append(self, row: Row) -> None:

@@ -10,16 +10,7 @@ from pathlib import Path
 from gpcache.benchmark.cells import Cell, Sample
 from gpcache.benchmark.datasets.opening import check_reference
 from gpcache.benchmark.protocols import LEGACY, check_legacy
-from gpcache.benchmark.rows import (
-    DONE,
-    FAILED,
-    NOT_POSSIBLE,
-    Row,
-    RowFile,
-    done_rows,
-    key_of,
-    reason,
-)
+from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, RowFile, key_of, reason
 from gpcache.benchmark.spec import Spec
 from gpcache.benchmark.task import Task
 from gpcache.benchmark.workers import DataSource, compute
@@ -89,7 +80,7 @@ def run(
     with file.writing():
         # Tables are made of the rows and the spec.
         write_atomic(place / f"{spec.name}.toml", spec.path.read_bytes())
-        runner = _Runner(spec, file, done_rows(place))
+        runner = _Runner(spec, file)
         for encoder in spec.encoders or (None,):
             source = DataSource(spec, encoder, root, cache or place / "features", device)
             for rows in compute(source, runner.cells_to_run(source), jobs):
@@ -131,11 +122,11 @@ def with_data(spec: Spec, datasets: list[str], encoders: list[str], root: Path |
 
 
 class _Runner:
-    """The cells of a spec that have to run; `others` are rows of other experiments by key."""
+    """The cells of a spec that have to run."""
 
-    def __init__(self, spec: Spec, file: RowFile, others: dict[str, Row]) -> None:
+    def __init__(self, spec: Spec, file: RowFile) -> None:
         self.outcome = Outcome()
-        self._spec, self._file, self._others = spec, file, others
+        self._spec, self._file = spec, file
         self._references: dict[str, str] = {}  # name of a data set → its reference in the spec
 
     def cells_to_run(self, source: DataSource) -> Iterator[tuple[Cell, list[Task]]]:
@@ -178,8 +169,7 @@ class _Runner:
 
     def _is_known(self, cell: Cell, test: Task) -> bool:
         """Whether the row is done, here or in another experiment, from which it is copied."""
-        key = cell.key(test)
-        known = self._file.known(key) or self._others.get(key)
+        known = self._file.known(cell.key(test))
         if known is None:
             return False
         self._file.append(known | cell.place(test))
