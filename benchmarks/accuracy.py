@@ -112,7 +112,9 @@ def choosing() -> None:
     for label, options in variants.items():
         cells: dict[tuple[str, int], list[tuple[float, ...]]] = defaultdict(list)
         for task in found:
-            model = GPCacheClassifier(text_prior=task.prior, **options).fit(task.X, task.y)
+            model = GPCacheClassifier.from_options(text_prior=task.prior, **options).fit(
+                task.X, task.y
+            )
             figures = score(model, task.X_test, task.y_test)
             gap = 100 * model.loo_.accuracy - figures[0]
             cells[task.name, task.shots].append((*figures, gap))
@@ -150,7 +152,7 @@ def one_shot() -> None:
                     for alpha in (12.0, 16.0, 20.0, 24.0, 30.0, 40.0, 50.0, 60.0):
                         cells = defaultdict(list)
                         for task in mine:
-                            model = GPCacheClassifier(
+                            model = GPCacheClassifier.from_options(
                                 text_prior=task.prior,
                                 kernel_space=space,
                                 alpha=alpha,
@@ -195,7 +197,7 @@ def paper() -> None:
                     models: dict[str, FeatureClassifier] = {
                         "paper": GPCacheClassifier.paper(task.prior),
                         "without": GPCacheClassifier.paper(task.prior, confidence_scaling=False),
-                        "tip": TipAdapterClassifier(
+                        "tip": TipAdapterClassifier.from_options(
                             text_prior=task.prior, criterion="accuracy", strategy="grid"
                         ),
                     }

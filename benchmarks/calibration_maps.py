@@ -93,15 +93,17 @@ def averaged(model: GPCacheClassifier, queries: Tensor, spread: float) -> Tensor
     """Probabilities averaged over the twelve best settings, weighed by exp(−loss / spread)."""
     columns = [model.search_[name][1:] for name in ("score", "beta", "noise", "alpha", "gain")]
     best = sorted(zip(*columns, strict=True))[:12]
-    keys, mapped = (model._model.feature_map(rows) for rows in (model._shots.features, queries))
+    keys, mapped = (
+        model.fitted_.model.feature_map(rows) for rows in (model.fitted_.shots.features, queries)
+    )
     total, weights = torch.zeros(()), 0.0
     for score, beta, noise, alpha, gain in best:
-        shots = model._shots.at_gain(gain)
-        plan = model._recipe.plan(shots)
-        precision = model._recipe.precision(plan, keys, shots.values, beta=beta, noise=noise)
+        shots = model.fitted_.shots.at_gain(gain)
+        plan = model.fitted_.recipe.plan(shots)
+        precision = model.fitted_.recipe.precision(plan, keys, shots.values, beta=beta, noise=noise)
         logits = alpha * precision.mean(mapped)
-        if model._text is not None:
-            logits = logits + gain * queries @ model._text.mT
+        if model.fitted_.text is not None:
+            logits = logits + gain * queries @ model.fitted_.text.mT
         weight = math.exp(-(score - best[0][0]) / spread)
         total, weights = total + weight * logits.softmax(1), weights + weight
     return total / weights
@@ -118,7 +120,9 @@ def one_shot() -> list[list[object]]:
             if text and task.prior is None:
                 continue
             prior = task.prior if text else None
-            model = GPCacheClassifier(text_prior=prior, device="cpu").fit(task.X, task.y)
+            model = GPCacheClassifier.from_options(text_prior=prior, device="cpu").fit(
+                task.X, task.y
+            )
             truth = np.searchsorted(model.classes_, task.y_test)
             logits[text][task.name].append((torch.tensor(model.logits(task.X_test)), truth))
     body: list[list[object]] = [["text", "temperature", "slope", "NLL", "ECE"]]
@@ -157,7 +161,9 @@ def main() -> None:
     for task in wanted():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = GPCacheClassifier(text_prior=task.prior, device="cpu").fit(task.X, task.y)
+            model = GPCacheClassifier.from_options(text_prior=task.prior, device="cpu").fit(
+                task.X, task.y
+            )
         rows = model.loo_.counted
         held = torch.tensor(model.loo_.logits[rows])
         labels = torch.tensor(np.searchsorted(model.classes_, task.y)[rows])

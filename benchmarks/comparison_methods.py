@@ -58,7 +58,7 @@ def one_shot(y: Any) -> bool:
 def _ours(name: str, **options: Any) -> Callable[[Any, TextPrior | None], Any]:
     def make(_: Any, prior: TextPrior | None) -> Any:
         device = "auto" if name in ON_GPU else "cpu"
-        return registry()[name].constructor(text_prior=prior, device=device, **options)
+        return registry()[name].constructor.from_options(text_prior=prior, device=device, **options)
 
     return make
 

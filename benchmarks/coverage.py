@@ -101,7 +101,7 @@ class Draw:
         self._prior, self._seed = prior, seed
 
     def _fit(self, rows: slice = slice(None), **options: object) -> GPCacheClassifier:
-        model = GPCacheClassifier(text_prior=self._prior, device="cpu", **options)
+        model = GPCacheClassifier.from_options(text_prior=self._prior, device="cpu", **options)
         return model.fit(self._X[rows], self._y[rows])
 
     def _regression(self, **options: object) -> GPCacheClassifier:

@@ -76,7 +76,7 @@ def _models(encoder: Any, prior: TextPrior, shots: int) -> list[tuple[str, Any, 
         ("CALIP, ImageNet's weights", CALIPClassifier(text_prior=prior), True),
         ("CALIP", CALIPClassifier(text_prior=prior), True),
         ("CoOp", CoOpClassifier(text_prior=prior, encoder=encoder, epochs=epochs), False),
-        ("GPCache", GPCacheClassifier(text_prior=prior), False),
+        ("GPCache", GPCacheClassifier.from_options(text_prior=prior), False),
     ]
 
 

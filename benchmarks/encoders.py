@@ -200,7 +200,7 @@ def contenders(lite: Network, lite0: Network) -> dict[str, Contender]:
 
 def gpcache(X: Rows, y: Labels, queries: Rows, prior: TextPrior) -> Labels:
     """The default of gpcache, with the class names."""
-    fitted = GPCacheClassifier(text_prior=prior, device="cpu").fit(X, y)
+    fitted = GPCacheClassifier.from_options(text_prior=prior, device="cpu").fit(X, y)
     predicted: Labels = fitted.predict(queries)
     return predicted
 

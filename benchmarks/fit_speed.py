@@ -77,10 +77,10 @@ def main() -> None:
     ]
     for name, title in CASES:
         task = next(iter(tasks(name, (16,))))
-        model = GPCacheClassifier(text_prior=task.prior)
+        model = GPCacheClassifier.from_options(text_prior=task.prior)
         model.fit(task.X, task.y)  # warm up the thread pool and the allocator
         ours = min(timed(lambda m=model, t=task: m.fit(t.X, t.y)) for _ in range(3))
-        raw = GPCacheClassifier(
+        raw = GPCacheClassifier.from_options(
             text_prior=task.prior,
             kernel_space="raw",
             prior="zero_shot",

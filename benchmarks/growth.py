@@ -98,7 +98,7 @@ class Case:
         spread = 3 * generator.normal(size=(n, d))
         self._rows = (centres[self._labels] + spread).astype(np.float32)
         self._queries = generator.normal(size=(QUERIES, d)).astype(np.float32)
-        self._model = GPCacheClassifier(
+        self._model = GPCacheClassifier.from_options(
             alpha=10.0, beta=1.0, noise=1.0, n_folds=FOLDS, device=device
         )
         self._device = device

@@ -97,7 +97,7 @@ def plant(labels: Labels, seed: int) -> tuple[Labels, set[int]]:
 
 def fitted(X: NDArray[np.float32], y: Labels, prior: TextPrior | None) -> GPCacheClassifier:
     """The default classifier."""
-    return GPCacheClassifier(text_prior=prior, device="cpu").fit(X, y)
+    return GPCacheClassifier.from_options(text_prior=prior, device="cpu").fit(X, y)
 
 
 def scores(

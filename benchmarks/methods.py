@@ -86,11 +86,11 @@ def run(job: Job) -> list[float]:
     name, shots, draw, method_name = job
     task, method = tasks_of(name)[shots, draw], registry()[method_name]
     options: dict[str, Any] = {"device": "auto" if method_name in ON_GPU else "cpu"}
-    if "criterion" in method.constructor().get_params():
+    if "criterion" in method.constructor.option_types():
         options["criterion"] = "accuracy"
     found = []
     for one in halves(task):
-        model = method.constructor(text_prior=one.prior, **options)
+        model = method.constructor.from_options(text_prior=one.prior, **options)
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -54,7 +54,7 @@ def measure(key: tuple[str, int, int]) -> tuple[tuple[str, int, int], dict[str, 
     found: dict[str, Figures] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        default = GPCacheClassifier(**options).fit(task.X, task.y)
+        default = GPCacheClassifier.from_options(**options).fit(task.X, task.y)
         found["default"] = judged(default, task.X_test, task.y_test)
         found["default"]["loo"] = 100 * default.loo_.accuracy
         found["default"]["loo_ece"] = 100 * default.loo_.ece

@@ -54,12 +54,12 @@ def update() -> list[list[object]]:
     classes, width = 100, 512
     y = np.arange(UPDATE + 1) % classes
     X = rng.normal(size=(classes, width))[y] + 3 * rng.normal(size=(UPDATE + 1, width))
-    model = GPCacheClassifier(kernel_space="raw").fit(X[:-1], y[:-1])
+    model = GPCacheClassifier.from_options(kernel_space="raw").fit(X[:-1], y[:-1])
     numbers = {name: getattr(model, f"{name}_") for name in ("alpha", "beta", "noise")}
     start = time.perf_counter()
     model.add(X[-1:], y[-1:])
     seconds = time.perf_counter() - start
-    refit = GPCacheClassifier(kernel_space="raw", **numbers).fit(X, y)
+    refit = GPCacheClassifier.from_options(kernel_space="raw", **numbers).fit(X, y)
     queries = rng.normal(size=(200, width))
     difference = np.abs(model.decision_function(queries) - refit.decision_function(queries)).max()
     scale = np.abs(refit.decision_function(queries)).max()

@@ -204,7 +204,7 @@ def draw_rows(labels: Labels, shots: int, seed: int) -> NDArray[np.int64]:
 def mapped(model: GPCacheClassifier, rows: Rows) -> Scores:
     """Rows in the kernel's space."""
     with torch.no_grad():
-        return model._model.feature_map(model._read_queries(rows)).cpu().numpy()
+        return model.fitted_.model.feature_map(model._read_queries(rows)).cpu().numpy()
 
 
 def scores_of(model: GPCacheClassifier, X: Rows, rows: Rows) -> dict[str, Scores]:
@@ -233,10 +233,10 @@ def held_out_scores(model: GPCacheClassifier, X: Rows) -> dict[str, Scores]:
         "energy": energy(logits, temperature=model.temperature_),
         "variance": certainty(model.held_out_novelty_[counted]),
     }
-    shots = model._shots
+    shots = model.fitted_.shots
     similar = {k: np.full(len(X), np.nan) for k in NEIGHBOURS}
-    for train, held in model._fold_rows(model.n_folds):
-        space = model._recipe.space.fit(shots.features[train], shots.labels[train])
+    for train, held in model.fitted_.recipe.folds(shots):
+        space = model.fitted_.recipe.space.fit(shots.features[train], shots.labels[train])
         keys, asked = space(shots.features[train]).numpy(), space(shots.features[held]).numpy()
         for k in NEIGHBOURS:
             similar[k][held.numpy()] = neighbour_similarity(asked, keys, k=k)
@@ -250,7 +250,7 @@ def judged(case: Case, prior: TextPrior | None) -> dict[str, tuple[float, float,
     """AUROC, FPR95, and the share of good rows refused at 5 %, of every score."""
     rows = draw_rows(case.known.y, case.shots, case.draw)
     X, y = case.known.X[rows], case.known.y[rows]
-    model = GPCacheClassifier(text_prior=prior, device="cpu").fit(X, y)
+    model = GPCacheClassifier.from_options(text_prior=prior, device="cpu").fit(X, y)
     asked = np.concatenate([case.known.X_test, case.outside])
     inside = np.arange(len(asked)) < len(case.known.X_test)
     scores, held_out = scores_of(model, X, asked), held_out_scores(model, X)

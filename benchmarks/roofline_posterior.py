@@ -168,7 +168,7 @@ def variance_tasks(rows: Rows, count: int) -> Iterator[Task]:
 def head_tasks(rows: Rows, *, limit: float | None) -> Iterator[Task]:
     """What happens to one image after the encoder: `predict_proba` of a default fit."""
     n, c, d = rows.n, rows.classes, rows.width
-    model = GPCacheClassifier(device=rows.device, alpha=ALPHA, beta=BETA, noise=NOISE)
+    model = GPCacheClassifier.from_options(device=rows.device, alpha=ALPHA, beta=BETA, noise=NOISE)
     model.fit(rows.keys.cpu().numpy(), rows.labels.cpu().numpy())
     query = rows.queries(1)
     array = query.cpu().numpy()

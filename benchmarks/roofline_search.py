@@ -43,7 +43,7 @@ def fit_tasks(rows: Rows) -> Iterator[Task]:
     labels = np.array(names)[rows.labels.cpu().numpy()]
     features = rows.keys.float().cpu().numpy()
     prior = TextPrior(names, rows.text.float().cpu().numpy())
-    model = GPCacheClassifier(text_prior=prior, device=rows.device)
+    model = GPCacheClassifier.from_options(text_prior=prior, device=rows.device)
     yield Task(
         "default fit with search",
         rows.size,

@@ -22,7 +22,7 @@ from comparison_data import SETS, Cell, cells, load
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier
-from gpcache.methods.cache import softmax
+from gpcache.methods.cache import softmax_search, softmax_weights
 from gpcache.metrics import accuracy, nll
 
 # Each shipped value, the values tried, and the shot counts that it matters at.
@@ -48,21 +48,30 @@ regret, and what it costs there in accuracy against the shipped value (0.0 where
 """
 
 
+def _value(name: str) -> Any:
+    """A shipped value, from the module that holds it."""
+    module = softmax_search if hasattr(softmax_search, name) else softmax_weights
+    return getattr(module, name)
+
+
 @contextmanager
 def shipped(name: str, value: Any) -> Iterator[None]:
     """The module with another value, for a while."""
-    before = getattr(softmax, name)
-    setattr(softmax, name, value)
+    modules = [one for one in (softmax_search, softmax_weights) if hasattr(one, name)]
+    before = getattr(modules[0], name)
+    for module in modules:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        setattr(softmax, name, before)
+        for module in modules:
+            setattr(module, name, before)
 
 
 def measured(cell: Cell, features: Path, photos: Path) -> tuple[float, float]:
     """Accuracy (%) and NLL of the default on one cell."""
     task = load(cell, features, photos)
-    model = GPCacheClassifier(text_prior=task.prior, device="cpu").fit(task.X, task.y)
+    model = GPCacheClassifier.from_options(text_prior=task.prior, device="cpu").fit(task.X, task.y)
     probabilities = model.predict_proba(task.X_test)
     labels = np.searchsorted(model.classes_, task.y_test)
     return 100 * accuracy(probabilities, labels), nll(probabilities, labels)
@@ -83,7 +92,7 @@ def rows_of(name: str, features: Path, photos: Path, draws: int) -> Iterator[lis
                 some = [cell for cell in mine if cell.draw < draws]
                 figures[v, s] = np.mean([measured(cell, features, photos) for cell in some], 0)
     loss = figures[..., 1] - figures[..., 1].min(0)
-    own = values.index(getattr(softmax, name))
+    own = values.index(_value(name))
     others = [int(np.delete(loss, s, 1).mean(1).argmin()) for s in range(len(sets))]
     costs = [figures[other, s, 0] - figures[own, s, 0] for s, other in enumerate(others)]
     for v, value in enumerate(values):

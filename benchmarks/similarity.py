@@ -149,10 +149,12 @@ def scores(
             for name, options in learned.items():
                 if options and options == usual:
                     continue  # that is what it does by itself
-                if not options.keys() <= constructor().get_params().keys():
+                if not options.keys() <= constructor.option_types().keys():
                     continue  # GDA has no other kernel space
                 options = usual | options
-                model = constructor(text_prior=task.prior, **options).fit(task.X, task.y)
+                model = constructor.from_options(text_prior=task.prior, **options).fit(
+                    task.X, task.y
+                )
                 accuracy = 100 * model.score(task.X_test, task.y_test)
                 found.setdefault((method, task.shots, name), []).append(accuracy)
     return {key: np.array(values) for key, values in found.items()}

@@ -76,7 +76,7 @@ def in_batches(
     def choose(pool: Rows, labels: Labels, seed: int) -> list[int]:
         chosen = start(pool, labels, seed)[:BATCH]
         while len(chosen) < BUDGETS[-1]:
-            model = GPCacheClassifier(device="cpu").fit(pool[chosen], labels[chosen])
+            model = GPCacheClassifier.from_options(device="cpu").fit(pool[chosen], labels[chosen])
             rest = np.setdiff1d(np.arange(len(pool)), chosen)
             chosen += rest[best(model, pool[rest])].tolist()
         return chosen
@@ -120,7 +120,7 @@ def main() -> None:
             accuracies = []
             for budget in BUDGETS:
                 known = chosen[:budget]
-                model = GPCacheClassifier(device="cpu").fit(pool[known], labels[known])
+                model = GPCacheClassifier.from_options(device="cpu").fit(pool[known], labels[known])
                 accuracies.append(100 * np.mean(model.predict(test.features) == test.labels))
             figures.append([*accuracies, len(set(labels[chosen[: BUDGETS[0]]]))])
         *mean, classes = np.mean(figures, 0)

@@ -50,9 +50,11 @@ def wanted() -> list[Task]:
 def fitted(options: dict[str, Any] | None, task: Task, views: bool) -> Any:
     """A variant on a task, with or without views as queries."""
     if options is None:
-        return GPCacheClassifier(text_prior=task.prior).fit(task.X, task.y)
+        return GPCacheClassifier.from_options(text_prior=task.prior).fit(task.X, task.y)
     given = {"views": task.views} if views else {}
-    return GPCacheFClassifier(text_prior=task.prior, **options).fit(task.X, task.y, **given)
+    return GPCacheFClassifier.from_options(text_prior=task.prior, **options).fit(
+        task.X, task.y, **given
+    )
 
 
 def main() -> None:

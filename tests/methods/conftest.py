@@ -191,13 +191,15 @@ def gp_cache(problem=None, **options):
     """Regression at given numbers in float64; with the problem's text if a problem is given."""
     prior = None if problem is None else problem.prior
     fixed = {"text_prior": prior, "likelihood": "gaussian"} | NUMBERS | FLOAT64
-    return GPCacheClassifier(**fixed | options)
+    return GPCacheClassifier.from_options(**fixed | options)
 
 
 def softmax_cache(problem=None, **options):
     """As `gp_cache`, with the softmax likelihood: only the trust in the text is left to choose."""
     prior = None if problem is None else problem.prior
-    return GPCacheClassifier(**{"text_prior": prior} | SOFTMAX_NUMBERS | FLOAT64 | options)
+    return GPCacheClassifier.from_options(
+        **{"text_prior": prior} | SOFTMAX_NUMBERS | FLOAT64 | options
+    )
 
 
 def solved_anew(estimator, X, y, **options):
@@ -206,24 +208,36 @@ def solved_anew(estimator, X, y, **options):
     Choice, feature map, calibration and what each label is believed are those of the estimator, as
     they are after an update.
     """
-    fresh = clone(estimator).set_params(**options).fit(X, y)
-    feature_map, choice = estimator._model.feature_map, estimator._model.choice
-    fresh._accept([choice])
-    fresh._recipe = estimator._recipe
-    fresh._shots = replace(fresh._shots, belief=estimator._shots.belief)
-    precision = fresh._condition(fresh._shots, feature_map(fresh._shots.features))
-    unsolved = CacheModel(feature_map, precision, fresh._text, choice)
-    fresh._model = _solved(unsolved, fresh._shots, None)
-    fresh._accept_calibration(estimator._calibration)
-    fresh._report = fresh._novelty = None
+    fresh = changed(clone(estimator), **options).fit(X, y)
+    known, fitted = estimator.fitted_, fresh.fitted_
+    shots = replace(fitted.shots.at_gain(known.choice.gain), belief=known.shots.belief)
+    feature_map = known.model.feature_map
+    precision = known.recipe.condition(shots, feature_map(shots.features), known.choice)
+    unsolved = CacheModel(feature_map, precision, fitted.text, known.choice)
+    fresh._keep(
+        replace(
+            fitted,
+            shots=shots,
+            recipe=known.recipe,
+            model=_solved(unsolved, shots, None),
+            calibration=known.calibration,
+            known_report=None,
+            known_novelty=None,
+        )
+    )
     return fresh
+
+
+def changed(estimator, **options):
+    """The same estimator with other options, by their flat names."""
+    return type(estimator).from_options(**(estimator.get_params(deep=False) | options))
 
 
 def tip_adapter(problem=None, **options):
     """Tip-Adapter at given numbers in float64."""
     prior = None if problem is None else problem.prior
     numbers = {name: NUMBERS[name] for name in ("alpha", "beta", "gain")}
-    return TipAdapterClassifier(**{"text_prior": prior} | numbers | FLOAT64 | options)
+    return TipAdapterClassifier.from_options(**{"text_prior": prior} | numbers | FLOAT64 | options)
 
 
 @contextmanager
@@ -284,6 +298,7 @@ def tools():
         gp_cache=gp_cache,
         softmax_cache=softmax_cache,
         solved_anew=solved_anew,
+        changed=changed,
         tip_adapter=tip_adapter,
         one_sentence=one_sentence,
     )

@@ -103,7 +103,7 @@ def test_proker_is_its_equation(problem):
 
 def test_proker_is_the_prior_mean_process_scaled_by_its_noise(problem):
     """λ times the posterior mean of a Gaussian process on the same residuals."""
-    process = GPCacheClassifier(
+    process = GPCacheClassifier.from_options(
         likelihood="gaussian",
         beta=2.0,
         noise=0.3,
@@ -115,7 +115,7 @@ def test_proker_is_the_prior_mean_process_scaled_by_its_noise(problem):
     residual = problem.hot - problem.X @ problem.text.T
     process.fit(problem.X, problem.labels)
     values = torch.tensor(residual)
-    mean = process._model.precision.revalue(torch.arange(len(residual)), values).mean(
+    mean = process.fitted_.model.precision.revalue(torch.arange(len(residual)), values).mean(
         torch.tensor(problem.Q)
     )
     expected = problem.zero_shot + SCALE * 0.3 * mean.numpy()
@@ -148,7 +148,7 @@ def test_tip_x_is_its_equation(problem):
 
 def test_tip_x_without_its_second_vote_is_tip_adapter(problem):
     options = {"alpha": 3.0, "beta": 2.0}
-    tip = TipAdapterClassifier(text_prior=problem.prior, **HERE, **options).fit(
+    tip = TipAdapterClassifier.from_options(text_prior=problem.prior, **HERE, **options).fit(
         problem.X, problem.labels
     )
     found = fitted(TipXClassifier, problem, gamma=0.0)
@@ -168,14 +168,14 @@ def test_ape_scores_channels_by_its_loops(shots):
         alike += np.mean(products, 0) / 12
     expected = 0.6 * problem.text.var(0, ddof=1) - 0.4 * alike
     labels = torch.tensor(problem.labels)
-    made = Shots.make(torch.tensor(problem.X), labels, None, classes=4, residual=False)
+    made = Shots(torch.tensor(problem.X), labels, 4, None)
     found = channel_merit(made, torch.tensor(problem.text), 0.4, 0.6)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_ape_is_its_equation(problem):
     labels = torch.tensor(problem.labels)
-    made = Shots.make(torch.tensor(problem.X), labels, None, classes=4, residual=False)
+    made = Shots(torch.tensor(problem.X), labels, 4, None)
     merit = channel_merit(made, torch.tensor(problem.text), 0.5, 0.5).numpy()
     kept = np.argsort(-merit)[: round(0.7 * 12)]
     keys, queries = unit(problem.X[:, kept]), unit(problem.Q[:, kept])
@@ -193,7 +193,7 @@ def test_ape_is_its_equation(problem):
 
 
 def test_ape_with_all_channels_and_no_trust_is_tip_adapter(problem):
-    tip = TipAdapterClassifier(text_prior=problem.prior, **HERE, alpha=3.0, beta=2.0)
+    tip = TipAdapterClassifier.from_options(text_prior=problem.prior, **HERE, alpha=3.0, beta=2.0)
     tip.fit(problem.X, problem.labels)
     found = fitted(APEClassifier, problem, gamma=0.0, channels=1.0)
     np.testing.assert_allclose(found.logits(problem.Q), tip.logits(problem.Q), atol=1e-9)
@@ -206,7 +206,7 @@ def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem
     model.fit(problem.X, problem.labels)
     shape = {name: getattr(model, f"{name}_") for name in FIXED[method] if name != "alpha"}
     labels = torch.tensor(problem.labels)
-    made = Shots.make(torch.tensor(problem.X), labels, None, classes=4, residual=False)
+    made = Shots(torch.tensor(problem.X), labels, 4, None)
     fold = made.folds(3, 0).numpy()
     held = np.concatenate([np.flatnonzero(fold == k) for k in np.unique(fold[fold >= 0])])
 

@@ -89,7 +89,7 @@ def test_views_are_the_queries_and_shots_stay_the_keys(problem):
 @pytest.mark.parametrize("shots", [(3, 3, 3, 3), (1, 1, 1, 1)])
 def test_untrained_it_is_tip_adapter_at_the_papers_first_numbers(shots):
     problem = Problem(shots)
-    tip = TipAdapterClassifier(text_prior=problem.prior, alpha=2.0, beta=1.0, **HERE)
+    tip = TipAdapterClassifier.from_options(text_prior=problem.prior, alpha=2.0, beta=1.0, **HERE)
     tip.fit(problem.X, problem.labels)
     model = fitted(problem, alpha="auto", beta="auto", epochs=0)
     assert (model.alpha_, model.beta_) == (2.0, 1.0)
@@ -142,7 +142,7 @@ def test_what_it_says_of_its_shots_is_trained_anew_in_folds(problem):
     assert model.loo_.protocol.startswith("2 folds")
     assert model.loo_.counted.all()
     labels = torch.tensor(problem.labels)
-    shots = Shots.make(torch.tensor(problem.X), labels, None, classes=4, residual=False)
+    shots = Shots(torch.tensor(problem.X), labels, 4, None)
     fold = shots.folds(2, 0).numpy()
     for k in (0, 1):
         part = APETClassifier(
@@ -165,7 +165,8 @@ def test_parameters_are_all_that_an_answer_needs(problem):
     model = fitted(problem, epochs=5)
     other = APETClassifier(text_prior=problem.prior, **HERE)
     other._device, other._dtype, other.classes_ = model._device, model._dtype, model.classes_
-    other.restored(model.parameters_)
+    other._read_text()
+    other._take(model.parameters_)
     other.n_features_in_ = 12
     np.testing.assert_array_equal(other.logits(problem.Q), model.logits(problem.Q))
     assert (other.alpha_, other.beta_) == (3.0, 2.0)

@@ -88,8 +88,8 @@ OPTIONS = [
     ],
     ({"kernel_space": "white"}, "kernel_space.*one of 'raw', 'centred', 'whitened', got 'white'"),
     ({"prior": "text"}, "prior.*one of 'residual', 'zero_shot', got 'text'"),
-    ({"precision": "fast"}, "precision.*one of 'exact', 'grouped', .*got 'fast'"),
-    ({"cross": "both"}, "cross.*one of 'exact', 'consistent', got 'both'"),
+    ({"precision": "fast"}, "approximation.*one of 'exact', 'grouped', .*got 'fast'"),
+    ({"precision": "nystrom", "cross": "both"}, "cross.*one of 'exact', 'consistent', got 'both'"),
     ({"criterion": "auc"}, "criterion.*one of 'nll', 'accuracy', 'marginal_likelihood', got 'auc'"),
     ({"selection": "test"}, "selection.*one of 'auto', 'loo', .*got 'test'"),
     ({"strategy": "luck"}, "strategy.*one of 'adaptive', 'grid', got 'luck'"),
@@ -97,9 +97,15 @@ OPTIONS = [
         ({"n_folds": value}, "n_folds must be a whole number of 4 or more")
         for value in (1, 3, 4.5, "8")
     ],
-    ({"n_groups": 0}, "n_groups must be a whole number above zero, got 0"),
-    ({"n_landmarks": 2.5}, "n_landmarks must be a whole number above zero, got 2.5"),
-    ({"n_features": "many"}, "n_features must be a whole number above zero, got 'many'"),
+    ({"precision": "grouped", "n_groups": 0}, "n_groups must be a whole number above zero, got 0"),
+    (
+        {"precision": "nystrom", "n_landmarks": 2.5},
+        "n_landmarks must be a whole number above zero, got 2.5",
+    ),
+    (
+        {"precision": "fourier", "n_features": "many"},
+        "n_features must be a whole number above zero, got 'many'",
+    ),
     (
         {"precision_weighting": False, "confidence_scaling": True, "likelihood": "gaussian"},
         "confidence_scaling needs precision",
@@ -125,7 +131,8 @@ def named(options):
 @pytest.mark.parametrize(("options", "phrase"), OPTIONS, ids=[named(o) for o, _ in OPTIONS])
 def test_an_option_that_cannot_be_meant(options, phrase, problem, tools):
     with tools.one_sentence((DataError, TypeError), phrase):
-        GPCacheClassifier(**options).fit(problem.X, problem.y)
+        options = {"likelihood": "gaussian"} | options
+        GPCacheClassifier.from_options(**options).fit(problem.X, problem.y)
 
 
 TRAINED = [
@@ -140,7 +147,7 @@ TRAINED = [
 @pytest.mark.parametrize(("options", "phrase"), TRAINED, ids=[named(o) for o, _ in TRAINED])
 def test_training_that_cannot_be_meant(options, phrase, problem, tools):
     with tools.one_sentence(DataError, phrase):
-        GPCacheFClassifier(**options).fit(problem.X, problem.y)
+        GPCacheFClassifier.from_options(**options).fit(problem.X, problem.y)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ def test_training_that_cannot_be_meant(options, phrase, problem, tools):
 )
 def test_views_that_do_not_fit(make, phrase, problem, tools):
     with tools.one_sentence(DataError, phrase):
-        GPCacheFClassifier(epochs=1).fit(problem.X, problem.y, views=make(problem.X))
+        GPCacheFClassifier.from_options(epochs=1).fit(problem.X, problem.y, views=make(problem.X))
 
 
 VALIDATION = {
@@ -187,7 +194,10 @@ def test_a_validation_set_that_does_not_fit(name, problem, tools):
 
 @pytest.mark.parametrize(
     "estimator",
-    [TipAdapterClassifier(), GPCacheClassifier(likelihood="gaussian", precision_weighting=False)],
+    [
+        TipAdapterClassifier(),
+        GPCacheClassifier.from_options(likelihood="gaussian", precision_weighting=False),
+    ],
     ids=["Tip-Adapter", "B"],
 )
 def test_a_plain_sum_has_no_marginal_likelihood(estimator, problem, tools):
@@ -198,7 +208,7 @@ def test_a_plain_sum_has_no_marginal_likelihood(estimator, problem, tools):
     signal.alarm(2)
     try:
         with tools.one_sentence(ProtocolError, "no marginal likelihood"):
-            estimator.set_params(criterion="marginal_likelihood").fit(problem.X, problem.y)
+            tools.changed(estimator, criterion="marginal_likelihood").fit(problem.X, problem.y)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)

@@ -22,9 +22,9 @@ def spoilt(vectors, row, value):
 @pytest.mark.parametrize("kind", [ZeroShotClassifier, TipAdapterClassifier, GPCacheClassifier])
 def test_text_that_does_not_fit_the_shots(kind, problem, tools):
     with tools.one_sentence(DataError, r"no class 'beech' \(it has 'oak', 'ash', 'fir', …\)"):
-        kind(text_prior=problem.prior).fit(problem.X, ["beech"] * 14)
+        kind.from_options(text_prior=problem.prior).fit(problem.X, ["beech"] * 14)
     with tools.one_sentence(DataError, "X has 7 features but the text vectors have 12"):
-        kind(text_prior=problem.prior).fit(problem.X[:, :7], problem.y)
+        kind.from_options(text_prior=problem.prior).fit(problem.X[:, :7], problem.y)
 
 
 TEXT = {
@@ -66,12 +66,14 @@ def test_class_names_of_two_kinds(odd, problem, tools):
     names = [odd, *problem.prior.class_names[1:]]
     labels = np.where(problem.y == "oak", "ash", problem.y)
     with tools.one_sentence(DataError, "must be of one kind that can be sorted"):
-        GPCacheClassifier(text_prior=TextPrior(names, problem.prior.vectors)).fit(problem.X, labels)
+        GPCacheClassifier.from_options(text_prior=TextPrior(names, problem.prior.vectors)).fit(
+            problem.X, labels
+        )
 
 
 def test_class_names_that_cannot_be_sorted(problem, tools):
     names = [0, 1, 2, 3, None]
     with tools.one_sentence(DataError, "must be of one kind that can be sorted"):
-        GPCacheClassifier(text_prior=TextPrior(names, problem.prior.vectors)).fit(
+        GPCacheClassifier.from_options(text_prior=TextPrior(names, problem.prior.vectors)).fit(
             problem.X, np.arange(14) % 4
         )

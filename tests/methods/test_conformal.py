@@ -178,11 +178,11 @@ def test_split_conformal_holds_for_any_method():
         lambda: TipAdapterClassifier(),
         lambda: GDAClassifier(),
         lambda: GPCacheClassifier(),
-        lambda: GPCacheClassifier(kernel_space="raw"),
-        lambda: GPCacheClassifier(likelihood="gaussian"),
-        lambda: GPCacheClassifier(precision="nystrom"),
-        lambda: GPCacheClassifier(likelihood="gaussian", precision="nystrom"),
-        lambda: GPCacheFClassifier(epochs=2),
+        lambda: GPCacheClassifier.from_options(kernel_space="raw"),
+        lambda: GPCacheClassifier.from_options(likelihood="gaussian"),
+        lambda: GPCacheClassifier.from_options(precision="nystrom"),
+        lambda: GPCacheClassifier.from_options(likelihood="gaussian", precision="nystrom"),
+        lambda: GPCacheFClassifier.from_options(epochs=2),
         lambda: TaskResClassifier(text_prior=TextPrior(range(4), np.eye(4, 10)), epochs=2),
     ],
     ids=[
@@ -213,7 +213,7 @@ def test_without_a_closed_form_held_out_shots_speak(make):
 
 def test_what_is_not_exchangeable_is_said(tools):
     X, y = one_kind(np.random.default_rng(0), 40)
-    chosen = GPCacheClassifier(likelihood="gaussian", kernel_space="raw").fit(X, y)
+    chosen = GPCacheClassifier.from_options(likelihood="gaussian", kernel_space="raw").fit(X, y)
     told = conformal_sets(chosen, X[:2]).protocol
     assert told.endswith(
         "approximate, because the numbers chosen saw the shots and not the new row"

@@ -127,7 +127,7 @@ def test_a_shot_explains_itself(problem, tools):
 
 
 def test_trained_keys_and_updates_are_explained_as_they_are(problem, tools):
-    estimator = GPCacheFClassifier(
+    estimator = GPCacheFClassifier.from_options(
         text_prior=problem.prior,
         epochs=2,
         learning_rate=0.1,

@@ -109,7 +109,7 @@ def test_text_that_is_none_is_refused(text, problem, tools):
 
 def test_text_that_was_trained_with_the_keys_stays(problem, tools):
     options = {"trains": "classes", "epochs": 1, "stopping": "last", "calibrate": False}
-    model = GPCacheFClassifier(text_prior=problem.prior, **options, **tools.float64)
+    model = GPCacheFClassifier.from_options(text_prior=problem.prior, **options, **tools.float64)
     model.fit(problem.X, problem.y)
     with tools.one_sentence(DataError, "trained with its keys"):
         model.set_text(problem.prior)

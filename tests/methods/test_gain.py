@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior, TipAdapterClassifier, search
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior, TipAdapterClassifier
+from gpcache.methods.cache import search
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
@@ -27,14 +28,14 @@ def useless(tools):
 def automatic(problem, tools, kind=GPCacheClassifier, **options):
     """Regression: the softmax likelihood has no values to shape."""
     fixed = {"text_prior": problem.prior, "likelihood": "gaussian"} | tools.float64
-    return kind(**fixed | options)
+    return kind.from_options(**fixed | options)
 
 
 def at_the_numbers_of(estimator):
     """The same estimator with nothing left to choose."""
     names = ("alpha", "beta", "noise", "gain", "eta")
     numbers = {name: getattr(estimator, f"{name}_") for name in names}
-    return type(estimator)(**estimator.get_params() | numbers)
+    return type(estimator).from_options(**estimator.get_params() | numbers)
 
 
 def held_out_nll(estimator, problem):
@@ -52,8 +53,8 @@ def assert_same(found, expected, queries):
 
 
 def test_it_is_chosen_by_default_where_the_text_is_a_prior():
-    assert GPCacheClassifier().gain == GPCacheFClassifier().gain == "auto"
-    assert TipAdapterClassifier().gain == GPCacheClassifier.paper().gain == 1.0
+    assert {kind()._options().gain for kind in (GPCacheClassifier, GPCacheFClassifier)} == {"auto"}
+    assert TipAdapterClassifier().gain == GPCacheClassifier.paper()._options().gain == 1.0
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.3, 1.0, 1.7])
@@ -233,7 +234,7 @@ def test_trained_keys_hold_the_values_of_the_last_choice(with_validation, useles
     assert (gain != before.gain_) == with_validation
     text = gain * tools.zero_shot(useless.prior, useless.X)
     values = tools.residual(useless.y, estimator.classes_, text)
-    keys = estimator._model.precision.keys.numpy()
+    keys = estimator.fitted_.model.precision.keys.numpy()
     place = {"beta": estimator.beta_, "noise": estimator.noise_}
     mean, _ = tools.posterior(keys, values, tools.unit(useless.queries), **place)
     expected = gain * tools.zero_shot(useless.prior, useless.queries) + estimator.alpha_ * mean

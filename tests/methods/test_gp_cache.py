@@ -1,5 +1,7 @@
 """GPCache's formula in every reading: logits = gain · s f W + α · k G⁻¹ V / variance^η."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -166,9 +168,9 @@ def test_the_ablation_is_three_constructor_calls(problem, tools):
     shared = {"text_prior": problem.prior, "kernel_space": "raw", "prior": "zero_shot"}
     shared |= {"likelihood": "gaussian"} | numbers | tools.float64
     calls = {
-        "B": GPCacheClassifier(precision_weighting=False, **shared),
-        "B+W": GPCacheClassifier(**shared),
-        "B+W+C": GPCacheClassifier(confidence_scaling=True, **shared),
+        "B": GPCacheClassifier.from_options(precision_weighting=False, **shared),
+        "B+W": GPCacheClassifier.from_options(**shared),
+        "B+W+C": GPCacheClassifier.from_options(confidence_scaling=True, **shared),
     }
     keys, queries = tools.unit(problem.X), tools.unit(problem.queries)
     values = tools.one_hot(problem.y, sorted(problem.prior.class_names))
@@ -198,7 +200,8 @@ def test_float32_agrees_to_three_digits(space, precision, problem, tools):
 
 def test_the_paper_to_the_letter(problem):
     """METHODS §4: raw space, labels as values, η on, gain 1, accuracy on a validation set."""
-    options = GPCacheClassifier.paper(problem.prior, n_folds=5).get_params()
+    paper = GPCacheClassifier.paper(problem.prior, n_folds=5)
+    options = asdict(paper._options()) | {"text_prior": paper.text_prior}
     expected = {
         "text_prior": problem.prior,
         "likelihood": "gaussian",

@@ -17,8 +17,8 @@ from gpcache import (
 CACHES = [
     GPCacheClassifier(),
     TipAdapterClassifier(),
-    GPCacheFClassifier(epochs=2),
-    TipAdapterFClassifier(epochs=2),
+    GPCacheFClassifier.from_options(epochs=2),
+    TipAdapterFClassifier.from_options(epochs=2),
 ]
 
 
@@ -32,9 +32,9 @@ def cache(request, problem):
     return clone(request.param).set_params(text_prior=problem.prior)
 
 
-def test_a_class_with_text_and_no_shots_can_be_predicted(cache, problem):
+def test_a_class_with_text_and_no_shots_can_be_predicted(cache, problem, tools):
     assert "yew" not in problem.y
-    cache.set_params(alpha=1.0).fit(problem.X, problem.y)
+    cache = tools.changed(cache, alpha=1.0).fit(problem.X, problem.y)
     assert cache.classes_.tolist() == ["ash", "elm", "fir", "oak", "yew"]
     assert cache.predict(problem.prior.vectors[[4]]).tolist() == ["yew"]
     assert cache.logits(problem.queries).shape == (9, 5)
@@ -74,8 +74,12 @@ def test_labels_of_any_kind(make, with_text, problem, tools):
     vectors = problem.prior.aligned(np.unique(problem.y))
     text = TextPrior(names, vectors, 12.0) if with_text else None
     known = TextPrior(np.unique(problem.y), vectors, 12.0) if with_text else None
-    estimator = GPCacheClassifier(text_prior=text, **tools.float64).fit(problem.X, given)
-    strings = GPCacheClassifier(text_prior=known, **tools.float64).fit(problem.X, problem.y)
+    estimator = GPCacheClassifier.from_options(text_prior=text, **tools.float64).fit(
+        problem.X, given
+    )
+    strings = GPCacheClassifier.from_options(text_prior=known, **tools.float64).fit(
+        problem.X, problem.y
+    )
     assert estimator.classes_.tolist() == names
     np.testing.assert_allclose(
         estimator.logits(problem.queries), strings.logits(problem.queries), rtol=1e-9
@@ -139,9 +143,9 @@ def test_a_single_class(cache, problem):
     assert cache.loo_.accuracy == 1.0
 
 
-def test_a_single_class_with_text_for_others(cache, problem):
+def test_a_single_class_with_text_for_others(cache, problem, tools):
     rows = problem.y == "oak"
-    cache.set_params(alpha=1.0).fit(problem.X[rows], problem.y[rows])
+    cache = tools.changed(cache, alpha=1.0).fit(problem.X[rows], problem.y[rows])
     assert cache.predict(problem.X[rows]).tolist() == ["oak"] * rows.sum()
     assert cache.predict(problem.prior.vectors[[4]]).tolist() == ["yew"]
 

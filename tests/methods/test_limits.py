@@ -80,24 +80,26 @@ def test_fourier_features_come_nearer_as_they_grow(problem, tools):
 
 CHOSEN = [
     GPCacheClassifier(),
-    GPCacheClassifier(kernel_space="raw"),
-    GPCacheClassifier(criterion="accuracy"),
-    GPCacheClassifier(precision="nystrom", n_landmarks=10),
-    GPCacheClassifier(precision="class_mean"),
-    GPCacheClassifier(likelihood="gaussian"),
-    GPCacheClassifier(likelihood="gaussian", kernel_space="raw", confidence_scaling=True),
-    GPCacheClassifier(likelihood="gaussian", gain="auto", criterion="accuracy"),
-    GPCacheClassifier(likelihood="gaussian", precision="nystrom", n_landmarks=10),
-    GPCacheClassifier(likelihood="gaussian", precision="class_mean"),
+    GPCacheClassifier.from_options(kernel_space="raw"),
+    GPCacheClassifier.from_options(criterion="accuracy"),
+    GPCacheClassifier.from_options(precision="nystrom", n_landmarks=10),
+    GPCacheClassifier.from_options(precision="class_mean"),
+    GPCacheClassifier.from_options(likelihood="gaussian"),
+    GPCacheClassifier.from_options(
+        likelihood="gaussian", kernel_space="raw", confidence_scaling=True
+    ),
+    GPCacheClassifier.from_options(likelihood="gaussian", gain="auto", criterion="accuracy"),
+    GPCacheClassifier.from_options(likelihood="gaussian", precision="nystrom", n_landmarks=10),
+    GPCacheClassifier.from_options(likelihood="gaussian", precision="class_mean"),
     TipAdapterClassifier(),
-    GPCacheFClassifier(epochs=2),  # a batch holds all shots
+    GPCacheFClassifier.from_options(epochs=2),  # a batch holds all shots
 ]
 
 
 def _name(estimator):
-    likelihood = getattr(estimator, "likelihood", "none")
+    options = estimator._options()
     kind = type(estimator).__name__
-    return f"{kind}-{likelihood}-{estimator.kernel_space}-{estimator.criterion}"
+    return f"{kind}-{options.likelihood}-{options.kernel_space}-{options.criterion}"
 
 
 @pytest.mark.parametrize("estimator", CHOSEN, ids=_name)
@@ -131,8 +133,10 @@ def test_other_names_for_the_classes_change_the_names_alone(space, likelihood, p
         [other[name] for name in problem.prior.class_names], problem.prior.vectors, 12.0
     )
     options = {"kernel_space": space, "likelihood": likelihood, **tools.float64}
-    trees = GPCacheClassifier(text_prior=problem.prior, **options).fit(problem.X, problem.y)
-    numbers = GPCacheClassifier(text_prior=prior, **options)
+    trees = GPCacheClassifier.from_options(text_prior=problem.prior, **options).fit(
+        problem.X, problem.y
+    )
+    numbers = GPCacheClassifier.from_options(text_prior=prior, **options)
     numbers.fit(problem.X, [other[name] for name in problem.y])
     assert numbers.classes_.tolist() == [1, 3, 5, 7, 9]
     # With another order of the columns the search of the softmax likelihood rounds otherwise.
@@ -148,9 +152,9 @@ def test_other_names_for_the_classes_change_the_names_alone(space, likelihood, p
 def test_the_length_of_a_row_means_nothing(factor, likelihood, problem, tools):
     lengths = np.random.default_rng(0).uniform(0.1, 10, size=(len(problem.X), 1))
     options = {"text_prior": problem.prior, "likelihood": likelihood, **tools.float64}
-    one = GPCacheClassifier(**options)
+    one = GPCacheClassifier.from_options(**options)
     one.fit(problem.X, problem.y)
-    other = GPCacheClassifier(**options)
+    other = GPCacheClassifier.from_options(**options)
     other.fit(factor * lengths * problem.X, problem.y)
     np.testing.assert_allclose(
         other.logits(factor * problem.queries), one.logits(problem.queries), rtol=1e-6, atol=1e-7
@@ -176,7 +180,9 @@ def test_a_few_rows_of_a_few_classes_do_not_speak_for_all(options):
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(19, 64))
     labels = np.append(np.arange(19), 18)
-    estimator = TipAdapterClassifier() if options is None else GPCacheClassifier(**options)
+    estimator = (
+        TipAdapterClassifier() if options is None else GPCacheClassifier.from_options(**options)
+    )
     model = clone(estimator).fit(centres[labels] + 0.5 * generator.normal(size=(20, 64)), labels)
     alone = clone(estimator).fit(centres + 0.5 * generator.normal(size=(19, 64)), np.arange(19))
     assert (model.alpha_, model.beta_, model.temperature_) == (alone.alpha_, alone.beta_, 1.0)

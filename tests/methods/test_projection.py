@@ -8,6 +8,7 @@ import torch
 
 from gpcache import DataError, GPCacheClassifier
 from gpcache.methods import State, registry, restore, state_of
+from gpcache.methods.options import OPTION_NAMES
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
 
 WITHOUT = {"task-res", "clip-adapter", "clap", "coop", "ape-t", "calip", "zero-shot"}
@@ -36,7 +37,13 @@ def make(problem, tools):
 
     def make(name, **options):
         constructor = registry()[name].constructor
-        known = constructor().get_params()
+        known = set(constructor().get_params())
+        if name in CACHE:
+            if "likelihood" in known:
+                known |= set(OPTION_NAMES)
+            known |= {"epochs"} if "training" in known else set()
+            if constructor.from_options(**options)._options().likelihood == "softmax":
+                known.discard("noise")  # which regression alone has
         numbers = {"alpha": 2.0, "beta": 2.5, "noise": 0.2, "gain": 0.8, "gamma": 0.5, "lam": 0.1}
         numbers |= {"strength": 10.0, "epochs": 5}
         given = {key: value for key, value in numbers.items() if key in known}
@@ -47,7 +54,8 @@ def make(problem, tools):
                 label: vector + 0.1 * draw(size=(3, 12))
                 for label, vector in zip(names, vectors, strict=True)
             }
-        return constructor(**{"text_prior": problem.prior} | given | tools.float64 | options)
+        make = constructor.from_options
+        return make(**{"text_prior": problem.prior} | given | tools.float64 | options)
 
     return make
 
@@ -198,4 +206,4 @@ def test_what_is_no_projection_is_refused(name, projection, sentence, problem, m
 def test_beside_text_the_columns_must_stay(problem, make, tools):
     with tools.one_sentence(DataError, "of GDAClassifier must keep the 12 columns"):
         make("gda", projection=lambda rows: rows[:, :4]).fit(problem.X, problem.y)
-    GPCacheClassifier(projection=lambda rows: rows[:, :4]).fit(problem.X, problem.y)
+    GPCacheClassifier.from_options(projection=lambda rows: rows[:, :4]).fit(problem.X, problem.y)

@@ -31,9 +31,10 @@ def test_names_and_constructors_find_each_other(name):
 def test_a_method_needs_what_it_says(name, problem):
     """Without text if it does not need it; and what has epochs trains."""
     method = find_method(name)
-    by_epochs = "epochs" in method.constructor().get_params()
+    by_epochs = bool({"epochs", "training"} & set(method.constructor().get_params()))
     assert method.trains == (by_epochs or name == "linear-probe")  # which solves instead
-    estimator = method.constructor(**({"epochs": 1, "n_folds": 4} if by_epochs else {}))
+    options = {"epochs": 1, "n_folds": 4} if by_epochs else {}
+    estimator = method.constructor.from_options(**options)
     if "text" in method.needs:
         with pytest.raises(DataError, match="text"):
             estimator.fit(problem.X, problem.y)

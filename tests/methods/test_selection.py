@@ -15,7 +15,7 @@ from gpcache import (
     TipAdapterClassifier,
     metrics,
 )
-from gpcache.methods.cache import softmax
+from gpcache.methods.cache import softmax_search as softmax
 from gpcache.methods.cache.search import Settings, shipped
 from gpcache.methods.cache.shots import Shots
 from gpcache.metrics import fit_calibration, fit_scales
@@ -30,7 +30,7 @@ def folds_of(problem, n_folds=8, seed=0):
     features = torch.nn.functional.normalize(torch.tensor(problem.X))
     labels = torch.tensor(np.unique(problem.y, return_inverse=True)[1])
     classes = int(labels.max()) + 1
-    shots = Shots.make(features, labels, None, classes=classes, residual=False)
+    shots = Shots(features, labels, classes, None)
     return shots.folds(n_folds, seed).numpy()
 
 
@@ -81,18 +81,24 @@ def test_trained_keys_are_trained_anew_in_every_fold(tools):
     problem = tools.make_problem(shots=(3, 3, 4, 2, 0))
     options = {"epochs": 3, "learning_rate": 0.05, "stopping": "last"}
     options |= tools.numbers | tools.float64
-    estimator = GPCacheFClassifier(text_prior=problem.prior, **options).fit(problem.X, problem.y)
+    estimator = GPCacheFClassifier.from_options(text_prior=problem.prior, **options).fit(
+        problem.X, problem.y
+    )
     fold = folds_of(problem)
     for number in np.unique(fold):
         rest, rows = problem.rows(fold != number), fold == number
-        refit = GPCacheFClassifier(text_prior=problem.prior, **options).fit(rest.X, rest.y)
+        refit = GPCacheFClassifier.from_options(text_prior=problem.prior, **options).fit(
+            rest.X, rest.y
+        )
         np.testing.assert_allclose(
             estimator.loo_.logits[rows], refit.logits(problem.X[rows]), rtol=1e-7
         )
 
 
 def test_figures_are_those_of_the_held_out_probabilities(likelihood, problem, tools):
-    estimator = GPCacheClassifier(text_prior=problem.prior, likelihood=likelihood, **tools.float64)
+    estimator = GPCacheClassifier.from_options(
+        text_prior=problem.prior, likelihood=likelihood, **tools.float64
+    )
     held_out = estimator.fit(problem.X, problem.y).loo_
     labels = np.searchsorted(estimator.classes_, problem.y)
     assert held_out.counted.all()
@@ -107,12 +113,12 @@ def test_what_is_reported_of_a_fold_was_chosen_on_the_others(all_given, tools):
     problem = tools.make_problem(shots=(8, 8, 8, 8, 8), spread=1.2)
     numbers = {"beta": 2.0, "noise": 0.5, "gain": 1.0} | ({"alpha": 6.0} if all_given else {})
     options = {"text_prior": problem.prior, "likelihood": "gaussian"} | numbers | tools.float64
-    estimator = GPCacheClassifier(**options)
+    estimator = GPCacheClassifier.from_options(**options)
     report = estimator.fit(problem.X, problem.y).loo_
     labels = np.searchsorted(estimator.classes_, problem.y)
     text = tools.zero_shot(problem.prior, problem.X)
     mean = torch.tensor((report.logits - text) / estimator.alpha_)
-    fold = estimator._shots.folds(4, 0).numpy()
+    fold = estimator.fitted_.shots.folds(4, 0).numpy()
     for number in range(4):
         mine, others = fold == number, fold != number
         alpha = 6.0
@@ -131,7 +137,11 @@ def test_what_is_reported_of_a_fold_was_chosen_on_the_others(all_given, tools):
 
 @pytest.mark.parametrize(
     "estimator",
-    [GPCacheClassifier(), GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier()],
+    [
+        GPCacheClassifier(),
+        GPCacheClassifier.from_options(likelihood="gaussian"),
+        TipAdapterClassifier(),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("with_text", [True, False])
@@ -151,7 +161,11 @@ def test_a_class_with_one_shot_is_not_counted(estimator, with_text, tools):
 
 @pytest.mark.parametrize(
     "estimator",
-    [GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier(), GPCacheFClassifier()],
+    [
+        GPCacheClassifier.from_options(likelihood="gaussian"),
+        TipAdapterClassifier(),
+        GPCacheFClassifier(),
+    ],
     ids=lambda estimator: type(estimator).__name__,
 )
 @pytest.mark.parametrize("with_text", [True, False])
@@ -170,7 +184,9 @@ def test_one_shot_a_class_takes_what_is_shipped(estimator, with_text, tools):
 def test_one_shot_a_class_takes_what_is_shipped_with_the_softmax_likelihood(with_text, tools):
     problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
     prior = problem.prior if with_text else None
-    estimator = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, problem.y)
+    estimator = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(
+        problem.X, problem.y
+    )
     # With text the cache has a weight of its own; without it, twice that of many shots.
     assert estimator.alpha_ == (softmax.ONE_SHOT_ALPHA if with_text else 2.0)
     assert (estimator.beta_, estimator.eta_) == (softmax.BETA, 0.0)
@@ -204,8 +220,11 @@ def test_at_one_shot_nothing_is_known_of_the_scatter(with_text, space, tools):
 @pytest.mark.parametrize(
     ("estimator", "learned"),
     [
-        (GPCacheClassifier(likelihood="gaussian", selection="loo"), "a whitening"),
-        (TipAdapterClassifier(selection="loo", kernel_space="whitened"), "a whitening"),
+        (GPCacheClassifier.from_options(likelihood="gaussian", selection="loo"), "a whitening"),
+        (
+            TipAdapterClassifier.from_options(selection="loo", kernel_space="whitened"),
+            "a whitening",
+        ),
     ],
 )
 def test_a_leave_one_out_that_would_leak_is_refused(estimator, learned, problem):
@@ -214,7 +233,9 @@ def test_a_leave_one_out_that_would_leak_is_refused(estimator, learned, problem)
 
 
 @pytest.mark.parametrize(
-    "estimator", [GPCacheClassifier(likelihood="gaussian"), TipAdapterClassifier()], ids=str
+    "estimator",
+    [GPCacheClassifier.from_options(likelihood="gaussian"), TipAdapterClassifier()],
+    ids=str,
 )
 def test_where_nothing_leaks_both_protocols_are_offered(estimator, problem):
     protocols = [
@@ -233,7 +254,7 @@ def test_where_nothing_leaks_both_protocols_are_offered(estimator, problem):
 @pytest.mark.parametrize("space", ["raw", "whitened"])
 def test_the_table_of_the_search_has_every_column_and_the_best_first(criterion, space, tools):
     problem = tools.make_problem(shots=(5, 5, 4, 5, 5), spread=1.2)
-    estimator = GPCacheClassifier(
+    estimator = GPCacheClassifier.from_options(
         text_prior=problem.prior,
         likelihood="gaussian",
         kernel_space=space,
@@ -299,7 +320,7 @@ def test_folds_spread_every_class_and_never_take_all_of_it(labels, n_folds, seed
     labels = torch.tensor(labels)
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(len(labels), 4, generator=generator, dtype=torch.float64)
-    shots = Shots.make(features, labels, None, classes=6, residual=False)
+    shots = Shots(features, labels, 6, None)
     fold = shots.folds(n_folds, seed)
     for name in torch.unique(labels):
         own = fold[labels == name]
@@ -312,5 +333,5 @@ def test_folds_spread_every_class_and_never_take_all_of_it(labels, n_folds, seed
         assert int(counts.max() - counts[counts > 0].min()) <= 1
     order = list(range(len(labels)))
     random.shuffle(order)
-    shuffled = Shots.make(features[order], labels[order], None, classes=6, residual=False)
+    shuffled = Shots(features[order], labels[order], 6, None)
     assert torch.equal(shuffled.folds(n_folds, seed), fold[order])

@@ -41,7 +41,9 @@ def fitted(dtd):
         if (shots, seed) not in known:
             X, y = dtd.validation
             rows = drawn(y, dtd.names, shots, seed)
-            known[shots, seed] = GPCacheClassifier(text_prior=dtd.prior).fit(X[rows], y[rows])
+            known[shots, seed] = GPCacheClassifier.from_options(text_prior=dtd.prior).fit(
+                X[rows], y[rows]
+            )
         return known[shots, seed]
 
     return fit
@@ -81,7 +83,7 @@ def test_classes_without_shots_are_found_by_their_text(dtd):
     X, y = dtd.validation
     unseen = dtd.names[::5]
     rows = drawn(y, np.setdiff1d(dtd.names, unseen), 8)
-    estimator = GPCacheClassifier(text_prior=dtd.prior).fit(X[rows], y[rows])
+    estimator = GPCacheClassifier.from_options(text_prior=dtd.prior).fit(X[rows], y[rows])
     right = estimator.predict(dtd.test[0]) == dtd.test[1]
     of_unseen = np.isin(dtd.test[1], unseen)
     assert right[of_unseen].mean() > 0.25  # chance is 0.02

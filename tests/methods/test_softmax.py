@@ -13,8 +13,8 @@ from sklearn.base import clone
 from gpcache import DataError, GPCacheClassifier, GPCacheFClassifier, ProtocolError, TextPrior
 from gpcache.errors import NumericalError
 from gpcache.gp import softmax as solver
-from gpcache.methods import restore, state_of
-from gpcache.methods.cache import softmax
+from gpcache.methods import Regression, restore, state_of
+from gpcache.methods.cache import softmax_search as softmax
 
 GIVEN = {
     "alpha": 3.0,
@@ -49,7 +49,7 @@ def approximation(request):
 
 def fitted(problem, tools, *, text=True, **options):
     prior = problem.prior if text else None
-    estimator = GPCacheClassifier(text_prior=prior, **(tools.float64 | options))
+    estimator = GPCacheClassifier.from_options(text_prior=prior, **(tools.float64 | options))
     return estimator.fit(problem.X, problem.y)
 
 
@@ -111,11 +111,11 @@ def expected_logits(estimator, problem, queries, tools, *, text=True, space="whi
 
     `rows` are the numbers of these shots among those of the estimator, whose labels may count less.
     """
-    choice, classes = estimator._choice, estimator.classes_
+    choice, classes = estimator.fitted_.choice, estimator.classes_
     targets = tools.one_hot(problem.y, classes)
     counts, present = targets.sum(0), np.isin(classes, problem.y)
-    if estimator._shots.weights is not None:
-        believed = estimator._shots.weights.numpy()
+    if estimator.fitted_.shots.weights is not None:
+        believed = estimator.fitted_.shots.weights.numpy()
         targets *= (believed if rows is None else believed[rows])[:, None]
     shape = {"shrinkage": choice.shrinkage, "diagonal": choice.diagonal}
     phi = tools.feature_map(space, problem.X, problem.y, **shape)
@@ -300,7 +300,7 @@ def test_labels_of_any_type(names, kind, tools):
     problem = tools.make_problem(shots=EQUAL)
     number = {name: i for i, name in enumerate(("oak", "ash", "fir", "elm", "yew"))}
     labels = np.asarray(names)[[number[name] for name in problem.y]]
-    estimator = GPCacheClassifier(**tools.float64).fit(problem.X, labels)
+    estimator = GPCacheClassifier.from_options(**tools.float64).fit(problem.X, labels)
     assert estimator.classes_.dtype.kind == kind
     assert estimator.classes_.tolist() == sorted(np.unique(labels).tolist())
     predicted = estimator.predict(problem.X)
@@ -358,7 +358,7 @@ def test_one_class(shots, text, tools):
 def test_copies_of_one_row(tools):
     """Nothing is left to whiten, and nothing to tell classes apart by."""
     rows = np.ones((6, 12))
-    estimator = GPCacheClassifier(**tools.float64).fit(rows, ["a", "b"] * 3)
+    estimator = GPCacheClassifier.from_options(**tools.float64).fit(rows, ["a", "b"] * 3)
     np.testing.assert_allclose(estimator.predict_proba(rows), 0.5, atol=1e-3)
 
 
@@ -456,7 +456,7 @@ def test_a_validation_set_chooses(tools):
     """
     problem = tools.make_problem(shots=(4,) * 5, spread=1.0)
     validation = more_of(tools, spread=1.0, count=12)
-    estimator = GPCacheClassifier(text_prior=problem.prior, **tools.float64)
+    estimator = GPCacheClassifier.from_options(text_prior=problem.prior, **tools.float64)
     estimator.fit(problem.X, problem.y, validation=(validation.X, validation.y))
     labels = np.searchsorted(estimator.classes_, validation.y)
     noise = estimator.label_noise_
@@ -481,12 +481,12 @@ def test_a_validation_set_chooses_for_one_shot_too(tools):
     problem = tools.make_problem(shots=(1,) * 5, spread=0.8)
     problem_text = with_useless_text(problem, 0)
     validation = more_of(tools, spread=0.8, count=12)
-    estimator = GPCacheClassifier(text_prior=problem_text, **tools.float64)
+    estimator = GPCacheClassifier.from_options(text_prior=problem_text, **tools.float64)
     estimator.fit(problem.X, problem.y, validation=(validation.X, validation.y))
     assert len(estimator.search_["score"]) > 4
     assert estimator.gain_ < 0.2
     with tools.one_sentence(ProtocolError, "validation"):
-        GPCacheClassifier(selection="validation").fit(problem.X, problem.y)
+        GPCacheClassifier.from_options(selection="validation").fit(problem.X, problem.y)
 
 
 def test_the_criterion_may_be_accuracy(tools):
@@ -511,7 +511,9 @@ def test_weights_are_never_negative(seed, shots, tools):
     problem = tools.make_problem(shots=shots, spread=1.3, seed=seed)
     labels = np.random.default_rng(seed).permutation(problem.y)
     for prior, y in ((with_exchanged_names(problem), problem.y), (None, labels)):
-        estimator = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, y)
+        estimator = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(
+            problem.X, y
+        )
         weights = [estimator.alpha_, estimator.discriminant_, estimator.gain_]
         assert np.isfinite(weights).all()
         assert min(weights) >= 0
@@ -530,7 +532,9 @@ def test_a_gain_of_zero_switches_the_text_off(tools):
 def test_text_with_its_names_exchanged_gets_no_weight(shots, tools):
     problem = tools.make_problem(shots=(shots,) * 5, spread=0.8)
     prior = with_exchanged_names(problem)
-    estimator = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, problem.y)
+    estimator = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(
+        problem.X, problem.y
+    )
     assert 0 <= estimator.gain_ < 0.05
     assert np.isfinite(estimator.predict_proba(problem.queries)).all()
 
@@ -543,7 +547,9 @@ def test_text_that_is_noise_is_hardly_heard(shots, tools):
         problem = tools.make_problem(shots=(shots,) * 5, spread=0.8, seed=seed)
         fresh = more_of(tools, spread=0.8, seed=seed)
         prior = with_useless_text(problem, seed)
-        noise = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, problem.y)
+        noise = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(
+            problem.X, problem.y
+        )
         alone = fitted(problem, tools, text=False)
         gains.append(noise.gain_)
         losses.append(nll(noise, fresh) - nll(alone, fresh))
@@ -584,7 +590,7 @@ def test_labels_that_mean_nothing_are_found_at_chance(shots, text, tools):
         X = generator.normal(size=(n, 64))
         y = generator.permutation(np.repeat(list("abcde"), shots))
         prior = TextPrior(list("abcde"), generator.normal(size=(5, 64)), 12.0) if text else None
-        estimator = GPCacheClassifier(text_prior=prior, **tools.float64).fit(X, y)
+        estimator = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(X, y)
         accuracies.append(estimator.loo_.accuracy)
         losses.append(estimator.loo_.nll)
         assert (estimator.loo_.counted).all()
@@ -602,9 +608,8 @@ def test_held_out_logits_are_those_of_refits(tools):
     """
     problem = tools.make_problem(shots=EQUAL, spread=0.8)
     estimator = fitted(problem, tools, **GIVEN)
-    estimator._report = None  # as after an update: at the numbers of the model
-    found = estimator.loo_.logits
-    folds = estimator._fold_rows(estimator.n_folds // 2)
+    found = estimator.held_out().logits
+    folds = estimator.fitted_.recipe.folds(estimator.fitted_.shots, 4)
     assert sorted(np.concatenate([held.numpy() for _, held in folds])) == list(range(20))
     for train, held in folds:
         train, held = train.numpy(), held.numpy()
@@ -648,9 +653,10 @@ def test_a_fit_forgets_the_one_before_and_is_repeatable(tools):
 def test_it_is_the_default_and_the_paper_keeps_regression():
     estimator = GPCacheClassifier()
     assert estimator.likelihood == "softmax"
-    assert {estimator.tau, estimator.discriminant, estimator.shrinkage} == {"auto"}
-    assert GPCacheClassifier.paper().likelihood == "gaussian"
-    assert GPCacheFClassifier().likelihood == "gaussian"
+    assert {estimator.tau, estimator.beta, estimator.weights} == {"auto"}
+    paper = Regression(prior="zero_shot", confidence_scaling=True)
+    assert GPCacheClassifier.paper().likelihood == paper
+    assert GPCacheFClassifier()._options().likelihood == "gaussian"
 
 
 def test_regression_has_no_trace_of_it(tools):
@@ -677,7 +683,7 @@ NOT_A_NUMBER = [-1.0, math.nan, math.inf, "1", None, True]
 )
 def test_a_bad_value_is_one_sentence(name, value, problem, tools):
     with tools.one_sentence(DataError, f"{name} of GPCacheClassifier must be"):
-        GPCacheClassifier(**{name: value}).fit(problem.X, problem.y)
+        GPCacheClassifier.from_options(**{name: value}).fit(problem.X, problem.y)
 
 
 @pytest.mark.parametrize(
@@ -695,10 +701,10 @@ def test_a_bad_value_is_one_sentence(name, value, problem, tools):
 def test_what_belongs_to_regression_is_refused(option, problem, tools):
     (name,) = option
     with tools.one_sentence(ProtocolError, f"{name}=.*likelihood='gaussian'"):
-        GPCacheClassifier(**option).fit(problem.X, problem.y)
+        GPCacheClassifier.from_options(**option).fit(problem.X, problem.y)
     if name != "selection":
         options = {"likelihood": "gaussian", "kernel_space": "raw", **option}
-        GPCacheClassifier(**options).fit(problem.X, problem.y)
+        GPCacheClassifier.from_options(**options).fit(problem.X, problem.y)
 
 
 def test_trained_keys_have_regression_alone(problem, tools):
@@ -747,9 +753,7 @@ def test_at_one_shot_a_class_without_any_keeps_its_place(tools):
 def test_held_out_figures_say_how_they_came_about(tools):
     problem = tools.make_problem(shots=(9,) * 5, spread=0.8)
     estimator = fitted(problem, tools, text=False, n_folds=16)
-    at_fit = estimator.loo_.protocol
-    estimator._report = None
-    assert at_fit == estimator.loo_.protocol
+    assert estimator.loo_.protocol == estimator.held_out().protocol
 
 
 def test_the_offset_in_the_search_is_that_of_a_model(tools):

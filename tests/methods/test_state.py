@@ -35,7 +35,7 @@ CASES = {
 def fitted(name, options, problem, *, text):
     options = options | ({"epochs": 2, "n_folds": 4} if name.endswith("-f") else {})
     prior = problem.prior if text else None
-    estimator = registry()[name].constructor(text_prior=prior, device="cpu", **options)
+    estimator = registry()[name].constructor.from_options(text_prior=prior, device="cpu", **options)
     return estimator.fit(problem.X, problem.y)
 
 
@@ -112,7 +112,7 @@ def test_the_space_of_the_fit_is_kept_when_shots_come_and_go(likelihood, problem
     """One shot a class has no scatter to whiten by; that later ones would is no matter."""
     first = [int(np.flatnonzero(problem.y == name)[0]) for name in np.unique(problem.y)]
     rest = np.setdiff1d(np.arange(len(problem.y)), first)
-    original = GPCacheClassifier(likelihood=likelihood, device="cpu")
+    original = GPCacheClassifier.from_options(likelihood=likelihood, device="cpu")
     original.fit(problem.X[first], problem.y[first])
     original.add(problem.X[rest], problem.y[rest])
     found = restore(written(original), device="cpu")
@@ -123,7 +123,9 @@ def test_the_space_of_the_fit_is_kept_when_shots_come_and_go(likelihood, problem
 
 def test_views_are_kept_for_the_folds_after_an_update(problem):
     views = np.random.default_rng(0).normal(problem.X[:, None], 0.3, (14, 3, 12))
-    original = GPCacheFClassifier(epochs=3, n_folds=4, kernel_space="raw", device="cpu")
+    original = GPCacheFClassifier.from_options(
+        epochs=3, n_folds=4, kernel_space="raw", device="cpu"
+    )
     original.fit(problem.X, problem.y, views=views)
     found = restore(written(original), device="cpu")
     for model in (original, found):
@@ -133,9 +135,10 @@ def test_views_are_kept_for_the_folds_after_an_update(problem):
 
 def test_options_come_back_also_numpys(problem):
     options = {"alpha": np.float32(1.5), "random_state": np.int64(3), "n_folds": np.int64(4)}
-    found = restore(written(GPCacheClassifier(**options).fit(problem.X, problem.y)))
+    found = restore(written(GPCacheClassifier.from_options(**options).fit(problem.X, problem.y)))
     assert (
-        found.get_params() == GPCacheClassifier(alpha=1.5, random_state=3, n_folds=4).get_params()
+        found.get_params()
+        == GPCacheClassifier.from_options(alpha=1.5, random_state=3, n_folds=4).get_params()
     )
 
 
@@ -143,7 +146,7 @@ def test_options_come_back_also_numpys(problem):
 def test_class_names_of_every_kind_come_back(names, problem):
     _, numbers = np.unique(problem.y, return_inverse=True)
     prior = TextPrior(names, problem.prior.vectors)
-    original = GPCacheClassifier(text_prior=prior, device="cpu")
+    original = GPCacheClassifier.from_options(text_prior=prior, device="cpu")
     original.fit(problem.X, np.asarray(names)[numbers])
     found = restore(written(original), device="cpu")
     assert found.predict(problem.queries).tolist() == original.predict(problem.queries).tolist()

@@ -42,7 +42,7 @@ def test_with_the_softmax_likelihood_too(space, softmax_precision, problem, tool
 def test_of_the_others_they_say_what_the_text_leaves_unsaid(problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     said = tools.softmax(tools.numbers["gain"] * tools.zero_shot(problem.prior, problem.X))
-    values = estimator._model.precision.values.numpy()
+    values = estimator.fitted_.model.precision.values.numpy()
     kept = np.delete(np.arange(5), column(estimator, "yew"))
     expected = tools.one_hot(problem.y, estimator.classes_) - said
     np.testing.assert_allclose(values[:, kept], expected[:, kept], atol=1e-12)

@@ -66,7 +66,7 @@ def test_the_order_of_the_names_does_not_matter_but_the_names_do(kind, problem, 
     misnamed = TextPrior([names[i] for i in order], vectors, logit_scale=12.0)
 
     def logits(prior):
-        estimator = kind(text_prior=prior, **tools.float64)
+        estimator = kind.from_options(text_prior=prior, **tools.float64)
         return estimator.fit(problem.X, problem.y).logits(problem.queries)
 
     np.testing.assert_allclose(logits(shuffled), logits(problem.prior), rtol=1e-12, atol=1e-12)

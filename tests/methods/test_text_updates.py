@@ -82,7 +82,9 @@ def assert_solved(found, fresh, queries):
 @pytest.mark.parametrize("likelihood_close", [("gaussian", 1e-8), ("softmax", 1e-6)])
 def test_there_and_back_changes_nothing(likelihood_close, problem):
     likelihood, close = likelihood_close
-    estimator = GPCacheClassifier(text_prior=problem.prior, likelihood=likelihood, device="cpu")
+    estimator = GPCacheClassifier.from_options(
+        text_prior=problem.prior, likelihood=likelihood, device="cpu"
+    )
     before = estimator.fit(problem.X, problem.y).logits(problem.queries)
     estimator.set_text(prior_of(problem, CHANGES["a class more"])).set_text(problem.prior)
     np.testing.assert_allclose(estimator.logits(problem.queries), before, rtol=close, atol=close)

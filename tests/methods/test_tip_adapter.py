@@ -23,7 +23,7 @@ def by_hand(problem, tools, *, alpha, beta, gain=1.0, with_text=True, phi=None):
 @pytest.mark.parametrize("gain", [1.0, 0.4])
 def test_logits_are_the_formula(with_text, gain, problem, tools):
     text = problem.prior if with_text else None
-    estimator = TipAdapterClassifier(text_prior=text, alpha=1.7, beta=4.0, gain=gain)
+    estimator = TipAdapterClassifier.from_options(text_prior=text, alpha=1.7, beta=4.0, gain=gain)
     estimator.set_params(**tools.float64)
     found = estimator.fit(problem.X, problem.y).logits(problem.queries)
     expected = by_hand(problem, tools, alpha=1.7, beta=4.0, gain=gain, with_text=with_text)
@@ -49,7 +49,7 @@ def test_float32_agrees_to_five_digits(problem, tools):
 
 def test_it_is_gpcache_without_precision_weighting(problem, tools):
     numbers = {"alpha": 3.0, "beta": 2.5, "gain": 0.8}
-    plain = GPCacheClassifier(
+    plain = GPCacheClassifier.from_options(
         text_prior=problem.prior,
         likelihood="gaussian",
         precision_weighting=False,
@@ -76,9 +76,11 @@ def test_its_posterior_has_variance_one(problem, tools):
 
 
 def test_alpha_and_beta_are_chosen_by_leaving_one_out(problem, tools):
-    estimator = TipAdapterClassifier(text_prior=problem.prior, **tools.float64)
+    estimator = TipAdapterClassifier.from_options(text_prior=problem.prior, **tools.float64)
     estimator.fit(problem.X, problem.y)
-    at_start = TipAdapterClassifier(text_prior=problem.prior, beta=5.5, **tools.float64)
+    at_start = TipAdapterClassifier.from_options(
+        text_prior=problem.prior, beta=5.5, **tools.float64
+    )
     at_start.fit(problem.X, problem.y)
     assert estimator.loo_.protocol == "leave-one-out"
     assert len(np.unique(estimator.search_["beta"])) > 3

@@ -1,5 +1,7 @@
 """Trained keys: the loop against plain autograd, step 0, and what may move."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ GP = TIP | {"noise": NOISE}
 
 def regression(**options):
     """GPCache as its trained variant starts: trained keys have no other likelihood."""
-    return GPCacheClassifier(likelihood="gaussian", **options)
+    return GPCacheClassifier.from_options(likelihood="gaussian", **options)
 
 
 @pytest.fixture
@@ -89,7 +91,9 @@ def fitted(kind, problem, tools, *, views=None, **options):
     numbers = GP if kind is GPCacheFClassifier else TIP
     given = {"learning_rate": 0.05, "epsilon": 1e-4, "stopping": "last", "kernel_space": "raw"}
     options = given | numbers | tools.float64 | options
-    return kind(text_prior=problem.prior, **options).fit(problem.X, problem.y, views=views)
+    return kind.from_options(text_prior=problem.prior, **options).fit(
+        problem.X, problem.y, views=views
+    )
 
 
 # Not whitened: its free keys live in a basis of that space, and AdamW knows one basis from another.
@@ -168,8 +172,8 @@ def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tool
     numbers = {} if selection == "auto" else {"alpha": 2.0, "beta": 4.0}
     options = {"text_prior": problem.prior, "selection": "folds", "n_folds": 4}
     options |= numbers | tools.float64
-    still = trained(epochs=0, **options).fit(problem.X, problem.y)
-    free = parent(**options).fit(problem.X, problem.y)
+    still = trained.from_options(epochs=0, **options).fit(problem.X, problem.y)
+    free = getattr(parent, "from_options", parent)(**options).fit(problem.X, problem.y)
     for name in ("alpha_", "beta_", "noise_", "eta_", "gain_", "temperature_"):
         assert getattr(still, name) == pytest.approx(getattr(free, name), rel=1e-9), name
     np.testing.assert_allclose(
@@ -182,19 +186,19 @@ def test_at_step_zero_it_is_its_parent(selection, trained, parent, problem, tool
 def test_updates_keep_the_views(problem, tools):
     """`loo_` trains anew, and must train on what the fit trained on."""
     views = np.repeat(problem.X[:, None], 2, axis=1) * [[[1.0], [2.0]]]
-    model = GPCacheFClassifier(epochs=1, kernel_space="raw", **tools.float64)
+    model = GPCacheFClassifier.from_options(epochs=1, kernel_space="raw", **tools.float64)
     model.fit(problem.X, problem.y, views=views)
-    before = model._shots.views
+    before = model.fitted_.shots.views
     model.relabel([0], [problem.y[-1]])
-    np.testing.assert_array_equal(model._shots.views, before)
+    np.testing.assert_array_equal(model.fitted_.shots.views, before)
     model.add(problem.X[:1], ["beech"])
-    assert model._shots.views.shape == (len(problem.X) + 1, 2, problem.X.shape[1])
+    assert model.fitted_.shots.views.shape == (len(problem.X) + 1, 2, problem.X.shape[1])
 
 
 def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
     """Choosing comes before training, so leave-one-out may choose; only the report needs folds."""
     options = {"text_prior": problem.prior, "kernel_space": "raw", **tools.float64}
-    moved = GPCacheFClassifier(epochs=2, **options).fit(problem.X, problem.y)
+    moved = GPCacheFClassifier.from_options(epochs=2, **options).fit(problem.X, problem.y)
     free = regression(**options).fit(problem.X, problem.y)
     for name in ("alpha_", "beta_", "noise_", "gain_"):
         assert getattr(moved, name) == getattr(free, name), name
@@ -206,9 +210,9 @@ def test_tip_adapter_f_trains_at_its_own_first_numbers_and_weighs_the_cache_afte
     """The kernel that suits untrained shots would leave its keys nothing to learn."""
     problem = tools.make_problem(shots=(4, 5, 4, 6, 3))
     options = {"text_prior": problem.prior, "epochs": 3, "stopping": "last", **tools.float64}
-    model = TipAdapterFClassifier(**options).fit(problem.X, problem.y)
+    model = TipAdapterFClassifier.from_options(**options).fit(problem.X, problem.y)
     given = {"alpha": START_ALPHA, "beta": START_BETA}
-    start = TipAdapterFClassifier(**(options | given)).fit(problem.X, problem.y)
+    start = TipAdapterFClassifier.from_options(**(options | given)).fit(problem.X, problem.y)
     assert model.beta_ == START_BETA
     np.testing.assert_array_equal(model.training_loss_, start.training_loss_)
     assert model.alpha_ != START_ALPHA
@@ -226,44 +230,44 @@ def test_what_it_was_trained_at_stays_whatever_comes_or_goes(problem, tools):
     """`loo_` trains anew, and must train as the fit did: the class that comes had text alone."""
     assert "yew" not in problem.y
     options = {"text_prior": problem.prior, "epochs": 2, **tools.float64}
-    model = TipAdapterFClassifier(**options).fit(problem.X, problem.y)
-    narrow = model._trained_at
+    model = TipAdapterFClassifier.from_options(**options).fit(problem.X, problem.y)
+    narrow = model.fitted_.training.trained_at
     assert narrow.beta != START_BETA
     model.add(problem.queries[:2], ["yew", "yew"])
-    assert model._trained_at == narrow
+    assert model.fitted_.training.trained_at == narrow
     state = state_of(model)
-    assert restore(state)._trained_at == narrow
+    assert restore(state).fitted_.training.trained_at == narrow
     del state.settings["trained_at"]
-    assert restore(state)._trained_at == model._choice
+    assert restore(state).fitted_.training.trained_at == model.fitted_.choice
 
 
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
 def test_folds_train_at_the_numbers_of_the_fit_not_at_those_found_afterwards(kind, problem, tools):
     rows = problem.X + 0.8 * np.random.default_rng(3).normal(size=problem.X.shape)
     options = {"epochs": 3, "stopping": "last", "learning_rate": 0.05, "kernel_space": "raw"}
-    model = kind(**options, **tools.float64)
+    model = kind.from_options(**options, **tools.float64)
     model.fit(problem.X, problem.y, validation=(rows, problem.y))
-    start, found = model._trained_at, model._choice
+    start, found = model.fitted_.training.trained_at, model.fitted_.choice
     assert (start.alpha, start.beta) != (found.alpha, found.beta)
     given = {"alpha": start.alpha, "beta": start.beta}
     if kind is GPCacheFClassifier:
         given |= {"noise": start.noise, "gain": start.gain}
     # The same folds trained at numbers that are given, then read at those that were found.
-    other = kind(**(options | given), **tools.float64).fit(problem.X, problem.y)
-    other._accept([found])
-    other._report = None
-    np.testing.assert_allclose(model.loo_.logits, other.loo_.logits, rtol=1e-9)
+    other = kind.from_options(**(options | given), **tools.float64).fit(problem.X, problem.y)
+    training = replace(other.fitted_.training, choice=found)
+    report, _ = training.held_out(other.epochs_)
+    np.testing.assert_allclose(model.held_out().logits, report.logits, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [TipAdapterFClassifier, GPCacheFClassifier])
 @pytest.mark.parametrize("criterion", ["nll", "accuracy"])
-def test_each_stop_is_judged_at_its_own_best_numbers(kind, criterion, problem, tools):
+def test_each_stop_is_judged_at_its_own_best_numbers(kind, criterion, problem, tools, monkeypatch):
     """A validation set chooses the numbers of every stop before it compares them."""
     draw = np.random.default_rng(3).normal(size=(3, *problem.X.shape))
     rows, truth = (problem.X + 0.8 * draw).reshape(-1, 12), np.tile(problem.y, 3)
     options = {"text_prior": problem.prior, "epochs": 4, "learning_rate": 0.05}
     options |= {"criterion": criterion, "kernel_space": "raw"} | tools.float64
-    model = kind(**options).fit(problem.X, problem.y, validation=(rows, truth))
+    model = kind.from_options(**options).fit(problem.X, problem.y, validation=(rows, truth))
     labels = np.searchsorted(model.classes_, truth)
 
     def loss(one):
@@ -274,8 +278,9 @@ def test_each_stop_is_judged_at_its_own_best_numbers(kind, criterion, problem, t
     losses = {}
     for stop in range(5):
         # The same schedule, cut short: all numbers searched at that stop alone.
-        one = kind(**options, stopping="last")
-        one._stops = lambda stop=stop: (stop,)
+        one = kind.from_options(**options, stopping="last")
+        trainer = replace(one._trainer(), stops=(stop,))
+        monkeypatch.setattr(kind, "_trainer", lambda _, trainer=trainer: trainer)
         losses[stop] = loss(one.fit(problem.X, problem.y, validation=(rows, truth)))
     assert model.epochs_ == min(losses, key=losses.get)
     assert loss(model) == pytest.approx(losses[model.epochs_], rel=1e-9)
@@ -309,7 +314,7 @@ def test_trained_keys_of_gpcache_stay_on_the_sphere_and_those_of_tip_adapter_do_
     for kind, on_sphere in ((GPCacheFClassifier, True), (TipAdapterFClassifier, False)):
         for space in ("raw", "whitened"):
             estimator = fitted(kind, problem, tools, epochs=3, kernel_space=space)
-            lengths = estimator._model.precision.keys.norm(dim=1).numpy()
+            lengths = estimator.fitted_.model.precision.keys.norm(dim=1).numpy()
             assert np.allclose(lengths, 1, atol=1e-12) == on_sphere, (kind, space)
 
 
@@ -322,14 +327,15 @@ def test_without_calibration_the_temperature_is_the_training_free_one(problem, t
     for numbers in ({}, {"alpha": 2.0, "beta": 4.0, "noise": 0.5}):
         options = {"text_prior": problem.prior, **numbers, **tools.float64}
         training = {"epochs": 3, "learning_rate": 0.1, "stopping": "last"}
-        quick = GPCacheFClassifier(calibrate=False, **training, **options)
+        quick = GPCacheFClassifier.from_options(calibrate=False, **training, **options)
         quick.fit(problem.X, problem.y)
-        slow = GPCacheFClassifier(**training, **options).fit(problem.X, problem.y)
+        slow = GPCacheFClassifier.from_options(**training, **options).fit(problem.X, problem.y)
         free = regression(**options).fit(problem.X, problem.y)
         np.testing.assert_array_equal(quick.logits(problem.queries), slow.logits(problem.queries))
         assert slow.temperature_ != pytest.approx(free.temperature_)
         assert quick.temperature_ == pytest.approx(free.temperature_), numbers
-        np.testing.assert_array_equal(quick.loo_.logits, slow.loo_.logits)
+        assert not quick.loo_.counted.any()
+        np.testing.assert_array_equal(quick.held_out().logits, slow.loo_.logits)
 
 
 # What may move, and on what loss.
@@ -417,10 +423,10 @@ def test_the_variance_without_the_own_key_is_that_of_a_model_without_it(problem,
     options |= {"confidence_scaling": True, "eta": 1.0, "selection": "folds"}
     whole = regression(**options).fit(problem.X, problem.y)
     rows = torch.tensor([0, 3, 7])
-    queries = whole._model.feature_map(whole._shots.features[rows + 1])
-    found = whole._model.precision.posterior_without(queries, rows)
+    queries = whole.fitted_.model.feature_map(whole.fitted_.shots.features[rows + 1])
+    found = whole.fitted_.model.precision.posterior_without(queries, rows)
     for i, row in enumerate(rows.tolist()):
-        without = whole._model.precision.remove(torch.tensor([row]))
+        without = whole.fitted_.model.precision.remove(torch.tensor([row]))
         expected = without.posterior(queries[i : i + 1])
         np.testing.assert_allclose(found.mean[i], expected.mean[0], rtol=1e-9)
         np.testing.assert_allclose(found.variance[i], expected.variance[0], rtol=1e-9)
@@ -443,8 +449,8 @@ def noisy():
 def test_training_that_only_hurts_is_not_done(tools):
     X, y = noisy()
     options = {"learning_rate": 0.3, "epochs": 20, **tools.float64}
-    model = GPCacheFClassifier(**options).fit(X, y)
-    last = GPCacheFClassifier(stopping="last", **options).fit(X, y)
+    model = GPCacheFClassifier.from_options(**options).fit(X, y)
+    last = GPCacheFClassifier.from_options(stopping="last", **options).fit(X, y)
     free = regression(**tools.float64).fit(X, y)
     assert model.epochs_ < 20
     assert last.epochs_ == 20
@@ -460,22 +466,26 @@ def test_training_that_only_hurts_is_not_done(tools):
 def test_the_stop_is_the_one_that_held_out_rows_like_best(problem, tools):
     """The same schedule cut short: what was watched in the folds is what is then trained."""
     options = GP | tools.float64 | {"text_prior": problem.prior, "learning_rate": 0.1}
-    model = GPCacheFClassifier(epochs=8, **options).fit(problem.X, problem.y)
+    model = GPCacheFClassifier.from_options(epochs=8, **options).fit(problem.X, problem.y)
     assert model.epochs_ in (0, 2, 4, 6, 8)
     assert len(model.training_loss_) == model.epochs_
-    full = GPCacheFClassifier(epochs=8, stopping="last", **options).fit(problem.X, problem.y)
+    full = GPCacheFClassifier.from_options(epochs=8, stopping="last", **options).fit(
+        problem.X, problem.y
+    )
     assert full.training_loss_[: model.epochs_] == pytest.approx(model.training_loss_)
 
 
 def test_a_validation_set_says_when_to_stop(problem, tools):
     options = GP | tools.float64 | {"text_prior": problem.prior, "learning_rate": 0.3}
     near = problem.X + np.random.default_rng(5).normal(size=problem.X.shape)
-    model = GPCacheFClassifier(epochs=8, **options)
+    model = GPCacheFClassifier.from_options(epochs=8, **options)
     model.fit(problem.X, problem.y, validation=(near, problem.y))
     labels, asked = np.searchsorted(model.classes_, problem.y), torch.tensor(tools.unit(near))
     losses = {}
     for stop in (0, 2, 4, 6, 8):
-        logits = model._trained(model._shots, until=stop)[0].logits(asked).numpy()
+        logits = (
+            model.fitted_.training.train(model.fitted_.shots, until=stop)[0].logits(asked).numpy()
+        )
         losses[stop] = min(tools.nll(logits / t, labels) for t in np.geomspace(0.1, 1e3, 400))
     assert max(losses.values()) - min(losses.values()) > 1e-3
     assert losses[model.epochs_] == pytest.approx(min(losses.values()), abs=1e-4)
@@ -484,7 +494,7 @@ def test_a_validation_set_says_when_to_stop(problem, tools):
 @pytest.mark.parametrize("trains", ["keys", "metric", "classes"])
 def test_a_trained_model_comes_back_as_it_was(trains, problem, tools):
     options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last"}
-    model = GPCacheFClassifier(trains=trains, epochs=3, learning_rate=0.1, **options)
+    model = GPCacheFClassifier.from_options(trains=trains, epochs=3, learning_rate=0.1, **options)
     model.fit(problem.X, problem.y)
     back = restore(state_of(model), device="cpu")
     np.testing.assert_allclose(
@@ -497,7 +507,9 @@ def test_a_trained_model_comes_back_as_it_was(trains, problem, tools):
 @pytest.mark.parametrize("option", [{"loss": "leave_one_out"}, {"pull": 5.0}])
 def test_what_comes_back_trains_as_it_did(option, problem, tools):
     options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last", **option}
-    model = GPCacheFClassifier(epochs=3, learning_rate=0.1, kernel_space="raw", **options)
+    model = GPCacheFClassifier.from_options(
+        epochs=3, learning_rate=0.1, kernel_space="raw", **options
+    )
     back = restore(state_of(model.fit(problem.X, problem.y)), device="cpu")
     for one in (model, back):
         one.add(problem.queries[:1], ["oak"])
@@ -507,12 +519,14 @@ def test_what_comes_back_trains_as_it_did(option, problem, tools):
 def test_unlike_the_shots_means_unlike_the_trained_keys(problem, tools):
     """What held-out shots are compared with is what new images are compared with."""
     options = GP | tools.float64 | {"text_prior": problem.prior, "stopping": "last"}
-    model = GPCacheFClassifier(trains="metric", epochs=9, learning_rate=0.2, **options)
+    model = GPCacheFClassifier.from_options(trains="metric", epochs=9, learning_rate=0.2, **options)
     model.fit(problem.X, problem.y)
-    fold = model._shots.folds(4, 0).numpy()
+    fold = model.fitted_.shots.folds(4, 0).numpy()
     for number in range(4):
         rows = fold != number
-        part = GPCacheFClassifier(trains="metric", epochs=9, learning_rate=0.2, **options)
+        part = GPCacheFClassifier.from_options(
+            trains="metric", epochs=9, learning_rate=0.2, **options
+        )
         part.fit(problem.X[rows], problem.y[rows])
         np.testing.assert_allclose(
             model.held_out_novelty_[~rows], part.novelty(problem.X[~rows]), rtol=1e-6

@@ -106,7 +106,7 @@ def test_clap_is_plain_autograd(problem):
 
 def test_clap_trusts_the_text_of_a_class_without_shots():
     labels = torch.tensor([0, 0, 2])
-    shots = Shots.make(torch.eye(3), labels, 2 * torch.eye(3), classes=3, residual=False)
+    shots = Shots(torch.eye(3), labels, 3, 2 * torch.eye(3))
     assert class_trust(shots)[1] == 1
 
 
@@ -133,9 +133,7 @@ def test_training_pays_where_the_text_is_off(head, problem):
 def test_what_it_says_of_its_shots_is_trained_anew_in_folds(head, problem):
     model = head(text_prior=problem.prior, epochs=5, n_folds=2, **HERE)
     model.fit(problem.X, problem.labels)
-    made = Shots.make(
-        torch.tensor(problem.X), torch.tensor(problem.labels), None, classes=4, residual=False
-    )
+    made = Shots(torch.tensor(problem.X), torch.tensor(problem.labels), 4)
     fold = made.folds(2, 0).numpy()
     for k in (0, 1):
         part = head(text_prior=problem.prior, epochs=5, calibrate=False, **HERE)
@@ -228,7 +226,7 @@ def test_the_linear_probe_is_logistic_regression(strength, n, width):
 
 def test_a_probe_says_the_same_whatever_was_asked_before():
     X, labels, queries = wide_problem(40, 16)
-    shots = Shots.make(torch.tensor(X), torch.tensor(labels), None, classes=10, residual=False)
+    shots = Shots(torch.tensor(X), torch.tensor(labels), 10, None)
     rows = torch.tensor(queries)
     asked, fresh = (LinearProbeClassifier(**HERE)._learn(shots) for _ in range(2))
     for strength in (1000.0, 0.1, 30.0, 50.0):

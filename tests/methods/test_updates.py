@@ -1,6 +1,7 @@
 """add, remove and relabel: as if the model had been fitted that way, numbers and map fixed."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from gpcache.methods import restore, state_of
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 KINDS = [
-    GPCacheClassifier(kernel_space="raw"),
-    GPCacheClassifier(kernel_space="raw", likelihood="gaussian"),
-    TipAdapterClassifier(kernel_space="raw"),
+    GPCacheClassifier.from_options(kernel_space="raw"),
+    GPCacheClassifier.from_options(kernel_space="raw", likelihood="gaussian"),
+    TipAdapterClassifier.from_options(kernel_space="raw"),
 ]
 
 
@@ -132,7 +133,8 @@ def softmax_options(request, softmax_precision):
 def assert_solved(updated, X, y, queries, tools):
     """A solve from scratch gives the same, to what the solver's tolerance leaves of it."""
     fresh = tools.solved_anew(updated, X, y)
-    updated._report = None  # where nothing was updated, it is still that of the search
+    # Where nothing was updated, the report is still that of the search.
+    updated._keep(replace(updated.fitted_, known_report=None))
     assert updated.classes_.tolist() == fresh.classes_.tolist()
     np.testing.assert_allclose(
         updated.predict_proba(queries), fresh.predict_proba(queries), rtol=0, atol=1e-6
@@ -142,7 +144,7 @@ def assert_solved(updated, X, y, queries, tools):
     np.testing.assert_allclose(updated.loo_.logits, fresh.loo_.logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The whitening stays")
+@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 def test_an_update_is_a_solve_from_scratch(text, softmax_options, problem, tools):
     X, y = np.concatenate([problem.X, problem.queries[:3]]), problem.y
     updated = tools.softmax_cache(text, **softmax_options).fit(problem.X, problem.y)
@@ -206,7 +208,7 @@ def test_classes_come_and_go_with_the_softmax_likelihood(text, softmax_precision
     assert_solved(updated, X, y, problem.queries, tools)
 
 
-@pytest.mark.filterwarnings("ignore:The whitening stays")
+@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 @pytest.mark.parametrize("with_text", [True, False])
 def test_a_label_that_is_given_anew_is_believed(with_text, tools):
     """What was doubted was the old one, which is doubted again when it comes back."""
@@ -214,17 +216,17 @@ def test_a_label_that_is_given_anew_is_believed(with_text, tools):
     labels = problem.y.copy()
     labels[0] = next(name for name in problem.prior.class_names if name != problem.y[0])
     prior = problem.prior if with_text else None
-    model = GPCacheClassifier(text_prior=prior, **tools.float64).fit(problem.X, labels)
-    before, doubts = model.predict_proba(problem.queries), model._shots.weights
+    model = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(problem.X, labels)
+    before, doubts = model.predict_proba(problem.queries), model.fitted_.shots.weights
     assert doubts[0] < 0.99
     model.add(problem.X[1:3], ["oak", "larch"] if not with_text else ["oak", "yew"])
-    assert model._shots.weights.tolist() == [*doubts.tolist(), 1.0, 1.0]
+    assert model.fitted_.shots.weights.tolist() == [*doubts.tolist(), 1.0, 1.0]
     model.relabel([0], problem.y[:1])
-    assert model._shots.weights.tolist() == [1.0, *doubts[1:].tolist(), 1.0, 1.0]
+    assert model.fitted_.shots.weights.tolist() == [1.0, *doubts[1:].tolist(), 1.0, 1.0]
     restored = restore(state_of(model), device="cpu")
     for one in (model, restored):
         one.relabel([0], labels[:1]).remove([30, 31])
-        assert one._shots.weights.tolist() == doubts.tolist()
+        assert one.fitted_.shots.weights.tolist() == doubts.tolist()
         after = one.predict_proba(problem.queries)
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-6)
 
@@ -276,9 +278,9 @@ def test_relabelling_the_last_shot_of_a_class_takes_it_along_too(problem, tools)
 def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
     """The map is the one of the first nine shots, whatever comes later."""
     estimator = tools.gp_cache(problem).fit(problem.X[:9], problem.y[:9])
-    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+    with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
         estimator.add(problem.X[9:], problem.y[9:])
-    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+    with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
         estimator.remove([2])
     kept = problem.rows(np.delete(np.arange(14), 2))
     phi = tools.feature_map("whitened", problem.X[:9], problem.y[:9])
@@ -292,7 +294,7 @@ def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
 def test_relabelling_keeps_a_whitening_as_well_and_says_so(problem, tools):
     """The whitening was learned from the label that is now taken back."""
     estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
-    with pytest.warns(UserWarning, match="whitening stays as it was fitted; call fit"):
+    with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
         estimator.relabel([0], ["fir"])
 
 
@@ -323,7 +325,7 @@ def test_numbers_and_temperature_stay(estimator, problem):
 
 def test_trained_keys_stay_where_training_left_them(precision, problem, tools):
     options = {"epochs": 3, "learning_rate": 0.1, "kernel_space": "raw", **precision}
-    estimator = GPCacheFClassifier(**options, **tools.numbers, **tools.float64)
+    estimator = GPCacheFClassifier.from_options(**options, **tools.numbers, **tools.float64)
     before = estimator.fit(problem.X, problem.y).logits(problem.queries)
     estimator.add(problem.queries[:2], ["oak", "zelkova"])
     assert estimator.classes_.tolist() == ["ash", "elm", "fir", "oak", "zelkova"]

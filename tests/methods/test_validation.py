@@ -10,8 +10,8 @@ from gpcache import (
     GPCacheFClassifier,
     ProtocolError,
     TipAdapterClassifier,
-    search,
 )
+from gpcache.methods.cache import search
 
 BETAS, NOISES, ETAS, ALPHAS = (1.0, 4.0, 12.0), (0.1, 1.0), (0.0, 0.5, 2.0), (0.3, 3.0, 30.0)
 
@@ -82,7 +82,7 @@ def test_trained_keys_are_searched_again_once_they_are_trained(hard, tools):
         problem.prior, epochs=6, learning_rate=0.1, **tools.float64
     )
     estimator.fit(problem.X, problem.y, validation=validation)
-    keys = estimator._model.precision.keys.numpy()
+    keys = estimator.fitted_.model.precision.keys.numpy()
     assert np.abs(keys - tools.unit(problem.X)).max() > 0.05
     best, score = brute_force(problem, keys, validation, tools)
     assert_chosen(estimator, best, score)
@@ -102,7 +102,7 @@ def test_with_a_validation_set_the_nll_is_that_of_its_rows(kind, hard, tools):
     options = {"text_prior": problem.prior, **tools.float64}
     if kind is GPCacheClassifier:
         options["likelihood"] = "gaussian"
-    estimator = kind(**options)
+    estimator = kind.from_options(**options)
     estimator.fit(problem.X, problem.y, validation=validation)
     labels = np.searchsorted(estimator.classes_, validation[1])
     logits = estimator.logits(validation[0])
@@ -110,20 +110,22 @@ def test_with_a_validation_set_the_nll_is_that_of_its_rows(kind, hard, tools):
     # Nothing pulls.
     assert estimator.search_["score"][0] == pytest.approx(tools.smoothed_nll(logits, labels))
     assert estimator.search_["score"][0] == estimator.search_["score"].min()
-    without = kind(**options).fit(problem.X, problem.y)
+    without = kind.from_options(**options).fit(problem.X, problem.y)
     assert estimator.alpha_ != pytest.approx(without.alpha_)
     # The shots can still be held out, at the numbers that were chosen.
     given = {"alpha": estimator.alpha_, "beta": estimator.beta_, "gain": estimator.gain_}
     if kind is GPCacheClassifier:
         given["noise"] = estimator.noise_
-    same = kind(**options, **given).fit(problem.X, problem.y)
+    same = kind.from_options(**options, **given).fit(problem.X, problem.y)
     np.testing.assert_allclose(estimator.loo_.logits, same.loo_.logits, rtol=1e-9)
 
 
 def test_one_shot_a_class_can_be_tuned_on_a_validation_set(likelihood, hard, tools):
     _, validation = hard
     problem = tools.make_problem(shots=(1, 1, 1, 1, 1), spread=1.3, seed=1)
-    estimator = GPCacheClassifier(text_prior=problem.prior, likelihood=likelihood, **tools.float64)
+    estimator = GPCacheClassifier.from_options(
+        text_prior=problem.prior, likelihood=likelihood, **tools.float64
+    )
     estimator.fit(problem.X, problem.y, validation=validation)
     assert len(estimator.search_["beta"]) > 5
     assert np.isfinite(estimator.search_["nll"]).all()
@@ -168,7 +170,9 @@ def test_the_calibration_minimises_the_smoothed_nll_of_held_out_rows(
 def test_probabilities_are_the_softmax_of_calibrated_logits(with_text, likelihood, hard, tools):
     problem, _ = hard
     text = problem.prior if with_text else None
-    estimator = GPCacheClassifier(text_prior=text, likelihood=likelihood, **tools.float64)
+    estimator = GPCacheClassifier.from_options(
+        text_prior=text, likelihood=likelihood, **tools.float64
+    )
     estimator.fit(problem.X, problem.y)
     probability = estimator.predict_proba(problem.queries)
     logits = estimator.logits(problem.queries)
@@ -182,11 +186,13 @@ def test_probabilities_are_the_softmax_of_calibrated_logits(with_text, likelihoo
 @pytest.mark.parametrize("kind", [GPCacheClassifier, TipAdapterClassifier])
 def test_a_query_knows_nothing_of_the_others_and_leaves_no_trace(kind, problem, tools):
     """Test rows have no way into the model: not through a batch, and not through being asked."""
-    estimator = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
+    estimator = kind.from_options(text_prior=problem.prior, **tools.float64).fit(
+        problem.X, problem.y
+    )
     together = estimator.logits(problem.queries)
     one_by_one = np.concatenate([estimator.logits(q[None]) for q in problem.queries])
     np.testing.assert_allclose(together, one_by_one, rtol=1e-10, atol=1e-12)
-    fresh = kind(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
+    fresh = kind.from_options(text_prior=problem.prior, **tools.float64).fit(problem.X, problem.y)
     estimator.predict_proba(-problem.queries)
     estimator.posterior(problem.queries)
     np.testing.assert_array_equal(estimator.loo_.logits, fresh.loo_.logits)

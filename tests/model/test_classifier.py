@@ -75,7 +75,7 @@ def fixed(classifier):
 
     def make(pairs, **options):
         fixed = {"likelihood": "gaussian", "kernel_space": "raw", "device": "cpu"} | NUMBERS
-        return classifier(pairs, method=GPCacheClassifier(**fixed), **options)
+        return classifier(pairs, method=GPCacheClassifier.from_options(**fixed), **options)
 
     return make
 
@@ -245,7 +245,7 @@ def test_relabelling_one_of_two_copies_leaves_one(fixed):
     photos = shots(3)
     model = fixed([*photos, (photos[0][0], "blue")])
     model.relabel({"item 0000009": "red"})
-    assert len(model.examples) == len(model.model._shots) == 9
+    assert len(model.examples) == len(model.model.fitted_.shots) == 9
     assert "which is 'item 0000000'" in model.training.notices[-1]
     assert_same(model, fixed(photos))
 
@@ -266,7 +266,7 @@ def test_views_change_the_keys(classifier):
         (lambda c: c().fit("nowhere"), "no file or folder 'nowhere'"),
         (lambda c: c(method="magic").fit(shots()), "no method 'magic'"),
         (lambda c: c(prompt="no braces").fit(shots()), "template must hold {} once"),
-        (lambda c: c(views=-1), "1 or more"),
+        (lambda c: c(views=-1), "a whole number above zero"),
         (lambda c: list(c(shots()).predict([], reject=1)), "reject must be a rate"),
     ],
 )
@@ -477,7 +477,7 @@ def test_updates_are_fits(prompt, fixed):
     assert_same(model, fixed([pair for pair in kept if pair[1] != "blue"], prompt=prompt))
 
 
-@pytest.mark.filterwarnings("ignore:The whitening stays")
+@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 @pytest.mark.parametrize("prompt", ["a {}.", None])
 def test_the_default_method_forgets_what_was_undone(prompt, classifier):
     """Photos, a label and a class that come and go leave the model where it was."""
@@ -594,14 +594,14 @@ def test_a_projection_of_another_encoder_is_refused_before_an_image_is_read(proj
         yield
 
     other = PaintEncoder(seed=1)
-    method = GPCacheClassifier(projection=projection)
+    method = GPCacheClassifier.from_options(projection=projection)
     for options in ({"projection": projection}, {"method": method}):
         with one_sentence("learn one for this encoder", EncoderError):
             ImageClassifier(other, device="cpu", **options).fit(unread())
 
 
 def test_a_method_of_its_own_takes_the_projection_of_the_classifier(classifier, projection):
-    method = GPCacheClassifier(**NUMBERS, device="cpu")
+    method = GPCacheClassifier.from_options(likelihood="gaussian", **NUMBERS, device="cpu")
     found = classifier(shots(), method=method, projection=projection)
     assert found.model.projection is projection
     with one_sentence("TaskResClassifier compares no images with each other"):

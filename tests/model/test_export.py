@@ -73,7 +73,9 @@ def lite(request):
 
 
 def gp_cache(prior=None, **options):
-    return GPCacheClassifier(text_prior=prior, **NUMBERS | {"noise": 0.2} | options)
+    if options.get("likelihood") == "gaussian":
+        options = {"noise": 0.2} | options
+    return GPCacheClassifier.from_options(text_prior=prior, **NUMBERS | options)
 
 
 def run(file, rows):
@@ -133,12 +135,16 @@ def test_every_kernel_space(space, projected, likelihood, data):
     "make",
     [
         lambda prior: ZeroShotClassifier(text_prior=prior),
-        lambda prior: TipAdapterClassifier(text_prior=prior, **NUMBERS),
-        lambda prior: TipAdapterFClassifier(text_prior=prior, epochs=2, learning_rate=0.1),
-        lambda prior: GPCacheFClassifier(text_prior=prior, epochs=2, learning_rate=0.1),
-        lambda prior: GPCacheClassifier(text_prior=prior),
-        lambda prior: GPCacheClassifier(text_prior=prior, dtype="float32"),
-        lambda prior: GPCacheClassifier(text_prior=prior, likelihood="gaussian"),
+        lambda prior: TipAdapterClassifier.from_options(text_prior=prior, **NUMBERS),
+        lambda prior: TipAdapterFClassifier.from_options(
+            text_prior=prior, epochs=2, learning_rate=0.1
+        ),
+        lambda prior: GPCacheFClassifier.from_options(
+            text_prior=prior, epochs=2, learning_rate=0.1
+        ),
+        lambda prior: GPCacheClassifier.from_options(text_prior=prior),
+        lambda prior: GPCacheClassifier.from_options(text_prior=prior, dtype="float32"),
+        lambda prior: GPCacheClassifier.from_options(text_prior=prior, likelihood="gaussian"),
     ],
     ids=[
         "zero-shot",
@@ -162,7 +168,7 @@ def test_the_discriminant_is_exported_where_there_is_one(all_classes, data):
     X, y, queries, prior = data
     if all_classes:
         X, y = np.vstack([X, queries[[4, 4, 4]] + [[0.1], [0], [0.2]]]), np.append(y, ["yew"] * 3)
-    model = gp_cache(prior, discriminant=0.5, noise=1.0).fit(X, y)
+    model = gp_cache(prior, discriminant=0.5).fit(X, y)
     assert (model.discriminant_ > 0) == all_classes
     assert_same(run(export_onnx(model), queries), model, queries)
 
@@ -262,7 +268,9 @@ def test_a_model_beyond_protobuf_is_refused_with_the_way_out(data, monkeypatch):
         export_onnx(plain)
     assert_same(run(export_onnx(plain, variance=False), queries), plain, queries)
     for variance in (True, False):
-        with pytest.raises(DataError, match="2 GB: fit it with fewer shots, or with precision="):
+        with pytest.raises(
+            DataError, match="2 GB: fit it with fewer shots, or with approximation="
+        ):
             export_onnx(scaled, variance=variance)
     monkeypatch.setattr(head, "LARGEST", 800)
     for variance in (True, False):
@@ -341,7 +349,7 @@ def test_photos_get_their_names(lite):
         return np.stack(images), np.array([file.parent.name for file in files])
 
     pixels, y = read("train", 3)
-    model = GPCacheClassifier(device="cpu").fit(lite.encode_pixels(pixels), y)
+    model = GPCacheClassifier.from_options(device="cpu").fit(lite.encode_pixels(pixels), y)
     queries, names = read("test", 3)
     file = export_image_onnx(model, lite)
     outputs = run(file, queries)

@@ -61,9 +61,9 @@ def test_without_labels_every_choice_is_the_best_one(space, beta, noise):
 def test_with_a_model_the_choice_starts_from_what_it_knows(space):
     shots, pool = make(12, seed=1), make(14, seed=2)
     labels = np.arange(12) % 3
-    model = GPCacheClassifier(kernel_space=space, device="cpu").fit(shots, labels)
+    model = GPCacheClassifier.from_options(kernel_space=space, device="cpu").fit(shots, labels)
     found = suggest(pool, 5, model=model, noise=0.1)
-    feature_map = model._model.feature_map
+    feature_map = model.fitted_.model.feature_map
     keys, mapped = (feature_map(model._read_queries(rows)).numpy() for rows in (shots, pool))
     chosen, reductions = brute_force(mapped, keys, 5, model.beta_, 0.1)
     assert found.rows.tolist() == chosen
@@ -73,7 +73,7 @@ def test_with_a_model_the_choice_starts_from_what_it_knows(space):
 def test_what_the_model_knows_is_not_asked_for_again():
     shots = make(6, width=20, seed=1)
     pool = np.concatenate([shots, make(3, width=20, seed=2)])
-    model = TipAdapterClassifier(device="cpu").fit(shots, [0, 1, 2, 0, 1, 2])
+    model = TipAdapterClassifier.from_options(device="cpu").fit(shots, [0, 1, 2, 0, 1, 2])
     assert set(suggest(pool, 3, model=model).rows) == {6, 7, 8}
 
 

@@ -31,7 +31,9 @@ def world(encoder):
     return contents.with_photos(photos), rows, queries.astype(np.float32)
 
 
-REGRESSION = GPCacheClassifier(likelihood="gaussian", kernel_space="centred", device="cpu")
+REGRESSION = GPCacheClassifier.from_options(
+    likelihood="gaussian", kernel_space="centred", device="cpu"
+)
 # The default is solved by iteration, regression in closed form.
 ROUNDING = {"default": 1e-6, "regression": 1e-8}
 

@@ -97,7 +97,7 @@ def test_a_failed_write_leaves_a_served_model_as_it_was(start, encoder, photo, t
     ]
     # Its numbers were chosen on some of its photos: those of all would be others.
     model = ImageClassifier(encoder).fit(pairs[:6])
-    with pytest.warns(UserWarning, match="whitening stays"):
+    with pytest.warns(UserWarning, match="keeps the learned feature scaling"):
         model.add(pairs[6:])
     images = [photo((115, 105, 40), 900), photo((30, 110, 120), 901)]
     answers = [one.probability for one in model.predict(images)]

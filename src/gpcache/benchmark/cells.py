@@ -161,9 +161,8 @@ class Cell:
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of the method's constructor with their defaults."""
-        found: dict[str, Any] = self.method.constructor().get_params(deep=False)
-        return found
+        """The options of the method, with their types."""
+        return self.method.constructor.option_types()
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -233,9 +232,10 @@ class Cell:
                 raise NotPossibleError(f"{self.line.name} takes no projection")
             given["projection"] = self.projection[0]
         constructor: Any = self.method.constructor
+        make = constructor.from_options
         if self.line.preset == "paper":
-            constructor = getattr(constructor, "paper", constructor)
-        model: FeatureClassifier = constructor(
+            make = getattr(constructor, "paper", make)
+        model: FeatureClassifier = make(
             **{name: value for name, value in given.items() if name in self.parameters}
         )
         return model

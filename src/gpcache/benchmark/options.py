@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 import types
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from gpcache.methods import registry
 from gpcache.support.checks import shown
@@ -44,13 +43,8 @@ def option_problem(method: str, option: str, value: Any) -> str:
 @cache
 def _options(method: str) -> dict[str, Any]:
     """The options of a method's constructor that a spec may set, with their types."""
-    constructor = registry()[method].constructor
-    hints: dict[str, Any] = {}
-    for parent in reversed(constructor.__mro__[:-1]):
-        if "__init__" in vars(parent):
-            hints |= get_type_hints(inspect.unwrap(vars(parent)["__init__"]))
-    names = constructor().get_params(deep=False)
-    return {name: hints[name] for name in names if name not in _PASSED_BY_THE_RUN}
+    hints = registry()[method].constructor.option_types()
+    return {name: hint for name, hint in hints.items() if name not in _PASSED_BY_THE_RUN}
 
 
 def _allowed(hint: Any) -> list[str | type]:

@@ -32,7 +32,7 @@ def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> R
     """What is printed about a saved model: its size, the details, and its held-out figures."""
     classes, images = len(classifier.classes), plural(len(classifier.examples), "image")
     size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
-    made_of = f"encoder {classifier.encoder_name}, method {classifier.method}"
+    made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
     rows: Rows = {"model": f"{folder}: {size}, {made_of}", **details}
     if classifier.projection is not None:
         rows["projection"] = origin(classifier.projection.facts)

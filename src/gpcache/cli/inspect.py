@@ -30,7 +30,7 @@ def inspect(
     numbers = {name: getattr(fitted, f"{name}_") for name in names}
     found = {
         "encoder": classifier.encoder_name,
-        "method": classifier.method,
+        "method": classifier.method_name,
         "images": len(classifier.examples),
         "classes": {name: counts[name] for name in classifier.classes},
         "numbers": numbers,

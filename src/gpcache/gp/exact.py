@@ -49,10 +49,13 @@ class ExactPrecision(FactoredPrecision):
         return OwnTerms(mean, variance, weights, weights, block)
 
     @torch.no_grad()
-    def variance(self, queries: Tensor, *, quick: bool = False) -> Tensor:
+    def variance(
+        self, queries: Tensor, *, quick: bool = False, rows: Tensor | None = None
+    ) -> Tensor:
+        rows = self._cross(queries) if rows is None else rows
         if quick and self._quick is not None:
-            return proper(self._quick(self._cross(queries)))[:, None]
-        return super().variance(queries)
+            return proper(self._quick(rows))[:, None]
+        return proper(1 - self._form(rows))[:, None]
 
     @cached_property
     def _quick(self) -> QuickVariance | None:

@@ -110,8 +110,13 @@ class Precision(ABC):
     def mean(self, queries: Tensor) -> Tensor:
         """The mean (m, c) alone, where the variance is not asked for: O(mn) instead of O(mn²)."""
 
-    def variance(self, queries: Tensor, *, quick: bool = False) -> Tensor:
-        """The variance (m, g) alone; `quick` allows 1 % of error where it saves much."""
+    def variance(
+        self, queries: Tensor, *, quick: bool = False, rows: Tensor | None = None
+    ) -> Tensor:
+        """The variance (m, g) alone; `quick` allows 1 % of error where it saves much.
+
+        `rows` are the kernel rows (m, n) of the queries, where they are known already.
+        """
         return self.posterior(queries).variance
 
     @abstractmethod

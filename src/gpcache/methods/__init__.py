@@ -2,8 +2,9 @@
 
 from gpcache.methods.ape import APEClassifier
 from gpcache.methods.ape_t import APETClassifier
-from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.model import Explanation, HeldOutReport
+from gpcache.methods.base import FeatureClassifier, State
+from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.model import Explanation
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.clap import CLAPClassifier
 from gpcache.methods.clip_adapter import CLIPAdapterClassifier
@@ -16,9 +17,20 @@ from gpcache.methods.gp_cache import (
 )
 from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
+from gpcache.methods.options import (
+    ClassMean,
+    Fourier,
+    Grouped,
+    Nystrom,
+    Regression,
+    Selection,
+    Training,
+    Weights,
+    Whitened,
+)
 from gpcache.methods.proker import ProKeRClassifier
 from gpcache.methods.registry import Method, find_method, registry
-from gpcache.methods.state import State, restore, state_of
+from gpcache.methods.state import restore, state_of
 from gpcache.methods.task_res import TaskResClassifier
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.timo import TIMOClassifier
@@ -32,18 +44,24 @@ __all__ = [
     "CALIPClassifier",
     "CLAPClassifier",
     "CLIPAdapterClassifier",
+    "ClassMean",
     "CoOpClassifier",
     "Explanation",
     "FeatureClassifier",
+    "Fourier",
     "GDAClassifier",
     "GPCacheClassifier",
     "GPCacheFClassifier",
+    "Grouped",
     "HeldOutReport",
     "LPPlusPlusClassifier",
     "LinearProbeClassifier",
     "Method",
+    "Nystrom",
     "PaperGPCacheClassifier",
     "ProKeRClassifier",
+    "Regression",
+    "Selection",
     "State",
     "TIMOClassifier",
     "TaskResClassifier",
@@ -51,6 +69,9 @@ __all__ = [
     "TipAdapterClassifier",
     "TipAdapterFClassifier",
     "TipXClassifier",
+    "Training",
+    "Weights",
+    "Whitened",
     "ZeroShotClassifier",
     "find_method",
     "image_and_places",

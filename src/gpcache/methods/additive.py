@@ -20,11 +20,17 @@ from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp.feature_maps import Projection, projected
-from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.choosing import JUDGED, folds_protocol
-from gpcache.methods.cache.model import HeldOutReport
-from gpcache.methods.cache.nested import best_without, cross_fitted
-from gpcache.methods.cache.shots import Shots
+from gpcache.methods.base import FeatureClassifier, State
+from gpcache.methods.cache.held_out import (
+    HeldOutLogits,
+    HeldOutReport,
+    best_without,
+    cross_fitted,
+    folds_protocol,
+    judged_folds,
+)
+from gpcache.methods.cache.shots import Shots, fold_rows
+from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import (
     Calibration,
@@ -134,14 +140,30 @@ class AdditiveClassifier(FeatureClassifier):
         for name, value in self._numbers.items():
             setattr(self, f"{name}_", value)
 
-    def restored(self, shots: Shots, numbers: Numbers) -> None:
-        """Learn again from shots that were saved, at the numbers that were chosen then."""
-        if not self._uses_text:
-            self._text = None
-        self._shots, self._numbers = shots, numbers
+    @classmethod
+    def _saved_options(cls, state: State) -> dict[str, Any]:
+        return super()._saved_options(state) | saved_projection(state)
+
+    def _write_state(self, state: State) -> None:
+        add_projection(self.projection, state)
+        state.settings["numbers"] = self._numbers
+        self._shots.write(state.arrays)
+        self.loo_.write(self.search_, *state)
+
+    def _read_state(self, state: State) -> None:
+        """Learn again from the saved shots, at the hyper-parameters that were chosen then."""
+        settings, arrays = state
+        self._text = self._text_vectors() if self._uses_text else None
+        features, labels = self._tensor(arrays, "features"), self._tensor(arrays, "labels")
+        if features is None or labels is None:
+            raise DataError("The saved model lacks its shots.")
+        shots = self._make_shots(features, labels)
+        self._shots = replace(shots, views=self._tensor(arrays, "views"))
+        self._numbers = settings["numbers"]
         self._mapping = self._read_projection(self.projection)
-        self._learned = self._learned_from(shots)
+        self._learned = self._learned_from(self._shots)
         self._show_numbers()
+        self.loo_, self.search_ = HeldOutReport.read(settings, arrays)
 
     def _check_options(self, validation: Any) -> None:
         one_of("criterion", self.criterion, ("nll", "accuracy"), owner=self)
@@ -160,8 +182,8 @@ class AdditiveClassifier(FeatureClassifier):
 
     def _make_shots(self, features: Tensor, labels: Tensor, views: Any = None) -> Shots:
         zero_shot = None if self._text is None else features @ self._text.mT
-        shots = Shots.make(features, labels, zero_shot, classes=len(self.classes_), residual=False)
-        return shots if views is None else shots.with_views(self._read_views(views, features))
+        shots = Shots(features, labels, len(self.classes_), zero_shot)
+        return shots if views is None else replace(shots, views=self._read_views(views, features))
 
     def _learned_from(self, shots: Shots) -> Learned:
         """What is learned from shots behind the projection; their text logits stay as they are."""
@@ -197,15 +219,14 @@ class AdditiveClassifier(FeatureClassifier):
         if held_out is not None:
             learned, asked = self._learned, self._mapped(held_out.features)
             return nothing, lambda n: self._scored(learned, asked, n), "validation set"
-        if shots.n_classes < 2 or not shots.can_be_held_out():
+        if not shots.can_be_held_out:
             return nothing, None, "none: most classes have one shot"
-        fold = shots.folds(self.n_folds, int(self.random_state))
-        numbers = torch.unique(fold[fold >= 0]).tolist()
+        folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
         parts = [
-            (self._learned_from(shots[fold != k]), self._mapped(shots.features[fold == k]))
-            for k in numbers
+            (self._learned_from(shots[train]), self._mapped(shots.features[held]))
+            for train, held in folds
         ]
-        rows = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
+        rows = torch.cat([held for _, held in folds])
 
         def scores_at(at: Numbers) -> Tensor:
             return torch.cat([self._scored(*part, at) for part in parts], dim=1)
@@ -294,11 +315,10 @@ class AdditiveClassifier(FeatureClassifier):
         logits = self._added(tested.zero_shot, scores_at(self._numbers), self._numbers)
         self._accept_calibration(fit_calibration(logits, tested.labels))
         if own:
-            fold = shots.folds(JUDGED, int(self.random_state))[rows]
-            nested = self._nested(scores_at, tested, fold)
-            self.loo_ = HeldOutReport.of(
-                logits, tested.labels, rows, fold, len(shots), protocol, nested
-            )
+            seed = int(self.random_state)
+            nested = self._nested(scores_at, tested, judged_folds(shots, rows, seed))
+            held = HeldOutLogits(logits, rows, protocol)
+            self.loo_ = HeldOutReport.of_shots(shots, held, seed, nested)
         del self._trail
 
     def _nested(self, scores_at: Any, tested: Shots, fold: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ from torch import Tensor
 from gpcache.gp.kernels import kernel
 from gpcache.methods.additive import neutral
 from gpcache.methods.ape import best_channels, channel_merit
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
-from gpcache.methods.training import Training, train
+from gpcache.methods.training import Schedule, train
 from gpcache.metrics import fit_scales, smoothed_nll
 from gpcache.support.checks import is_auto, positive
 
@@ -50,30 +50,44 @@ class APETClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
-    @extends_options(TrainedHeadClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         alpha: float | Auto = "auto",
         beta: float | Auto = "auto",
         channels: float = 0.8,
         criterion_weights: tuple[float, float] = (0.2, 0.8),
         epochs: int = 30,
+        batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.1,
-        **options: Any,
+        calibrate: bool = True,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
         super().__init__(
-            epochs=epochs, learning_rate=learning_rate, weight_decay=weight_decay, **options
+            text_prior=text_prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            calibrate=calibrate,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
         )
         self.alpha = alpha
         self.beta = beta
         self.channels = channels
         self.criterion_weights = criterion_weights
 
-    def restored(self, parameters: Parameters) -> None:
+    def _take(self, parameters: Parameters) -> None:
         """Take parameters that were trained before."""
-        super().restored(parameters)
+        super()._take(parameters)
         self.alpha_, self.beta_ = parameters[-1].tolist()
 
     def _check_options(self) -> None:
@@ -83,7 +97,7 @@ class APETClassifier(TrainedHeadClassifier):
         if not is_auto(self.beta):
             positive("beta", self.beta, owner=self)
 
-    def _training(self) -> Training:
+    def _training(self) -> Schedule:
         return replace(super()._training(), epsilon=EPSILON)
 
     def _prepare(self) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import numpy as np
 import torch
@@ -27,34 +25,43 @@ from gpcache.support.checks import label_array, shown, to_numpy
 from gpcache.support.devices import resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
+    from gpcache.methods.cache.model import Explanation
     from gpcache.methods.conformal import ConformalSets, Protocol
 
-F = TypeVar("F", bound=Callable[..., Any])
+Arrays = dict[str, NDArray[Any]]
+
+# Options that are arrays or belong to a machine, not to the model.
+_NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device", "dtype")
 
 
-def extends_options(*parents: type) -> Callable[[F], F]:
-    """Give an ``__init__(self, *, own…, **inherited)`` the signature that lists all options.
+class State(NamedTuple):
+    """A fitted method as plain numbers and arrays: `settings` as JSON holds them, `arrays` by name.
 
-    scikit-learn reads an estimator's parameters from its constructor; this way a variant names only
-    what it adds or changes, and still shows, clones and searches everything.
+    What can be computed again cheaply, such as a factorisation, is not kept: a model that was
+    fitted on a GPU comes back on a CPU.
     """
 
-    def decorate(init: F) -> F:
-        own = inspect.signature(init)
-        options: dict[str, inspect.Parameter] = {}
-        for parent in parents:
-            options.update(inspect.signature(parent.__init__).parameters)  # type: ignore[misc]
-        options.update(own.parameters)
-        kept = [p for p in options.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    settings: dict[str, Any]
+    arrays: Arrays
 
-        @functools.wraps(init)
-        def wrapper(self: Any, **values: Any) -> None:
-            init(self, **values)
 
-        wrapper.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
-        return wrapper  # type: ignore[return-value]
+class Answers(NamedTuple):
+    """What a method says of rows (m, d): logits (m, c), novelty (m,), reasons if asked for."""
 
-    return decorate
+    logits: Tensor
+    novelty: NDArray[np.float64]
+    explanation: Explanation | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RowAnswers:
+    """All answers about rows X (m): see `FeatureClassifier.answer`."""
+
+    logits: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    novelty: NDArray[np.float64]
+    explanation: Explanation | None = None
+    sets: ConformalSets | None = None
 
 
 class FeatureClassifier(ClassifierMixin, BaseEstimator):
@@ -68,6 +75,12 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     temperature_: float
     #: Whether `fit` takes augmented `views` of the shots, and learns from each of them.
     learns_from_views: ClassVar[bool] = False
+    #: Whether `add`, `remove` and `relabel` change a fitted model.
+    can_update: ClassVar[bool] = False
+    #: Whether `gpcache.model.onnx` can write it as a graph.
+    exports_to_onnx: ClassVar[bool] = False
+    #: Whether it keeps the shots, so that answers can be explained by them.
+    has_keys: ClassVar[bool] = False
     #: How the temperature follows the entropy of an answer; 0 where nothing could tell.
     entropy_slope_: float = 0.0
 
@@ -78,6 +91,18 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     @abstractmethod
     def _logits(self, features: Tensor) -> Tensor:
         """Logits (m, c) of unit rows (m, d)."""
+
+    @classmethod
+    def from_options(cls, **options: Any) -> Self:
+        """Make the estimator from options by their flat names, as files and specs hold them."""
+        return cls(**options)
+
+    @classmethod
+    def option_types(cls) -> dict[str, Any]:
+        """The options that `from_options` takes, with their type hints."""
+        hints = get_type_hints(cls.__init__)
+        del hints["return"]
+        return hints
 
     # Reading input.
 
@@ -199,9 +224,10 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError("projection holds NaN, inf or what is no number.")
         return ResidualProjection(torch.as_tensor(matrix, device=self._device).to(self._dtype))
 
-    def _label_numbers(self, labels: NDArray[Any]) -> Tensor:
-        """Labels → class numbers; each must be known."""
-        number = {name: i for i, name in enumerate(self.classes_.tolist())}
+    def _label_numbers(self, labels: NDArray[Any], classes: NDArray[Any] | None = None) -> Tensor:
+        """Labels → numbers of `classes`, by default the model's; each must be known."""
+        classes = self.classes_ if classes is None else classes
+        number = {name: i for i, name in enumerate(classes.tolist())}
         found = [number.get(label, -1) for label in labels.tolist()]
         if -1 in found:
             raise DataError(
@@ -210,12 +236,15 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             )
         return torch.tensor(found, device=self._device)
 
-    def _text_vectors(self) -> Tensor | None:
-        """logit_scale · W (c, d) in the order of classes_, so that zero-shot logits are f Wᵀ."""
-        if self.text_prior is None:
+    def _text_vectors(
+        self, prior: TextPrior | None = None, classes: NDArray[Any] | None = None
+    ) -> Tensor | None:
+        """logit_scale · W (c, d) in the order of the classes, so that zero-shot logits are f Wᵀ."""
+        prior = self.text_prior if prior is None else prior
+        if prior is None:
             return None
-        vectors = torch.as_tensor(self.text_prior.aligned(self.classes_))
-        return (self.text_prior.logit_scale * vectors).to(self._device, self._dtype)
+        vectors = torch.as_tensor(prior.aligned(self.classes_ if classes is None else classes))
+        return (prior.logit_scale * vectors).to(self._device, self._dtype)
 
     def with_projection(self, projection: SimilarityProjection | None) -> Self:
         """The estimator with this similarity projection in its slot, if it has one."""
@@ -251,6 +280,45 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         logits = torch.as_tensor(self.logits(X))
         return self._calibration.probabilities(logits).numpy()
 
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logarithms (m, c) of `predict_proba`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+
+    def answer(self, X: ArrayLike, *, top: int = 0, error: float | None = None) -> RowAnswers:
+        """Everything about rows X (m, d) from one computation.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+        top : int, default=0
+            How many shots to name as reasons; 0 names none. Ignored by methods without keys.
+        error : float, optional
+            The rate at which prediction sets may miss the true class; None makes no sets.
+
+        Returns
+        -------
+        RowAnswers
+            Logits, probabilities, novelty (0: like a shot, 1: like none), explanation and sets.
+        """
+        features = self._read_queries(X)
+        logits, novelty, explanation = self._answer(features, top=top if self.has_keys else 0)
+        found = logits.double().cpu()
+        probabilities = self._calibration.probabilities(found).numpy()
+        sets = None
+        if error is not None:
+            from gpcache.methods.conformal import sets_of
+
+            sets = sets_of(self, features, probabilities, error=error)
+        return RowAnswers(found.numpy(), probabilities, novelty, explanation, sets)
+
+    def _answer(self, features: Tensor, *, top: int) -> Answers:
+        """Logits, novelty and reasons of unit rows; a method without keys has no reasons."""
+        logits = self._logits(features)
+        probabilities = self._calibration.probabilities(logits.double().cpu()).numpy()
+        novelty: NDArray[np.float64] = 1 - probabilities.max(1)
+        return Answers(logits, novelty)
+
     def predict_set(
         self,
         X: ArrayLike,
@@ -281,3 +349,78 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def _accept_calibration(self, calibration: Calibration) -> None:
         self.temperature_, self.entropy_slope_ = calibration
+
+    # Saving.
+
+    def state(self) -> State:
+        """Everything that a fitted model needs to answer, be updated and report."""
+        settings: dict[str, Any] = {
+            "options": {
+                # numpy's numbers are welcome as options, but JSON has none of them.
+                key: value.item() if isinstance(value, np.generic) else value
+                for key, value in self._flat_options().items()
+                if key not in _NOT_OPTIONS
+            },
+            "classes": self.classes_.tolist(),
+            "width": int(self.n_features_in_),
+            "temperature": float(self.temperature_),
+            "entropy_slope": float(self.entropy_slope_),
+        }
+        arrays: Arrays = {}
+        if self.text_prior is not None:
+            names = np.asarray(self.text_prior.class_names).tolist()
+            settings["text"] = {"classes": names, "scale": self.text_prior.logit_scale}
+            arrays["text"] = np.asarray(self.text_prior.vectors)
+        state = State(settings, arrays)
+        self._write_state(state)
+        return state
+
+    @classmethod
+    def from_state(cls, state: State, *, device: str | torch.device = "auto") -> Self:
+        """The fitted model, on `device`."""
+        settings, arrays = state
+        prior = None
+        if "text" in settings:
+            text = settings["text"]
+            prior = TextPrior(text["classes"], arrays["text"], text["scale"])
+            # They have length one already; to scale them again would move their last bits.
+            object.__setattr__(prior, "vectors", arrays["text"])
+        options = cls._saved_options(state)
+        model = cls.from_options(**options, text_prior=prior, device=device)
+        model._device = resolve_device(device)
+        model._dtype = resolve_dtype("auto", model._device)
+        model.classes_ = np.array(settings["classes"])
+        model.n_features_in_ = settings["width"]
+        model.temperature_ = settings["temperature"]
+        model.entropy_slope_ = settings["entropy_slope"]
+        model._read_state(state)
+        return model
+
+    def _flat_options(self) -> dict[str, Any]:
+        """The options by their flat names."""
+        return self.get_params(deep=False)  # type: ignore[no-any-return]
+
+    @classmethod
+    def _saved_options(cls, state: State) -> dict[str, Any]:
+        """The flat options of a saved model, those that are arrays included."""
+        return dict(state.settings["options"])
+
+    def _write_state(self, state: State) -> None:
+        """Add what this method has learned."""
+
+    def _read_state(self, state: State) -> None:
+        """Take what `_write_state` wrote."""
+
+    def _tensor(self, arrays: Arrays, name: str) -> Tensor | None:
+        """A saved array as a tensor where and how the model computes; None if it is not there."""
+        if name not in arrays:
+            return None
+        found = torch.as_tensor(arrays[name], device=self._device)
+        return found.to(self._dtype) if found.is_floating_point() else found
+
+
+def add_tensors(arrays: Arrays, **tensors: Tensor | None) -> None:
+    """Put tensors that are there among the arrays of a state."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            arrays[name] = tensor.detach().cpu().numpy()

@@ -29,10 +29,8 @@ from gpcache.gp.kernels import unit_rows
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.additive import LEAST_GAIN, Numbers
-from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.choosing import JUDGED
-from gpcache.methods.cache.model import HeldOutReport
-from gpcache.methods.cache.nested import cross_fitted
+from gpcache.methods.base import FeatureClassifier, State
+from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import fit_calibration, fit_scales, mean_nll
@@ -122,7 +120,7 @@ class CALIPClassifier(FeatureClassifier):
         n, c = 0 if images is None else len(images), len(self.classes_)
         self.loo_ = HeldOutReport.empty(n, c, "none: no labelled rows of two classes")
         if tested is None or len(torch.unique(truth)) < 2:
-            self.restored(SHIPPED | self._given())
+            self._take(SHIPPED | self._given())
             self.temperature_ = 1.0
             return self
         logits = self._choose(self._parts(tested), truth)
@@ -132,7 +130,7 @@ class CALIPClassifier(FeatureClassifier):
             self.loo_ = replace(self.loo_, protocol="none: a validation set was given")
         return self
 
-    def restored(self, numbers: Numbers) -> None:
+    def _take(self, numbers: Numbers) -> None:
         """Take weights that were chosen before."""
         self._numbers = numbers
         self.image_weight_, self.text_weight_ = numbers["image_weight"], numbers["text_weight"]
@@ -192,7 +190,7 @@ class CALIPClassifier(FeatureClassifier):
 
     def _choose(self, parts: Tensor, labels: Tensor) -> Tensor:
         """Set weights and calibration by rows with parts (3, n, c); returns their logits (n, c)."""
-        self.restored(self._weights(parts, labels))
+        self._take(self._weights(parts, labels))
         logits = self._added(parts, self._numbers)
         self._accept_calibration(fit_calibration(logits, labels))
         return logits
@@ -214,7 +212,7 @@ class CALIPClassifier(FeatureClassifier):
 
         same = dict.fromkeys(torch.unique(fold).tolist(), 0)
         nested = cross_fitted(logits_at, same, fold, labels)
-        return HeldOutReport.of(logits, labels, rows, fold, len(rows), PROTOCOL, nested)
+        return HeldOutReport.of(labels, HeldOutLogits(logits, rows, PROTOCOL), nested)
 
     def _by_nll(self, parts: Tensor, labels: Tensor) -> Numbers:
         """The exact weights at the temperature that suits them."""
@@ -242,6 +240,17 @@ class CALIPClassifier(FeatureClassifier):
             return float(accuracy), -float(mean_nll(logits, labels))
 
         return max(points, key=worth)
+
+    # Saving.
+
+    def _write_state(self, state: State) -> None:
+        state.settings["numbers"] = self._numbers
+        self.loo_.write({}, *state)
+
+    def _read_state(self, state: State) -> None:
+        self._text = self._text_vectors()
+        self._take(state.settings["numbers"])
+        self.loo_, _ = HeldOutReport.read(*state)
 
     # Answering.
 

@@ -13,14 +13,14 @@ long. From vectors of length one, 300 epochs at their rate go far below zero-sho
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 
 # How long CLIP's text embeddings are before they are scaled to length one.
@@ -40,9 +40,32 @@ class CLAPClassifier(TrainedHeadClassifier):
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
     _per_class: ClassVar[bool] = True
 
-    @extends_options(TrainedHeadClassifier)
-    def __init__(self, *, epochs: int = 300, learning_rate: float = 0.1, **options: Any) -> None:
-        super().__init__(epochs=epochs, learning_rate=learning_rate, **options)
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        epochs: int = 300,
+        batch_size: int = 256,
+        learning_rate: float = 0.1,
+        weight_decay: float = 0.0,
+        calibrate: bool = True,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            text_prior=text_prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            calibrate=calibrate,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
 
     def _start(self, text: Tensor) -> Parameters:
         return [LENGTH * text]

@@ -9,14 +9,13 @@ they are scaled to length one; stores keep unit vectors, so here x has length on
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.base import extends_options
+from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.support.checks import positive
 
@@ -34,9 +33,33 @@ class CLIPAdapterClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
-    @extends_options(TrainedHeadClassifier)
-    def __init__(self, *, ratio: float = 0.2, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        ratio: float = 0.2,
+        epochs: int = 100,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        calibrate: bool = True,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            text_prior=text_prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            calibrate=calibrate,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.ratio = ratio
 
     def _start(self, text: Tensor) -> Parameters:

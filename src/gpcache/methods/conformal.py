@@ -29,11 +29,12 @@ from gpcache.gp import ExactPrecision
 from gpcache.gp.kernels import kernel
 from gpcache.gp.precision import proper
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.methods.cache.model import CacheModel, HeldOutReport
+from gpcache.methods.cache.fitted import Fitted
+from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import left_out_alone
-from gpcache.methods.cache.training import TrainedCacheMixin
+from gpcache.metrics import Calibration
 from gpcache.metrics.conformal import (
     check_error,
     class_p_values,
@@ -104,31 +105,54 @@ def conformal_sets(
     no label shaped the kernel's space. `class_conditional` promises the rate for every class: a
     class of k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
     """
+    features = model._read_queries(X)
+    return sets_of(
+        model,
+        features,
+        _probabilities(model, features),
+        error=error,
+        class_conditional=class_conditional,
+        protocol=protocol,
+        calibration=calibration,
+    )
+
+
+def sets_of(
+    model: FeatureClassifier,
+    features: Tensor,
+    probabilities: NDArray[np.float64],
+    *,
+    error: float,
+    class_conditional: bool = False,
+    protocol: Protocol = "auto",
+    calibration: tuple[ArrayLike, ArrayLike] | None = None,
+) -> ConformalSets:
+    """As `conformal_sets`, for unit rows (m, d) whose probabilities (m, c) are known."""
     check_error(error)
     one_of("protocol", protocol, ("auto", "full", "held_out"), owner=model)
-    features = model._read_queries(X)
+    fitted: Fitted | None = getattr(model, "fitted_", None)
     if calibration is not None:
         rows, labels = model._read_validation(calibration)
         known = _Calibration.of(_probabilities(model, rows), labels)
-        told = f"split conformal on {len(labels)} calibration rows"
-        found = _compared(model, features, known, class_conditional)
-    elif protocol == "full" or (protocol == "auto" and _closed_form(model, blind=True)):
-        if not _closed_form(model, blind=False):
+        how = f"split conformal on {len(labels)} calibration rows"
+        found = _compared(probabilities, known, class_conditional)
+    elif protocol == "full" or (protocol == "auto" and _closed_form(fitted, blind=True)):
+        if fitted is None or not _closed_form(fitted, blind=False):
             raise ProtocolError(
                 f"This {type(model).__name__} has no closed form to leave shots out: full "
-                "conformal sets need likelihood='gaussian', precision='exact' and untrained keys; "
-                "use protocol='held_out' or give calibration=(X, y)."
+                "conformal sets need likelihood='gaussian', approximation='exact' and untrained "
+                "keys; use protocol='held_out' or give calibration=(X, y)."
             )
-        assert isinstance(model, CacheClassifier)
-        labels = model._shots.labels
-        told = "full conformal, every shot left out in closed form" + _caveats(model)
-        found = _full(model, features, class_conditional)
+        labels = fitted.shots.labels
+        how = "full conformal, every shot left out in closed form"
+        how += _caveats(fitted, model._calibration)
+        found = _full(fitted, model._calibration, features, class_conditional)
     else:
-        known, told = _held_out(model)
+        known, how = _held_out(model, fitted)
         labels = known.labels
-        found = _compared(model, features, known, class_conditional)
+        found = _compared(probabilities, known, class_conditional)
     note = _note(labels, len(model.classes_), error, class_conditional)
-    return ConformalSets(in_set(found, error), found, model.classes_, error, note, told)
+    return ConformalSets(in_set(found, error), found, model.classes_, error, note, how)
 
 
 class _Calibration(NamedTuple):
@@ -144,31 +168,27 @@ class _Calibration(NamedTuple):
         return cls(lac_scores(probabilities)[at_label], labels)
 
 
-def _closed_form(model: FeatureClassifier, *, blind: bool) -> bool:
+def _closed_form(fitted: Fitted | None, *, blind: bool) -> bool:
     """Whether shots can be left out in closed form; `blind`: in a space no label has shaped."""
-    return (
-        isinstance(model, CacheClassifier)
-        and isinstance(model._model.precision, ExactPrecision)
-        and model._model.coefficients is None
-        and not isinstance(model, TrainedCacheMixin)
-        and not (blind and model._recipe.space.sees_labels)
-    )
+    if fitted is None or fitted.model.closed_form is None or fitted.training is not None:
+        return False
+    return not (blind and fitted.recipe.space.sees_labels)
 
 
-def _caveats(model: CacheClassifier) -> str:
+def _caveats(fitted: Fitted, calibration: Calibration) -> str:
     """What is not exchangeable: whatever was learned from the shots and not from the new row."""
     learned = []
-    space = model._recipe.space.name
+    space = fitted.recipe.space.name
     if space != "raw":
         learned.append("the centre of the space" if space == "centred" else "the whitening")
-    if len(model.search_["beta"]) > 1 or model.temperature_ != 1.0:
+    if len(fitted.search["beta"]) > 1 or calibration.temperature != 1.0:
         learned.append("the numbers chosen")
     if not learned:
         return "; exact"
     return f"; approximate, because {' and '.join(learned)} saw the shots and not the new row"
 
 
-def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
+def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibration, str]:
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None:
         raise ProtocolError(
@@ -176,51 +196,47 @@ def _held_out(model: FeatureClassifier) -> tuple[_Calibration, str]:
             "nothing: fit a method that does, or give predict_set calibration=(X, y)."
         )
     found, known, labels = report.probabilities, report.counted, report.labels
-    told = f"cross-conformal; approximate, from {report.protocol}"
+    how = f"cross-conformal; approximate, from {report.protocol}"
     if not known.all():
-        if _can_leave_out_alone(model):
-            assert isinstance(model, CacheClassifier)
-            found = np.where(known[:, None], found, _left_out_alone(model))
-            known, labels = np.ones_like(known), model._shots.labels.cpu().numpy()
+        if fitted is not None and _can_leave_out_alone(fitted):
+            found = np.where(known[:, None], found, _left_out_alone(fitted, model._calibration))
+            known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
         else:
-            told += f", {np.sum(~known)} shots without company not counted"
-    return _Calibration.of(found[known], torch.as_tensor(labels[known])), told
+            how += f", {np.sum(~known)} shots without company not counted"
+    return _Calibration.of(found[known], torch.as_tensor(labels[known])), how
 
 
-def _can_leave_out_alone(model: FeatureClassifier) -> bool:
+def _can_leave_out_alone(fitted: Fitted) -> bool:
     """Whether shots without company can be left out one by one at a bearable cost."""
-    if not isinstance(model, CacheClassifier) or isinstance(model, TrainedCacheMixin):
+    if fitted.training is not None:
         return False
-    shots = model._shots
-    alone = int((~shots.with_company()).sum())
-    return model._model.coefficients is None or alone * shots.values.numel() <= MOST_LEFT_OUT
+    alone = int((~fitted.shots.with_company()).sum())
+    return not fitted.model.is_softmax or alone * fitted.shots.values.numel() <= MOST_LEFT_OUT
 
 
 @torch.no_grad()
-def _left_out_alone(model: CacheClassifier) -> NDArray[np.float64]:
+def _left_out_alone(fitted: Fitted, calibration: Calibration) -> NDArray[np.float64]:
     """Probabilities (n, c) of the shots, each left out in closed form, for shots without company.
 
-    They cannot be held out in folds, but without them rare classes would have no say. That is
-    honest here: the only shot of a class adds nothing to the scatter within classes.
+    They cannot be held out in folds, but without them rare classes would not be represented. That
+    is honest here: the only shot of a class adds nothing to the scatter within classes.
     """
-    fitted, shots = model._model, model._shots
-    if fitted.coefficients is not None:
+    model, shots = fitted.model, fitted.shots
+    if model.is_softmax:
         rows = torch.nonzero(~shots.with_company()).flatten()
         logits = shots.values.new_zeros(shots.values.shape)
-        logits[rows] = left_out_alone(fitted, shots, rows)
-        probabilities = model._calibration.probabilities(logits.cpu().double())
-        return np.asarray(probabilities)
-    posterior = model._model.precision.leave_one_out()
-    logits = model._model.fused(model._shots.zero_shot, *posterior)
-    found: NDArray[np.float64] = model._calibration.probabilities(logits.cpu().double()).numpy()
-    return found
+        logits[rows] = left_out_alone(model, shots, rows)
+    else:
+        logits = model.fused(shots.zero_shot, *model.precision.leave_one_out())
+    probabilities = calibration.probabilities(logits.cpu().double())
+    return np.asarray(probabilities)
 
 
 def _compared(
-    model: FeatureClassifier, features: Tensor, known: _Calibration, class_conditional: bool
+    probabilities: NDArray[np.float64], known: _Calibration, class_conditional: bool
 ) -> NDArray[np.float64]:
-    """p-values (m, c) of rows (m, d) beside calibration scores."""
-    scores = lac_scores(_probabilities(model, features))
+    """p-values (m, c) of rows with probabilities (m, c) beside calibration scores."""
+    scores = lac_scores(probabilities)
     if class_conditional:
         return class_p_values(known.scores, known.labels.cpu().numpy(), scores)
     return p_values(known.scores, scores)
@@ -249,9 +265,11 @@ def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool)
 
 
 @torch.no_grad()
-def _full(model: CacheClassifier, features: Tensor, class_conditional: bool) -> NDArray[np.float64]:
+def _full(
+    fitted: Fitted, calibration: Calibration, features: Tensor, class_conditional: bool
+) -> NDArray[np.float64]:
     """p-values (m, c) of rows (m, d), a bounded batch at a time."""
-    shots = model._shots
+    shots = fitted.shots
     n, c = shots.values.shape
     batch = max(1, BATCH_ELEMENTS // (n * c))
     ensure_memory(
@@ -264,7 +282,9 @@ def _full(model: CacheClassifier, features: Tensor, class_conditional: bool) -> 
     compared = member.sum(0).cpu() if class_conditional else n
     found = []
     for queries in torch.split(features, batch):
-        shot_scores, scores = _augmented_scores(model._model, shots, queries, model.temperature_)
+        shot_scores, scores = _augmented_scores(
+            fitted.model, shots, queries, calibration.temperature
+        )
         # Rounding must not break a tie against a label that is as good as a shot's.
         slack = 1e3 * torch.finfo(scores.dtype).eps * scores.abs().clamp(min=1)
         worse = shot_scores >= (scores - slack)[:, None, :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from gpcache.encoders.base import TEXT_BATCH, Encoder, TokenText
 from gpcache.encoders.prompts import clean_class_name
 from gpcache.errors import DataError, EncoderError
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.methods.training import train
 from gpcache.support.checks import is_auto, one_of, shown, whole
@@ -58,10 +58,10 @@ class CoOpClassifier(TrainedHeadClassifier):
 
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
 
-    @extends_options(TrainedHeadClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         encoder: Encoder | None = None,
         context_length: int = 16,
         context: str | None = None,
@@ -72,15 +72,22 @@ class CoOpClassifier(TrainedHeadClassifier):
         learning_rate: float = 2e-3,
         weight_decay: float = 5e-4,
         calibrate: bool = False,
-        **options: Any,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
         super().__init__(
+            text_prior=text_prior,
             epochs=epochs,  # type: ignore[arg-type]
             batch_size=batch_size,
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             calibrate=calibrate,
-            **options,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
         )
         self.encoder = encoder
         self.context_length = context_length

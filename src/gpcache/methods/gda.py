@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gpcache.gp.feature_maps import within_class
+from gpcache.gp.feature_maps import Projection, within_class
 from gpcache.methods.additive import AdditiveClassifier, Numbers
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 
 
 class GDAClassifier(AdditiveClassifier):
@@ -39,9 +40,29 @@ class GDAClassifier(AdditiveClassifier):
     }
     _shipped: ClassVar[Numbers] = {"alpha": 0.02}
 
-    @extends_options(AdditiveClassifier)
-    def __init__(self, *, alpha: float | Auto = "auto", **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        alpha: float | Auto = "auto",
+        projection: Projection | ArrayLike | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 8,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            text_prior=text_prior,
+            projection=projection,
+            criterion=criterion,
+            selection=selection,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.alpha = alpha
 
     def _learn(self, shots: Shots) -> Discriminant:

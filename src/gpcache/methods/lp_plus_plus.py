@@ -17,15 +17,17 @@ without shots keeps its text: its w, b and a stay where they start.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gpcache.gp.feature_maps import Projection
 from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import is_auto, whole
 
 MOMENTUM = 0.9
@@ -54,9 +56,29 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     _uses_text: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
 
-    @extends_options(AdditiveClassifier)
-    def __init__(self, *, epochs: int | Auto = "auto", n_folds: int = 4, **options: Any) -> None:
-        super().__init__(n_folds=n_folds, **options)
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        epochs: int | Auto = "auto",
+        projection: Projection | ArrayLike | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            text_prior=text_prior,
+            projection=projection,
+            criterion=criterion,
+            selection=selection,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.epochs = epochs
 
     def _learn(self, shots: Shots) -> Blend:

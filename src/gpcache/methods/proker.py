@@ -11,17 +11,19 @@ on the validation set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, solve
+from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import gram, kernel
 from gpcache.methods.additive import AdditiveClassifier, Numbers
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 from gpcache.support.devices import ensure_memory
 
 
@@ -45,16 +47,31 @@ class ProKeRClassifier(AdditiveClassifier):
     _knows_shots_alone: ClassVar[bool] = False
     _needs_text: ClassVar[bool] = True
 
-    @extends_options(AdditiveClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         beta: float | Auto = "auto",
         lam: float | Auto = "auto",
         alpha: float | Auto = 1.0,
-        **options: Any,
+        projection: Projection | ArrayLike | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 8,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            text_prior=text_prior,
+            projection=projection,
+            criterion=criterion,
+            selection=selection,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.beta = beta
         self.lam = lam
         self.alpha = alpha

@@ -9,13 +9,13 @@ and 200 from 8 shots on (`epochs=200`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.base import extends_options
+from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.support.checks import positive
 
@@ -34,16 +34,33 @@ class TaskResClassifier(TrainedHeadClassifier):
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adam"
     _per_class: ClassVar[bool] = True
 
-    @extends_options(TrainedHeadClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         residual_scale: float = 0.5,
+        epochs: int = 100,
+        batch_size: int = 256,
         learning_rate: float = 2e-3,
         weight_decay: float = 5e-4,
-        **options: Any,
+        calibrate: bool = True,
+        n_folds: int = 4,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **options)
+        super().__init__(
+            text_prior=text_prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            calibrate=calibrate,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.residual_scale = residual_scale
 
     def _start(self, text: Tensor) -> Parameters:

@@ -11,7 +11,7 @@ chosen this is the authors' TIMO-S, but for the number of prompts, which they ch
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,12 +19,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
+from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
-from gpcache.methods.base import extends_options
+from gpcache.methods.base import State, add_tensors
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.gda import Discriminant
+from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import shown, to_numpy
 
 
@@ -54,16 +56,31 @@ class TIMOClassifier(AdditiveClassifier):
     _knows_shots_alone: ClassVar[bool] = False
     gain = 1.0
 
-    @extends_options(AdditiveClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         prompt_vectors: Mapping[Hashable, ArrayLike] | None = None,
         alpha: float | Auto = "auto",
         strength: float | Auto = 50.0,
-        **options: Any,
+        projection: Projection | ArrayLike | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 8,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            text_prior=text_prior,
+            projection=projection,
+            criterion=criterion,
+            selection=selection,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.prompt_vectors = prompt_vectors
         self.alpha = alpha
         self.strength = strength
@@ -72,6 +89,18 @@ class TIMOClassifier(AdditiveClassifier):
         assert self.text_prior is not None
         prompts, owners = self._prompts()
         return MutualGuidance(shots, prompts, owners, self.text_prior.logit_scale)
+
+    @classmethod
+    def _saved_options(cls, state: State) -> dict[str, Any]:
+        prompts, owners = state.arrays["prompts"], state.arrays["prompt_owners"]
+        names = enumerate(state.settings["classes"])
+        vectors = {name: prompts[owners == row] for row, name in names}
+        return super()._saved_options(state) | {"prompt_vectors": vectors}
+
+    def _write_state(self, state: State) -> None:
+        super()._write_state(state)
+        prompts, owners = self._prompts()
+        add_tensors(state.arrays, prompts=prompts, prompt_owners=owners)
 
     def _prompts(self) -> tuple[Tensor, Tensor]:
         """All prompts (P, d) as unit rows, and the class number (P,) of each."""

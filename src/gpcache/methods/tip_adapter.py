@@ -11,20 +11,29 @@ the authors picked the epoch by test accuracy.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from gpcache.gp import Precision, Unweighted
-from gpcache.methods.base import extends_options
+import torch
+from numpy.typing import ArrayLike
+
+from gpcache.gp.feature_maps import Projection
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.methods.cache.search import Choice, Defaults, OneShot, Settings, shipped
-from gpcache.methods.cache.shots import Evidence, Shots
-from gpcache.methods.cache.training import TrainedCacheMixin
-from gpcache.support.checks import is_auto
+from gpcache.methods.cache.search import Auto, Defaults, OneShot
+from gpcache.methods.cache.training import Trainer
+from gpcache.methods.options import Rows, Selection, Space, Training, Whitened
+from gpcache.methods.text_prior import TextPrior
 
 # Its authors start at β = 1 on all of eleven data sets, and at an α from 1.17 to 10, which is 3 on
 # Caltech, Cars and UCF101. On DTD and Caltech, ViT-B/32, 1 is worse, and 10 as good.
 START_ALPHA, START_BETA = 3.0, 1.0
+
+DEFAULTS = Defaults(
+    beta=5.5,
+    with_text=OneShot(noise=1.0, alpha=8.0),
+    without_text=OneShot(noise=1.0, alpha=20.0),
+)
+# A plain sum of kernel values, with labels as values.
+PLAIN: dict[str, Any] = {"prior": "zero_shot", "precision_weighting": False}
 
 
 class TipAdapterClassifier(CacheClassifier):
@@ -32,54 +41,98 @@ class TipAdapterClassifier(CacheClassifier):
 
     Parameters
     ----------
-    text_prior : what the text says; None gives a cache alone.
-    alpha, beta : weight and sharpness of the cache, numbers or "auto".
-    gain : weight of the zero-shot logits; 1 in the paper, "auto" to fit it.
-    kernel_space, projection, criterion, selection, strategy, n_folds, device, dtype, random_state :
-        as in `GPCacheClassifier`.
+    text_prior : TextPrior, optional
+        Text of the classes; None gives a cache alone.
+    alpha, beta : float or "auto"
+        Weight and sharpness of the cache.
+    gain : float or "auto"
+        Weight of the zero-shot logits; 1 in the paper.
+    kernel_space, projection, selection, device, dtype, random_state
+        As in `GPCacheClassifier`.
     """
 
-    _defaults = Defaults(
-        beta=5.5,
-        with_text=OneShot(noise=1.0, alpha=8.0),
-        without_text=OneShot(noise=1.0, alpha=20.0),
-    )
+    _defaults = DEFAULTS
+    _fixed: ClassVar[dict[str, Any]] = PLAIN
 
-    def _precision(self) -> tuple[type[Precision], dict[str, Any]]:
-        return Unweighted, {}
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        gain: float | Auto = 1.0,
+        kernel_space: Space | Whitened = "raw",
+        projection: Projection | ArrayLike | None = None,
+        selection: Rows | Selection = "auto",
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.text_prior = text_prior
+        self.alpha = alpha
+        self.beta = beta
+        self.gain = gain
+        self.kernel_space = kernel_space
+        self.projection = projection
+        self.selection = selection
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
 
 
-class TipAdapterFClassifier(TrainedCacheMixin, TipAdapterClassifier):
+class TipAdapterFClassifier(CacheClassifier):
     """Tip-Adapter with trained keys.
 
     Parameters
     ----------
-    epochs, batch_size, learning_rate, weight_decay, epsilon, stopping, calibrate : as in
-        `GPCacheFClassifier`; without `calibrate` α stays where training started.
-    **options : everything that `TipAdapterClassifier` takes.
+    training : Training, optional
+        Optimiser, schedule and stop; without `calibrate` α stays where training started.
+    text_prior, alpha, beta, gain, kernel_space, projection, selection, device, dtype, random_state
+        As in `TipAdapterClassifier`.
     """
 
-    @extends_options(TipAdapterClassifier, TrainedCacheMixin)
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    _defaults = DEFAULTS
+    _fixed: ClassVar[dict[str, Any]] = PLAIN
+    _presets: ClassVar[dict[str, Any]] = {"training": Training(learning_rate=1e-3, epsilon=1e-4)}
+    learns_from_views = True
 
-    @property
-    def _weighs_anew(self) -> bool:  # type: ignore[override]
-        # In a wide kernel every shot votes on everything: a verdict on classes that have none.
-        return self.epochs > 0 and not bool(self._shots.absent.any())
+    def __init__(
+        self,
+        *,
+        text_prior: TextPrior | None = None,
+        training: Training | None = None,
+        alpha: float | Auto = "auto",
+        beta: float | Auto = "auto",
+        gain: float | Auto = 1.0,
+        kernel_space: Space | Whitened = "raw",
+        projection: Projection | ArrayLike | None = None,
+        selection: Rows | Selection = "auto",
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.text_prior = text_prior
+        self.training = training
+        self.alpha = alpha
+        self.beta = beta
+        self.gain = gain
+        self.kernel_space = kernel_space
+        self.projection = projection
+        self.selection = selection
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
 
-    def _start(self, judged: bool) -> Choice:
-        # Beside text the weight of the cache matters, and unseen rows must find it afterwards.
-        if not self._weighs_anew or (self._text is not None and not judged):
-            return self._choice
-        asked = self._settings()
-        alpha = START_ALPHA if is_auto(asked.alpha) else asked.alpha
-        beta = START_BETA if is_auto(asked.beta) else asked.beta
-        start = replace(asked, alpha=alpha, beta=beta)
-        return shipped(start, with_text=self._text is not None)
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """As `TipAdapterClassifier.fit`; `views` (n, v, d) of the shots are queries too."""
+        return self._fit(X, y, validation, views)
 
-    def _select(self, settings: Settings, validation: Shots | None) -> Evidence | None:
-        if not self._weighs_anew or (validation is None and self._is_silent()):
-            return super()._select(settings, validation)
-        self._accept([self._start(judged=True)])
-        return None
+    def _trainer(self) -> Trainer:
+        return self._make_trainer(self._given()["training"], start=(START_ALPHA, START_BETA))

@@ -11,16 +11,18 @@ here both ranges are those of the shots among themselves, the same for every que
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import kernel_of
 from gpcache.methods.additive import AdditiveClassifier, Numbers
-from gpcache.methods.base import extends_options
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
+from gpcache.methods.text_prior import TextPrior
 
 TEMPERATURE = 0.5
 
@@ -46,16 +48,31 @@ class TipXClassifier(AdditiveClassifier):
     _shipped: ClassVar[Numbers] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
     _needs_text: ClassVar[bool] = True
 
-    @extends_options(AdditiveClassifier)
     def __init__(
         self,
         *,
+        text_prior: TextPrior | None = None,
         alpha: float | Auto = "auto",
         beta: float | Auto = "auto",
         gamma: float | Auto = "auto",
-        **options: Any,
+        projection: Projection | ArrayLike | None = None,
+        criterion: Literal["nll", "accuracy"] = "nll",
+        selection: Literal["auto", "folds", "validation"] = "auto",
+        n_folds: int = 8,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        random_state: int = 0,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            text_prior=text_prior,
+            projection=projection,
+            criterion=criterion,
+            selection=selection,
+            n_folds=n_folds,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+        )
         self.alpha = alpha
         self.beta = beta
         self.gamma = gamma

@@ -6,6 +6,7 @@ the model says of its own shots, come from training anew in folds of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -13,12 +14,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.choosing import folds_protocol
-from gpcache.methods.cache.model import HeldOutReport
-from gpcache.methods.cache.shots import Shots
+from gpcache.methods.base import FeatureClassifier, State, add_tensors
+from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, folds_protocol
+from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.text_prior import TextPrior
-from gpcache.methods.training import Training, train
+from gpcache.methods.training import Schedule, train
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.checks import is_auto, positive, whole
 
@@ -96,18 +96,16 @@ class TrainedHeadClassifier(FeatureClassifier):
         self._read_text()
         numbers = self._label_numbers(labels)
         zero_shot = self.text_prior.logit_scale * features @ self._unit_text.mT
-        classes = len(self.classes_)
-        shots = Shots.make(features, numbers, zero_shot, classes=classes, residual=False)
+        shots = Shots(features, numbers, len(self.classes_), zero_shot)
         if views is not None:
-            shots = shots.with_views(self._read_views(views, features))
+            shots = replace(shots, views=self._read_views(views, features))
         self._prepare()
         self.parameters_, self.training_loss_ = self._trained(shots)
         self._calibrate(shots, validation)
         return self
 
-    def restored(self, parameters: Parameters) -> None:
+    def _take(self, parameters: Parameters) -> None:
         """Take parameters that were trained before."""
-        self._read_text()
         self.parameters_ = parameters
 
     def _read_text(self) -> None:
@@ -156,8 +154,8 @@ class TrainedHeadClassifier(FeatureClassifier):
         )
         return [parameter.detach() for parameter in parameters], history
 
-    def _training(self) -> Training:
-        return Training(
+    def _training(self) -> Schedule:
+        return Schedule(
             self.epochs,
             self.batch_size,
             self.learning_rate,
@@ -174,22 +172,33 @@ class TrainedHeadClassifier(FeatureClassifier):
             self._accept_calibration(fit_calibration(self._logits(features), labels))
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not asked for")
             return
-        if not self.calibrate or not shots.can_be_held_out():
+        if not self.calibrate or not shots.has_pairs:
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
             return
-        fold = shots.folds(self.n_folds, int(self.random_state))
-        numbers = torch.unique(fold[fold >= 0]).tolist()
+        folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
         found = []
-        for k in numbers:
-            parameters, _ = self._trained(shots[fold != k])
+        for train_rows, held in folds:
+            parameters, _ = self._trained(shots[train_rows])
             with torch.no_grad():
-                found.append(self._head(parameters, shots.features[fold == k], self._unit_text))
-        held = torch.cat([torch.nonzero(fold == k).flatten() for k in numbers])
-        logits, labels = torch.cat(found), shots.labels[held]
-        self._accept_calibration(fit_calibration(logits, labels))
-        self.loo_ = HeldOutReport.of(
-            logits, labels, held, fold[held], len(shots), folds_protocol(len(numbers))
-        )
+                found.append(self._head(parameters, shots.features[held], self._unit_text))
+        rows = torch.cat([held for _, held in folds])
+        held_out = HeldOutLogits(torch.cat(found), rows, folds_protocol(len(folds)))
+        self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
+        self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
+
+    def _write_state(self, state: State) -> None:
+        named = {f"parameter{i}": one for i, one in enumerate(self.parameters_)}
+        add_tensors(state.arrays, **named)
+        state.settings["training_loss"] = self.training_loss_
+        self.loo_.write({}, *state)
+
+    def _read_state(self, state: State) -> None:
+        settings, arrays = state
+        self._read_text()
+        numbered = (self._tensor(arrays, f"parameter{i}") for i in range(len(arrays)))
+        self._take([one for one in numbered if one is not None])
+        self.training_loss_ = settings["training_loss"]
+        self.loo_, _ = HeldOutReport.read(settings, arrays)
 
     def _logits(self, features: Tensor) -> Tensor:
         with torch.no_grad():

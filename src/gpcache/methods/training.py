@@ -17,7 +17,7 @@ WARM_UP_RATE = 1e-5
 
 
 @dataclass(frozen=True)
-class Training:
+class Schedule:
     """How to train; the defaults are those of Tip-Adapter-F and of the paper.
 
     For `warm_up_epochs` the learning rate is WARM_UP_RATE; the cosine runs over the epochs after.
@@ -37,7 +37,7 @@ def train(
     parameters: Sequence[Tensor],
     logits: Callable[[Tensor], Tensor],
     labels: Tensor,
-    training: Training,
+    training: Schedule,
     *,
     penalty: Callable[[], Tensor] | None = None,
     until: int | None = None,
@@ -86,7 +86,7 @@ def train(
     return history
 
 
-def _optimiser(parameters: Sequence[Tensor], training: Training) -> torch.optim.Optimizer:
+def _optimiser(parameters: Sequence[Tensor], training: Schedule) -> torch.optim.Optimizer:
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimiser == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
@@ -95,7 +95,7 @@ def _optimiser(parameters: Sequence[Tensor], training: Training) -> torch.optim.
 
 
 def _schedule(
-    optimiser: torch.optim.Optimizer, training: Training, steps: int, warm_up: int
+    optimiser: torch.optim.Optimizer, training: Schedule, steps: int, warm_up: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """A constant small rate for the first steps, then a cosine that ends at zero."""
 

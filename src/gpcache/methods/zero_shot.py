@@ -9,12 +9,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.text_prior import TextPrior
 
 
 class ZeroShotClassifier(FeatureClassifier):
     """The text classifier. `fit` checks the input and aligns the classes; no shot is used."""
+
+    exports_to_onnx = True
 
     def __init__(
         self,
@@ -37,6 +39,9 @@ class ZeroShotClassifier(FeatureClassifier):
         self._text = self._text_vectors()
         self.temperature_ = 1.0
         return self
+
+    def _read_state(self, state: State) -> None:
+        self._text = self._text_vectors()
 
     def _logits(self, features: Tensor) -> Tensor:
         logits: Tensor = features @ self._text.mT  # type: ignore[union-attr]

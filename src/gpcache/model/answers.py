@@ -10,15 +10,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.records import Refused, Source
-from gpcache.methods import FeatureClassifier, HeldOutReport
-from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
 from gpcache.model.evaluation import Evaluation, Unknown
 from gpcache.model.training_images import Example
@@ -119,9 +118,10 @@ class HeldOutScores:
             return cls(np.zeros((1, 0)))
         held_out = report.logits[report.counted]
         probable = max_probability(held_out, temperature=model.temperature_)
-        if not _has_variance(model):
+        fitted: Fitted | None = getattr(model, "fitted_", None)
+        if fitted is None or not fitted.recipe.precision.uses_noise:
             return cls(probable[None])
-        certain = certainty(model.held_out_novelty_[report.counted])
+        certain = certainty(fitted.novelty[report.counted])
         return cls(np.stack([certain, probable])[:, ~np.isnan(certain)])
 
     def familiarity(
@@ -174,25 +174,22 @@ class Answering:
         """One prediction for each image."""
         model = self._model
         features = np.stack([image.features for image in images if image.features is not None])
-        logits = model.logits(features)
-        probabilities = model._calibration.probabilities(torch.as_tensor(logits)).numpy()
-        uncertainty = _novelty(model, features, probabilities)
-        highest = max_probability(logits, temperature=model.temperature_)
-        familiarity = self._known.familiarity(uncertainty, highest)
-        neighbours = self._neighbours(features)
+        found = model.answer(features, top=self._why, error=self._sets)
+        highest = max_probability(found.logits, temperature=model.temperature_)
+        familiarity = self._known.familiarity(found.novelty, highest)
+        neighbours = self._neighbours(found.explanation, len(images))
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
         notes = [self._known.why_never(self._reject)]
-        if self._sets is not None:
-            found = model.predict_set(features, error=self._sets)
-            plausible = [tuple(map(str, labels)) for labels in found.labels]
-            notes.append(found.note)
+        if found.sets is not None:
+            plausible = [tuple(map(str, labels)) for labels in found.sets.labels]
+            notes.append(found.sets.note)
         note = " ".join(filter(None, notes))
         return [
             Prediction(
                 image.record.name,
                 model.classes_,
-                probabilities[row],
-                float(uncertainty[row]),
+                found.probabilities[row],
+                float(found.novelty[row]),
                 float(familiarity[row]),
                 bool(familiarity[row] <= self._reject),
                 neighbours[row],
@@ -202,10 +199,9 @@ class Answering:
             for row, image in enumerate(images)
         ]
 
-    def _neighbours(self, features: NDArray[Any]) -> list[tuple[Neighbour, ...]]:
-        if not self._why or not isinstance(self._model, CacheClassifier):
-            return [()] * len(features)
-        explained = self._model.explain(features, top=self._why)
+    def _neighbours(self, explained: Explanation | None, count: int) -> list[tuple[Neighbour, ...]]:
+        if explained is None:
+            return [()] * count
         return [
             tuple(
                 Neighbour(self._examples[row].name, self._examples[row].label, float(share))
@@ -251,6 +247,7 @@ def held_out_evaluation(
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None or not report.counted.any():
         return None
+    fitted: Fitted | None = getattr(model, "fitted_", None)
     rows = np.flatnonzero(report.counted).tolist()
     probabilities = report.probabilities[rows]
     return Evaluation(
@@ -260,9 +257,7 @@ def held_out_evaluation(
         names=[examples[row].name for row in rows],
         labels=report.labels[rows],
         probabilities=probabilities,
-        uncertainty=model.held_out_novelty_[rows]
-        if isinstance(model, CacheClassifier)
-        else 1 - probabilities.max(1),
+        uncertainty=1 - probabilities.max(1) if fitted is None else fitted.novelty[rows],
         rejected=np.zeros(len(rows), dtype=bool),
     )
 
@@ -287,20 +282,3 @@ def encoded_batches(
                 yield good
     if refused is not None:
         refused += source.refused
-
-
-def _has_variance(model: FeatureClassifier) -> bool:
-    """Whether a model knows how far an image is from all examples."""
-    return isinstance(model, CacheClassifier) and model._recipe.precision.uses_noise
-
-
-def _novelty(
-    model: FeatureClassifier, features: NDArray[Any], probabilities: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """How unlike the examples each image is: the variance of a cache; of other methods what the
-    best class lacks to certainty.
-    """
-    if isinstance(model, CacheClassifier):
-        return model.novelty(features, quick=True)
-    doubt: NDArray[np.float64] = 1 - probabilities.max(1)
-    return doubt

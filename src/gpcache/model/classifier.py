@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, text_weights
@@ -114,6 +115,12 @@ class ImageClassifier:
         if self._model is None:
             raise DataError("This ImageClassifier is not fitted: call fit first.")
         return self._model
+
+    @property
+    def method_name(self) -> str:
+        """The name under which the method is registered."""
+        method = self.method if self._model is None else self._model
+        return method if isinstance(method, str) else name_of(method)
 
     @property
     def classes(self) -> list[str]:
@@ -310,7 +317,7 @@ class ImageClassifier:
         if not isinstance(model, CacheClassifier):
             return []
         found = audit(
-            model._shots.features.cpu().numpy(),
+            model.fitted_.shots.features.cpu().numpy(),
             [example.label for example in self.examples],
             hashes=[example.hash for example in self.examples],
             groups=[example.group for example in self.examples],
@@ -348,7 +355,7 @@ class ImageClassifier:
         content = model_files.read(folder, device=device)
         loaded = cls(
             encoder or content.encoder.name,
-            method=name_of(content.model),
+            method=clone(content.model),
             prompt=content.templates,
             views=content.views,
             projection=getattr(content.model, "projection", None),
@@ -391,8 +398,9 @@ class ImageClassifier:
 
     def _unfitted(self) -> FeatureClassifier:
         prior = None if self.prompts is None else self._prior(self.prompts)
-        model = self.method
-        if not isinstance(model, FeatureClassifier) or not self.examples:
+        if isinstance(self.method, FeatureClassifier) and self.examples:
+            model = clone(self.method)  # the user's own object stays as it is
+        else:
             name = str(self.method) if self.examples else "zero-shot"
             model = find_method(name, on_features=True).constructor(device=self.device)
         prepared: FeatureClassifier = model.set_params(text_prior=prior)

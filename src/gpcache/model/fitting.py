@@ -44,7 +44,7 @@ def fit_and_save(
     source = open_source(images.resolve(), follow=follow)
     logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
     classifier.fit(source, shots=shots, seed=seed, classes=classes)
-    logger.info("fitted %s on %s", classifier.method, classifier.encoder_name)
+    logger.info("fitted %s on %s", classifier.method_name, classifier.encoder_name)
     classifier.save(folder, thumbnails=thumbnails)
     logger.info("saved %r", str(folder))
     return FitSummary(classifier.suspects(), time.perf_counter() - start)

@@ -87,9 +87,9 @@ def _without_labels(
 
 def _with_model(pool: Any, model: CacheClassifier) -> tuple[Tensor, Tensor, float]:
     """The pool (m, d') and the model's keys (n, d') in the space of its kernel, and its β."""
-    fitted = model._model if hasattr(model, "_model") else None
-    if fitted is None:
+    if not hasattr(model, "fitted_"):
         raise DataError("model is not fitted: call fit first, or leave it out.")
+    fitted = model.fitted_.model
     with torch.no_grad():
         mapped = fitted.feature_map(model._read_queries(pool))
     keys = fitted.precision.keys.detach()

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.gp import ExactPrecision
-from gpcache.gp.fusion import fuse
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.methods.cache.training import TrainedCacheMixin
 from gpcache.metrics import certainty, max_probability, reliability
 from gpcache.model.answers import HeldOutScores
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import Finding
-from gpcache.model.audit.judge import Judge
+from gpcache.model.audit.judge import HeldOutRows, countable
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
@@ -53,7 +51,7 @@ class HeldOut:
         cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOut | None = None
     ) -> HeldOut:
         """Leave every photo of a fitted model out; `before` is what was found at the last time."""
-        shots = model._shots
+        shots = model.fitted_.shots
         features = shots.features.float().cpu()
         rows = LabelledRows(
             features=features,
@@ -71,8 +69,8 @@ class HeldOut:
             copies = find_copies(rows)
         sets = left_out_together(rows.groups, copies)
         labels = shots.labels.cpu()
-        counted = _counted(labels, sets)
-        closed = _closed_form(model)
+        counted = countable(labels, sets)
+        closed = model.fitted_.model.closed_form is not None and not model.fitted_.sees_labels
         if closed:
             probabilities, novelty, protocol, scores = _at_once(model, sets, counted)
         else:
@@ -80,15 +78,13 @@ class HeldOut:
         known = counted & torch.isfinite(probabilities).all(1)
         # Where nothing can be known, the judge is told so by equal shares.
         probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
-        judge = Judge(
+        judge = HeldOutRows(
             classes=model.classes_,
             labels=labels,
             sets=sets,
             counted=known,
-            precision=model._model.precision,  # type: ignore[arg-type]  # verdicts do not ask it
             logits=probabilities.log(),
             variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
-            scale=1.0,
         )
         findings = [
             *label_findings(rows, judge),
@@ -199,22 +195,14 @@ class HeldOut:
         return "No class has two photos that can be left out in turn: add more photos."
 
 
-def _closed_form(model: CacheClassifier) -> bool:
-    """Whether photos can be left out at once: no label has shaped the space or the keys."""
-    exact = isinstance(model._model.precision, ExactPrecision)
-    exact = exact and model._model.coefficients is None
-    return exact and not (isinstance(model, TrainedCacheMixin) or model._recipe.space.sees_labels)
-
-
 _Found = tuple[Tensor, Tensor, str, HeldOutScores]
 
 
 def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
     """Probabilities (n, c) and variances (n,) of the shots without their sets, in closed form."""
-    precision, choice = model._model.precision, model._choice
-    mean, variance = precision.leave_out(sets.to(precision.keys.device))
-    text = model._shots.zero_shot
-    logits = fuse(text, mean, variance, alpha=choice.alpha, eta=choice.eta, gain=choice.gain)
+    fitted, shots = model.fitted_.model, model.fitted_.shots
+    mean, variance = fitted.precision.leave_out(sets.to(shots.labels.device))
+    logits = fitted.fused(shots.zero_shot, mean, variance)
     probabilities = model._calibration.probabilities(logits).double().cpu()
     novelty = variance[:, 0].double().cpu()
     highest = max_probability(logits.cpu().numpy(), temperature=model.temperature_)
@@ -224,7 +212,7 @@ def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
 
 def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
     """The same where labels shaped the space: it is learned again in folds, which takes longer."""
-    report = model.held_out_in(sets)
+    report = model.fitted_.held_out_in(sets)
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)
@@ -236,14 +224,8 @@ def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tens
     Each fold has a whitening of its own, in which distances mean something else: a wrong label that
     is held out would make its whole fold look unusual. In the model's own space they are alike.
     """
-    precision = model._model.precision
-    if isinstance(model, TrainedCacheMixin) or not isinstance(precision, ExactPrecision):
+    precision = model.fitted_.model.precision
+    if model.fitted_.training is not None or not isinstance(precision, ExactPrecision):
         return novelty.nan_to_num(nan=1.0)
     _, variance = precision.leave_out(sets.to(precision.keys.device))
     return variance[:, 0].double().cpu()
-
-
-def _counted(labels: Tensor, sets: Tensor) -> Tensor:
-    """Rows (n,) whose class has a row in another set."""
-    pairs = torch.unique(torch.stack([labels, sets], 1), dim=0)
-    return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] > 1

@@ -19,7 +19,6 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.methods.conformal import conformal_sets
 from gpcache.metrics import max_probability
 from gpcache.model.suggest import suggest
 from gpcache.web.held_out import HeldOut
@@ -165,33 +164,28 @@ class Learner:
 
     def answer(self, features: Rows, *, why: int, error: float) -> list[Answer]:
         """What the model says of rows (m, dim); `error` is that of the plausible sets, 0: none."""
-        model = self.ready()
-        probabilities = model.predict_proba(features)
-        m = len(features)
-        held_out = self.held_out()
-        if held_out is None or not isinstance(model, CacheClassifier):
-            doubt = 1 - probabilities.max(1)
-            return [
-                Answer(row, float(d), np.nan, None, [])
-                for row, d in zip(probabilities, doubt, strict=True)
-            ]
-        novelty = model.novelty(features, quick=True)
-        highest = max_probability(model.logits(features), temperature=model.temperature_)
-        familiarity = held_out.scores.familiarity(novelty, highest)
+        model, held_out, m = self.ready(), self.held_out(), len(features)
+        with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
+        top = min(why, len(self.photos))
+        found = model.answer(features, top=top, error=error if with_sets else None)
+        familiarity = np.full(m, np.nan)
+        if held_out is not None:
+            highest = max_probability(found.logits, temperature=model.temperature_)
+            familiarity = held_out.scores.familiarity(found.novelty, highest)
         reasons: list[list[tuple[int, float]]] = [[] for _ in range(m)]
-        if why:
-            told = model.explain(features, top=min(why, len(self.photos)))
+        if found.explanation is not None:
+            listed = zip(found.explanation.shots, found.explanation.shares, strict=True)
             reasons = [
-                list(zip(rows.tolist(), shares.tolist(), strict=True))
-                for rows, shares in zip(told.shots, told.shares, strict=True)
+                list(zip(rows.tolist(), parts.tolist(), strict=True)) for rows, parts in listed
             ]
         plausible: list[list[str] | None] = [None] * m
         note = ""
-        if error and held_out.counted.any():
-            sets = conformal_sets(model, features, error=error)
-            plausible = [[str(name) for name in names] for names in sets.labels]
-            note = sets.note
-        parts = zip(probabilities, novelty, familiarity, plausible, reasons, strict=True)
+        if found.sets is not None:
+            plausible = [[str(name) for name in names] for names in found.sets.labels]
+            note = found.sets.note
+        parts = zip(
+            found.probabilities, found.novelty, familiarity, plausible, reasons, strict=True
+        )
         return [
             Answer(p, float(n), float(f), names, drove, note) for p, n, f, names, drove in parts
         ]
@@ -251,7 +245,7 @@ class Learner:
         before = model.text_prior
         with warnings.catch_warnings():
             # A whitening is kept until the photos have outgrown it.
-            warnings.filterwarnings("ignore", message="The whitening stays")
+            warnings.filterwarnings("ignore", message="An update keeps")
             gone = [
                 row
                 for row, photo in enumerate(self.photos)
@@ -264,6 +258,7 @@ class Learner:
                 self.photos = [p for row, p in enumerate(self.photos) if row not in left]
             fresh = None if prior is None or _same(before, prior) else prior
             if fresh is not None:
+                assert before is not None  # a model with text stays one
                 model.set_text(_both(before, fresh))
             moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
             if moved:

@@ -121,7 +121,7 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
             f"The method of {str(path)!r} keeps no photos to show or to change: fit it with "
             "--method gpcache and at least one photo."
         )
-    rows = model._shots.features.float().cpu().numpy()
+    rows = model.fitted_.shots.features.float().cpu().numpy()
     for example, features in zip(content.examples, rows, strict=True):
         thumbnail = content.thumbnails.get(example.hash)
         thumbnail = thumbnail or picture_of(example, content.training.source) or _grey_picture()

@@ -83,7 +83,7 @@ def test_every_method_is_given_what_it_needs(done, lite, tmp_path):
         ("full validation", "gda"): GDAClassifier(**common, **tuned, **seed).fit(
             X, y, views=views, **validation
         ),
-        ("full validation", "tip-adapter-f"): TipAdapterFClassifier(
+        ("full validation", "tip-adapter-f"): TipAdapterFClassifier.from_options(
             epochs=3, **common, **tuned, **seed
         ).fit(X, y, views=views, **validation),
     }

@@ -52,7 +52,7 @@ def dense(**options):
     settings = {"n_groups": 4, "kernel_space": "raw", "precision": "grouped", "gain": 1.0}
     settings["likelihood"] = "gaussian"
     settings |= {"prior": "zero_shot", "confidence_scaling": True, "eta": 0.0} | NUMBERS | FLOAT64
-    return GPCacheClassifier(**settings | options)
+    return GPCacheClassifier.from_options(**settings | options)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_everything_else_is_the_models(report, classifier):
 
 
 def test_a_report_of_regression_has_its_numbers(photos, test_set):
-    model = GPCacheClassifier(likelihood="gaussian", device="cpu")
+    model = GPCacheClassifier.from_options(likelihood="gaussian", device="cpu")
     classifier = ImageClassifier(tiny.ColourEncoder(), method=model, device="cpu")
     classifier.fit(photos / "train")
     found = build_report(classifier, test_set, photos / "test")
@@ -154,5 +154,5 @@ def test_text_alone_has_a_report_too():
 
 
 def test_an_estimator_is_called_by_its_name(photos):
-    model = ImageClassifier(tiny.ColourEncoder(), method=GPCacheClassifier(alpha=2.0))
+    model = ImageClassifier(tiny.ColourEncoder(), method=GPCacheClassifier.from_options(alpha=2.0))
     assert build_report(model.fit(photos / "train"), None).facts["method"] == "gpcache"

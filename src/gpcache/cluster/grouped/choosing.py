@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gpcache.cluster.grouped.groups import Group, Keys, LeftOutKeys, collected, left_out, of_classes
 from gpcache.cluster.grouped.runner import TaskRunner
-from gpcache.methods.cache.model import HeldOutReport
-from gpcache.methods.cache.nested import cross_fitted
+from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, cross_fitted
 from gpcache.methods.cache.search import Choice, HeldOut, Settings, search, shipped, weigh
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.progress import progress_bar
@@ -101,7 +100,7 @@ class Chooser:
         probabilities = cross_fitted(logits_at, halves, fold, held_out.labels)
         protocol = self._protocol(rows)
         return HeldOutReport.of(
-            logits, held_out.labels, numbers, fold, len(rows), protocol, probabilities
+            held_out.labels, HeldOutLogits(logits, numbers, protocol), probabilities
         )
 
     def _weighed(self, held_out: HeldOut, start: Choice) -> Choice:

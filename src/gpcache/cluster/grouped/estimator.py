@@ -37,7 +37,7 @@ from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse
 from gpcache.gp.precision import BATCH_ELEMENTS, Posterior
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.cache.model import HeldOutReport
+from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.search import ETAS, Auto, Choice, Settings
 from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import is_auto, one_of, positive, whole

@@ -1,9 +1,9 @@
-"""A fitted cache model: feature map, posterior and fusion, and what it can say about a row."""
+"""A fitted cache model: feature map, posterior and fusion, and its answers about a row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,77 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache import metrics
 from gpcache.gp import ExactPrecision, Posterior, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.methods.cache.nested import cross_fitted
 from gpcache.methods.cache.search import Choice
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOutReport:
-    """What the model says of its own shots, each as if it had not been seen.
-
-    Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
-    leaves their class without a key. `labels` (n,) are class numbers, −1 where not counted.
-    `protocol` says how rows were left out. `logits` are at the
-    numbers that were chosen in the end; `probabilities`, and the figures, at numbers and with a
-    calibration that were chosen on the other folds, so that nothing is shown that was optimised.
-    """
-
-    logits: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
-    counted: NDArray[np.bool_]
-    labels: NDArray[np.int64]
-    accuracy: float
-    nll: float
-    ece: float
-    protocol: str
-
-    @classmethod
-    def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
-        """Nothing counted yet."""
-        nothing = np.full((n, c), np.nan)
-        counted, labels = np.zeros(n, dtype=bool), np.full(n, -1)
-        return cls(nothing, nothing.copy(), counted, labels, np.nan, np.nan, np.nan, protocol)
-
-    @classmethod
-    def of(
-        cls,
-        logits: Tensor,
-        labels: Tensor,
-        rows: Tensor,
-        fold: Tensor,
-        n: int,
-        protocol: str,
-        probabilities: Tensor | None = None,
-    ) -> HeldOutReport:
-        """The figures of held-out logits (k, c) with labels (k,): rows (k,) among n shots.
-
-        `fold` (k,) says which rows are judged together by what the others chose; without
-        `probabilities` that is the calibration alone.
-        """
-        report = cls.empty(n, logits.shape[1], protocol)
-        if not len(rows):
-            return report
-        if probabilities is None:
-            same = dict.fromkeys(torch.unique(fold).tolist(), 0)
-            probabilities = cross_fitted(lambda *_: logits, same, fold, labels)
-        numbers, truth = rows.cpu().numpy(), labels.cpu().numpy()
-        found = probabilities.double().cpu().numpy()
-        report.logits[numbers] = logits.double().cpu().numpy()
-        report.probabilities[numbers] = found
-        report.counted[numbers], report.labels[numbers] = True, truth
-        return replace(
-            report,
-            accuracy=metrics.accuracy(found, truth),
-            nll=metrics.nll(found, truth),
-            ece=metrics.ece(found, truth),
-        )
 
 
 class Explanation(NamedTuple):
@@ -99,6 +35,25 @@ class Explanation(NamedTuple):
     discriminant_logit: NDArray[np.float64]
 
 
+class Reasons(NamedTuple):
+    """What `Explanation` holds, as tensors, of the class of column (m,)."""
+
+    column: Tensor
+    shots: Tensor
+    shares: Tensor
+    cache_logit: Tensor
+    text_logit: Tensor
+    discriminant_logit: Tensor
+
+
+class RowAnswers(NamedTuple):
+    """Logits (m, c), and what was asked for beside them: variance (m, g), reasons."""
+
+    logits: Tensor
+    variance: Tensor | None = None
+    reasons: Reasons | None = None
+
+
 @dataclass(frozen=True)
 class CacheModel:
     """A fitted cache: feature map, posterior, text and the chosen hyper-parameters.
@@ -114,9 +69,102 @@ class CacheModel:
     coefficients: Tensor | None = None
     discriminant: Discriminant | None = None
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the likelihood is softmax instead of regression."""
+        return self.coefficients is not None
+
+    @property
+    def closed_form(self) -> ExactPrecision | None:
+        """The exact posterior of regression, whose rows can be left out in closed form."""
+        exact = isinstance(self.precision, ExactPrecision) and not self.is_softmax
+        return self.precision if exact else None  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def answer(
+        self,
+        features: Tensor,
+        *,
+        variance: bool = False,
+        quick: bool = False,
+        top: int | None = 0,
+        column: Tensor | None = None,
+    ) -> RowAnswers:
+        """Everything that is asked about rows (m, d), from one computation of their kernel rows.
+
+        `top` shots are listed as reasons, the largest share first; None lists all. They are those
+        of the classes of `column` (m,), by default the most probable ones.
+        """
+        found, start = [], 0
+        for batch in self._batches(features):
+            asked = None if column is None else column[start : start + len(batch)]
+            found.append(self._answered(batch, variance, quick, top, asked))
+            start += len(batch)
+        logits, spread, reasons = zip(*found, strict=True)
+        return RowAnswers(
+            torch.cat(logits),
+            torch.cat(spread) if variance else None,
+            None
+            if top == 0
+            else Reasons(*(torch.cat(part) for part in zip(*reasons, strict=True))),
+        )
+
+    def _answered(
+        self,
+        features: Tensor,
+        with_variance: bool,
+        quick: bool,
+        top: int | None,
+        column: Tensor | None,
+    ) -> RowAnswers:
+        unscaled = self.feature_map.unscaled(features)
+        mapped, choice = unit_rows(unscaled), self.choice
+        rows = weights = values = None
+        if self.is_softmax or top != 0:
+            weights, values = self.shares(mapped)
+            mean = weights @ values
+            # Only there are the weights the kernel rows themselves.
+            rows = (
+                weights if self.is_softmax and isinstance(self.precision, ExactPrecision) else None
+            )
+        else:
+            mean = self.precision.mean(mapped)
+        variance: Tensor | None = None
+        factor: float | Tensor = choice.alpha
+        if choice.eta != 0:
+            variance = self.precision.variance(mapped, rows=rows)
+            factor = self.cache_factor(variance)
+        elif with_variance:
+            variance = self.precision.variance(mapped, quick=quick, rows=rows)
+        cache = factor * mean
+        zero_shot, scores = self.zero_shot(features), self.discriminant_logits(unscaled)
+        text = None if zero_shot is None else choice.gain * zero_shot
+        logits = cache
+        for part in (text, scores):
+            logits = logits if part is None else logits + part
+        if top == 0:
+            return RowAnswers(logits, variance)
+        assert weights is not None
+        assert values is not None
+        column = logits.argmax(1) if column is None else column
+        at = torch.arange(len(features), device=logits.device), column
+        scale = torch.as_tensor(factor, dtype=mean.dtype, device=mean.device).expand_as(mean)[at]
+        shares = weights * values.mT[column] * scale[:, None]
+        order = shares.abs().argsort(1, descending=True)[:, :top]
+        nothing = torch.zeros_like(scale)
+        reasons = Reasons(
+            column,
+            order,
+            shares.gather(1, order),
+            cache[at],
+            nothing if text is None else text[at],
+            nothing if scores is None else scores[at],
+        )
+        return RowAnswers(logits, variance, reasons)
+
     def logits(self, features: Tensor) -> Tensor:
         """(m, c), in batches that keep the kernel rows small."""
-        return torch.cat([self._logits(batch) for batch in self._batches(features)])
+        return self.answer(features).logits
 
     def posterior(self, features: Tensor) -> Posterior:
         """Mean (m, c) and variance (m, g) of the cache, in the same batches."""
@@ -134,24 +182,11 @@ class CacheModel:
         size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
         return torch.split(features, size)
 
-    def _logits(self, features: Tensor) -> Tensor:
-        if self.choice.eta != 0:
-            return self.answer(features)
-        rows = self.feature_map.unscaled(features)
-        fused = self.fused(self.zero_shot(features), self._mean(unit_rows(rows)), None)
-        scores = self.discriminant_logits(rows)
-        return fused if scores is None else fused + scores
-
-    def _mean(self, mapped: Tensor) -> Tensor:
-        if self.coefficients is None:
-            return self.precision.mean(mapped)
-        rows, values = self.shares(mapped)
-        return rows @ values
-
     def _posterior(self, mapped: Tensor) -> Posterior:
-        if self.coefficients is None:
+        if not self.is_softmax:
             return self.precision.posterior(mapped)
-        return Posterior(self._mean(mapped), self.precision.variance(mapped))
+        rows, values = self.shares(mapped)
+        return Posterior(rows @ values, self.precision.variance(mapped))
 
     def shares(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
         """Two matrices (m, n) and (n, c) whose product is the mean: what each shot adds to it."""
@@ -166,7 +201,7 @@ class CacheModel:
             return None
         return self.choice.discriminant * self.discriminant.scores(rows)
 
-    def answer(
+    def training_logits(
         self, features: Tensor, *, mapped: Tensor | None = None, without: Tensor | None = None
     ) -> Tensor:
         """Logits (m, c) with their gradient; `without` (m,) names a key that each row must not see.
@@ -183,11 +218,11 @@ class CacheModel:
         return self.fused(self.zero_shot(features), *found)
 
     def zero_shot(self, features: Tensor) -> Tensor | None:
-        """What the text says of rows (m, d)."""
+        """Text logits of rows (m, d)."""
         return None if self.text is None else features @ self.text.mT
 
     def fused(self, zero_shot: Tensor | None, mean: Tensor, variance: Tensor | None) -> Tensor:
-        """Logits (m, c) from the posterior at the chosen numbers; variance has g columns."""
+        """Logits (m, c) from the posterior at the chosen hyper-parameters; variance (m, g)."""
         choice = self.choice
         spread = None if variance is None else self.precision.variance_of_classes(variance)
         return fuse(zero_shot, mean, spread, alpha=choice.alpha, eta=choice.eta, gain=choice.gain)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
 import torch
@@ -75,6 +75,10 @@ class Settings:
     noise: float | Auto = "auto"
     eta: float | Auto = "auto"
     gain: float | Auto = "auto"
+    # Of the softmax likelihood.
+    tau: float | Auto = "auto"
+    shrinkage: float | Auto = "auto"
+    discriminant: float | Auto = "auto"
     criterion: Criterion = "nll"
     strategy: Strategy = "adaptive"
     defaults: Defaults = Defaults()
@@ -88,6 +92,12 @@ class Settings:
         free |= {self.noise} if uses_noise else set()
         free |= {self.gain} if with_text else set()
         return "auto" not in free
+
+    def shipped_slope(self, with_text: bool) -> float:
+        """The entropy slope that belongs to the shipped α; none beside an α that was given."""
+        if self.alpha != "auto":
+            return 0.0
+        return (self.defaults.with_text if with_text else self.defaults.without_text).slope
 
 
 class HeldOut(NamedTuple):
@@ -145,6 +155,17 @@ class Choice:
     offset: float = 0.0
     discriminant: float = 0.0
     label_noise: float = 0.0
+
+    def as_settings(self) -> dict[str, float | None]:
+        """The choice as JSON holds it, which has no NaN."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "losses"}
+        return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, float | None]) -> Choice:
+        """The inverse of `as_settings`."""
+        known = {name: math.nan if value is None else value for name, value in settings.items()}
+        return cls(**known)  # type: ignore[arg-type]
 
 
 # The hyper-parameters that are shown of a fitted model.

@@ -32,20 +32,26 @@ MOST_REMOVALS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
-    """What an exact GP over all rows says of each without the row's set.
+class HeldOutRows:
+    """What a model says of labelled rows (n,), each without the rows of its set.
 
     `counted` (n,): the rows that can be judged, as their class has a row outside their set.
-    `logits` (n, c) are at the temperature of the counted rows; `scale` is what they make of a mean.
+    `logits` (n, c) are calibrated on the counted rows; `variance` (n,) is how new each row is.
     """
 
     classes: NDArray[Any]
     labels: Tensor
     sets: Tensor
     counted: Tensor
-    precision: ExactPrecision
     logits: Tensor
     variance: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Judge(HeldOutRows):
+    """An exact GP over all rows; `scale` is what its calibrated logits make of a mean."""
+
+    precision: ExactPrecision
     scale: float
 
     @classmethod
@@ -66,10 +72,10 @@ class Judge:
                 )
             zero_shot = text_prior.logit_scale * features @ vectors.mT
         numbers = torch.as_tensor(np.searchsorted(classes, labels))
-        shots = Shots.make(features, numbers, zero_shot, classes=len(classes), residual=True)
+        shots = Shots(features, numbers, len(classes), zero_shot, residual=True)
         ExactPrecision.plan(numbers, len(classes))
         keys = KernelSpace("centred").fit(features, numbers)(features)
-        counted = _countable(numbers, sets)
+        counted = countable(numbers, sets)
         choice = _choose(shots, keys, sets, counted)
         values = shots.at_gain(choice.gain).values
         precision = ExactPrecision(None, keys, values, beta=choice.beta, noise=choice.noise)
@@ -82,9 +88,9 @@ class Judge:
             numbers,
             sets,
             counted,
-            precision,
             logits / temperature,
             variance[:, 0],
+            precision,
             choice.alpha / temperature,
         )
 
@@ -125,7 +131,7 @@ class Judge:
         return gains
 
 
-def _countable(labels: Tensor, sets: Tensor) -> Tensor:
+def countable(labels: Tensor, sets: Tensor) -> Tensor:
     """Rows (n,) whose class has a row in another set."""
     pairs = torch.unique(torch.stack([labels, sets], 1), dim=0)
     return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] > 1

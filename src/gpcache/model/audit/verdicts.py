@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpcache.model.audit.findings import Finding
-from gpcache.model.audit.judge import Judge
+from gpcache.model.audit.judge import HeldOutRows, Judge
 from gpcache.model.audit.rows import LabelledRows, plain
 from gpcache.support.checks import shown
 
@@ -27,7 +27,7 @@ UNUSUAL = 1.1
 ROUNDING = 1e-6
 
 
-def label_findings(rows: LabelledRows, judge: Judge) -> list[Finding]:
+def label_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
     """Rows of which another class is many times as probable as their own."""
     log_probabilities = judge.logits.log_softmax(1)
     likely, best = log_probabilities.max(1)
@@ -44,7 +44,7 @@ def label_findings(rows: LabelledRows, judge: Judge) -> list[Finding]:
     return found
 
 
-def outlier_findings(rows: LabelledRows, judge: Judge) -> list[Finding]:
+def outlier_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
     """Rows whose variance without them is far above what their class has."""
     if len(judge.labels) < ENOUGH_ROWS:
         return []

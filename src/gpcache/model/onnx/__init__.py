@@ -17,7 +17,6 @@ from gpcache import __version__
 from gpcache.encoders import Encoder
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.errors import DataError
-from gpcache.methods import GPCacheClassifier, TipAdapterClassifier, ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.model.onnx.head import ensure_room, write_head
 from gpcache.model.onnx.lite import write_lite
@@ -81,7 +80,7 @@ def export_image_onnx(
 
 
 def _graph_for(model: FeatureClassifier) -> Graph:
-    if not isinstance(model, ZeroShotClassifier | TipAdapterClassifier | GPCacheClassifier):
+    if not model.exports_to_onnx:
         raise DataError(
             f"{type(model).__name__} cannot be exported to ONNX: the zero-shot, Tip-Adapter and "
             "GPCache classifiers can."

@@ -10,8 +10,8 @@ import torch
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap, ResidualProjection
 from gpcache.gp.fusion import MIN_VARIANCE
-from gpcache.methods import ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.model import CacheModel
 from gpcache.metrics import Calibration
 from gpcache.model.onnx.folding import folded
@@ -40,10 +40,11 @@ def write_head(
     """Write logits, probabilities and variance of the rows `source` (batch, d)."""
     unit = write_unit(graph, source)
     terms, columns = [], None
-    if isinstance(model, ZeroShotClassifier):
-        text = model._text
+    fitted: Fitted | None = getattr(model, "fitted_", None)
+    if fitted is None:
+        text = model._text_vectors()
     else:
-        cache: CacheModel = model._model
+        cache = fitted.model
         text = None if cache.text is None else cache.choice.gain * cache.text
         term, columns = _write_cache(graph, cache, unit, variance=variance)
         terms.append(term)
@@ -134,7 +135,7 @@ def _write_cache(
     ensure_room(graph.size, "fit it with fewer shots.")
     remedy = "pass variance=False, which leaves the variance out."
     if choice.eta:
-        remedy = "fit it with fewer shots, or with precision='grouped' or 'nystrom'."
+        remedy = "fit it with fewer shots, or with approximation='grouped' or 'nystrom'."
     ensure_room(graph.size + spread.bytes, remedy)
     if spread.row is not parts.row:
         row = spread.row.write(graph, mapped)

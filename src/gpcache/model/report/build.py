@@ -85,7 +85,7 @@ def suspicious_cases(classifier: ImageClassifier) -> list[Case]:
         row, picture = finding.row, classifier.picture(finding.row)
         if picture is None or finding.probability is None:
             continue
-        features = model._shots.features[row : row + 1].cpu().numpy()
+        features = model.fitted_.shots.features[row : row + 1].cpu().numpy()
         example, label = classifier.examples[row], str(finding.suggestion)
         evidence = _evidence(classifier, features, label, leave_out=row)
         names = (example.name, example.label, label)
@@ -124,6 +124,6 @@ def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding
         data="training images, whose labels the kernel's space has seen",
         class_names=classifier.classes,
         labels=np.array([number[example.label] for example in classifier.examples]),
-        features=model._shots.features.cpu().numpy(),
-        mapped=model._model.precision.keys.detach().cpu().numpy(),
+        features=model.fitted_.shots.features.cpu().numpy(),
+        mapped=model.fitted_.model.precision.keys.detach().cpu().numpy(),
     )

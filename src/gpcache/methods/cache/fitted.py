@@ -1,0 +1,283 @@
+"""What a cache estimator keeps: shots, recipe, model, calibration and held-out figures.
+
+`fit` chooses hyper-parameters, builds or trains the model, and calibrates it. `added`, `removed`,
+`relabelled` and `with_text` change it without a refit: hyper-parameters, temperature and feature
+map stay, and with those fixed the result equals a refit. The exact posterior of regression is
+updated in O(n²), the softmax likelihood by a warm start; approximations are cheap to build again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.gp import ExactPrecision
+from gpcache.methods.cache import regression, softmax, softmax_search
+from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.shots import Shots, fold_rows
+from gpcache.methods.cache.training import TrainedCache, Trainer, choose_start
+from gpcache.metrics import Calibration, fit_calibration
+
+NOT_COMPUTED = "not computed, because it takes training: call held_out()"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fitted cache.
+
+    `text` is the text of the classes as it was given, `search` the table of settings that were
+    tried. A trained cache has its `training`, the `epochs` and the loss of each. `known_report` and
+    `known_novelty` are held-out figures that were computed with the fit.
+    """
+
+    shots: Shots
+    recipe: Recipe
+    text: Tensor | None
+    model: CacheModel
+    settings: Settings
+    calibration: Calibration
+    search: dict[str, NDArray[Any]]
+    training: TrainedCache | None = None
+    epochs: int = 0
+    losses: list[float] = field(default_factory=list)
+    known_report: HeldOutReport | None = None
+    known_novelty: NDArray[np.float64] | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The hyper-parameters in use."""
+        return self.model.choice
+
+    @property
+    def sees_labels(self) -> bool:
+        """Whether labels shaped what a row is compared with: its space, or trained keys."""
+        return self.recipe.space.sees_labels or self.training is not None
+
+    # Held-out figures.
+
+    @cached_property
+    def report(self) -> HeldOutReport:
+        """Held-out figures at the hyper-parameters in use; nothing is trained for them."""
+        if self.known_report is not None:
+            return self.known_report
+        if self.training is not None:
+            return HeldOutReport.empty(len(self.shots), self.shots.n_classes, NOT_COMPUTED)
+        return self.held_out()
+
+    @cached_property
+    def novelty(self) -> NDArray[np.float64]:
+        """How unlike all others each shot (n,) is, as if it had not been seen; NaN if unknown."""
+        if self.known_novelty is not None:
+            return self.known_novelty
+        if self.training is not None:
+            return np.full(len(self.shots), np.nan)
+        return regression.held_out_variance(self.recipe, self.shots, self.choice)
+
+    def held_out(self, sets: Tensor | None = None) -> HeldOutReport:
+        """Hold the shots out now; those of one set (n,) together, where labels shaped the model."""
+        shots, recipe, choice = self.shots, self.recipe, self.choice
+        if self.training is not None:
+            return self.training.held_out(self.epochs)[0]
+        if not recipe.is_softmax:
+            return HeldOutReport.of_shots(
+                shots, regression.held_out_logits(recipe, shots, choice), recipe.seed
+            )
+        n_folds = recipe.n_folds // 2
+        fold = shots.folds(n_folds, recipe.seed)
+        if sets is not None and len(torch.unique(sets)) < len(sets):
+            fold = shots.folds_of_sets(sets.to(shots.labels.device), n_folds)
+        held = softmax.held_out_logits(recipe, shots, self.text, choice, fold_rows(fold))
+        return HeldOutReport.of_shots(shots, held, recipe.seed)
+
+    def held_out_in(self, sets: Tensor) -> HeldOutReport:
+        """As `report`, with the shots of one set (n,) held out together where that is possible."""
+        separate = len(torch.unique(sets)) == len(sets)
+        if separate or not self.recipe.is_softmax:
+            return self.report
+        return self.held_out(sets)
+
+    # Updates.
+
+    def added(self, features: Tensor, labels: Tensor) -> Fitted:
+        """With further shots: unit rows (k, d) of class numbers (k,)."""
+        zero_shot = None if self.text is None else features @ self.text.mT
+        shots = self.shots.joined(Shots(features, labels, self.shots.n_classes, zero_shot))
+        keys = self.model.feature_map(features)
+        exact = self.model.closed_form
+        if exact is not None:
+            values = shots.values[len(self.shots) :]
+            return self._with(shots, exact.add(keys, values))
+        known = torch.arange(len(self.shots), device=labels.device)
+        rows = torch.cat([known, torch.full_like(labels, -1)])
+        return self._rebuilt(shots, torch.cat([self.model.precision.keys, keys]), rows)
+
+    def removed(self, rows: Tensor) -> Fitted:
+        """Without the shots of these row numbers (k,)."""
+        kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
+        kept[rows] = False
+        shots = self.shots[kept]
+        if (exact := self.model.closed_form) is not None:
+            return self._with(shots, exact.remove(rows))
+        left = torch.nonzero(kept).flatten()
+        return self._rebuilt(shots, self.model.precision.keys[kept], left)
+
+    def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
+        """With other class numbers (k,) for the shots of these row numbers (k,)."""
+        numbers = self.shots.labels.clone()
+        numbers[rows] = labels
+        shots = replace(self.shots, labels=numbers)
+        if (exact := self.model.closed_form) is not None:
+            return self._with(shots, exact)
+        return self._rebuilt(shots, self.model.precision.keys)
+
+    def with_classes(self, numbers: Tensor, source: Tensor, text: Tensor | None) -> Fitted:
+        """With other classes.
+
+        Old class k becomes `numbers[k]`, −1 for none; new class j was `source[j]`, −1 for none.
+        """
+        shots = self.shots.with_classes(numbers, len(source), text)
+        changed = replace(self, text=text, model=replace(self.model, text=text))
+        if (exact := self.model.closed_form) is not None:
+            return changed._with(shots, exact.with_columns(source))
+        return changed._rebuilt(shots, self.model.precision.keys, columns=source)
+
+    def _with(self, shots: Shots, exact: ExactPrecision) -> Fitted:
+        """The posterior of regression with the values of these shots.
+
+        Where a class got its first shot or lost its last, the values of all shots change.
+        """
+        changed = torch.nonzero((exact.values != shots.values).any(1)).flatten()
+        if len(changed):
+            exact = exact.revalue(changed, shots.values[changed])
+        return self._updated(shots, replace(self.model, precision=exact))
+
+    def _rebuilt(
+        self,
+        shots: Shots,
+        keys: Tensor,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> Fitted:
+        """The posterior of these shots with keys (n, d').
+
+        `rows` (n,) and `columns` (c,) are the old numbers of shots and classes, −1 for new ones;
+        None where all stayed. The solver of the softmax likelihood starts from there.
+        """
+        precision = self.recipe.condition(shots, keys, self.choice)
+        if not self.model.is_softmax:
+            return self._updated(shots, replace(self.model, precision=precision))
+        return self._updated(shots, softmax.updated(self.model, precision, shots, rows, columns))
+
+    def _updated(self, shots: Shots, model: CacheModel) -> Fitted:
+        training, report, novelty = self.training, None, None
+        if training is not None:
+            training = replace(training, shots=shots, text=self.text, choice=model.choice)
+            if training.trainer.calibrate:
+                report, novelty = training.held_out(self.epochs)
+        return replace(
+            self,
+            shots=shots,
+            model=model,
+            training=training,
+            known_report=report,
+            known_novelty=novelty,
+        )
+
+
+def fit(
+    shots: Shots,
+    recipe: Recipe,
+    text: Tensor | None,
+    settings: Settings,
+    validation: Shots | None,
+    trainer: Trainer | None = None,
+    *,
+    name: str,
+) -> Fitted:
+    """Choose, build or train, and calibrate; on a validation set if one is given."""
+    if recipe.is_softmax:
+        return _fit_softmax(shots, recipe, text, settings, validation, name)
+    if trainer is not None:
+        return _fit_trained(shots, recipe, text, settings, validation, trainer)
+    chosen = regression.choose(recipe, shots, settings, validation, name=name)
+    choice = chosen.choice
+    shots = shots.at_gain(choice.gain)
+    model = regression.build(recipe, shots, text, choice)
+    report = None
+    if validation is not None:
+        calibration = fit_calibration(model.logits(validation.features), validation.labels)
+    else:
+        held = regression.held_out_logits(recipe, shots, choice, chosen.models)
+        calibration = Calibration(slope=settings.shipped_slope(text is not None))
+        if shots.can_be_held_out:
+            calibration = fit_calibration(held.logits, shots.labels[held.rows])
+        nested = chosen.nested(shots, recipe.seed)
+        report = HeldOutReport.of_shots(shots, held, recipe.seed, nested)
+    table = regression.search_table(chosen.seen)
+    return Fitted(shots, recipe, text, model, settings, calibration, table, known_report=report)
+
+
+def _fit_softmax(
+    shots: Shots,
+    recipe: Recipe,
+    text: Tensor | None,
+    settings: Settings,
+    validation: Shots | None,
+    name: str,
+) -> Fitted:
+    chosen = softmax_search.choose(recipe, shots, settings, validation, name=name)
+    choice = chosen.choice
+    shots = chosen.believed(shots).at_gain(choice.gain)
+    recipe = recipe.at(choice.shrinkage, choice.diagonal)
+    model = softmax.build(recipe, shots, text, choice, chosen.start)
+    calibration, report = Calibration(), None
+    if validation is not None:
+        calibration = fit_calibration(model.logits(validation.features), validation.labels)
+    elif chosen.held_out is not None:
+        logits, rows, _ = chosen.held_out
+        if chosen.calibrates:
+            weights = None if shots.weights is None else shots.weights[rows]
+            calibration = fit_calibration(logits, shots.labels[rows], weights)
+        report = HeldOutReport.of_shots(shots, chosen.held_out, recipe.seed, chosen.nested)
+    return Fitted(
+        shots, recipe, text, model, settings, calibration, chosen.search, known_report=report
+    )
+
+
+def _fit_trained(
+    shots: Shots,
+    recipe: Recipe,
+    text: Tensor | None,
+    settings: Settings,
+    validation: Shots | None,
+    trainer: Trainer,
+) -> Fitted:
+    chosen, trained_at = choose_start(trainer, recipe, shots, settings, validation)
+    shots = shots.at_gain(chosen.choice.gain)
+    training = TrainedCache(trainer, recipe, shots, text, settings, chosen.choice, trained_at)
+    found = training.fit(validation, chosen.models)
+    choice = found.model.choice
+    shots = shots.at_gain(choice.gain)
+    return Fitted(
+        shots,
+        recipe,
+        text,
+        found.model,
+        settings,
+        found.calibration,
+        regression.search_table(found.seen or chosen.seen),
+        replace(training, shots=shots, choice=choice),
+        found.epochs,
+        found.losses,
+        found.report,
+        found.novelty,
+    )

@@ -1,0 +1,183 @@
+"""Held-out figures: what a model says of its own shots, each as if it had not been seen.
+
+Figures are not optimised on the rows they are shown for: for each fold, hyper-parameters and
+calibration are chosen on the other folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache import metrics
+from gpcache.methods.cache.shots import Shots
+from gpcache.metrics import fit_calibration
+
+# Folds of the rows that are reported on, each judged by what the others chose.
+JUDGED = 4
+
+# (number of a setting, rows to fit its weights on) → logits (n, c) of all rows
+LogitsAt = Callable[[int, Tensor], Tensor]
+
+
+def folds_protocol(n_folds: int) -> str:
+    """How held-out figures were made, in words."""
+    return f"{n_folds} folds of the shots, everything learned anew in each"
+
+
+class HeldOutLogits(NamedTuple):
+    """Logits (k, c) of held-out rows, their numbers (k,) among the shots, and how."""
+
+    logits: Tensor
+    rows: Tensor
+    protocol: str
+
+    @classmethod
+    def none(cls, shots: Shots, reason: str) -> HeldOutLogits:
+        """Nothing was held out."""
+        return cls(shots.values[:0], shots.labels[:0], f"none: {reason}")
+
+
+def best_without(losses: Tensor, penalties: Tensor, fold: Tensor) -> dict[int, int]:
+    """The setting that each fold's rows get: the best of losses (v, n) on all other folds' rows.
+
+    `penalties` (v,) are what each setting is charged beside its mean loss.
+    """
+    found = {}
+    for number in torch.unique(fold).tolist():
+        others = losses[:, fold != number]
+        found[number] = int((others.mean(1) + penalties).argmin()) if others.numel() else 0
+    return found
+
+
+def cross_fitted(
+    logits_at: LogitsAt, settings: dict[int, int], fold: Tensor, labels: Tensor
+) -> Tensor:
+    """Probabilities (n, c) of held-out rows: weights and calibration come from the other folds."""
+    found: Tensor | None = None
+    for number, setting in settings.items():
+        mine = fold == number
+        others = ~mine if bool((~mine).any()) else mine
+        logits = logits_at(setting, others)
+        calibration = fit_calibration(logits[others], labels[others])
+        if found is None:
+            found = torch.empty_like(logits)
+        found[mine] = calibration.probabilities(logits[mine])
+    assert found is not None
+    return found
+
+
+def judged_folds(shots: Shots, rows: Tensor, seed: int) -> Tensor:
+    """The folds (k,) of rows (k,) that are judged together by what the others chose."""
+    return shots.folds(JUDGED, seed)[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutReport:
+    """What the model says of its own shots, each as if it had not been seen.
+
+    Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
+    leaves their class without a key. `labels` (n,) are class numbers, −1 where not counted.
+    `protocol` says how rows were held out. `logits` are at the hyper-parameters in use;
+    `probabilities`, and the figures, at hyper-parameters and with a calibration that were chosen
+    on the other folds.
+    """
+
+    logits: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    counted: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    accuracy: float
+    nll: float
+    ece: float
+    protocol: str
+
+    @classmethod
+    def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
+        """Nothing counted yet."""
+        nothing = np.full((n, c), np.nan)
+        counted, labels = np.zeros(n, dtype=bool), np.full(n, -1)
+        return cls(nothing, nothing.copy(), counted, labels, np.nan, np.nan, np.nan, protocol)
+
+    @classmethod
+    def of_shots(
+        cls, shots: Shots, held_out: HeldOutLogits, seed: int, probabilities: Tensor | None = None
+    ) -> HeldOutReport:
+        """The figures of held-out shots.
+
+        Without `probabilities` (k, c) the calibration alone is taken from the other folds.
+        """
+        logits, rows, _ = held_out
+        if probabilities is None and len(rows):
+            fold = judged_folds(shots, rows, seed)
+            same = dict.fromkeys(torch.unique(fold).tolist(), 0)
+            probabilities = cross_fitted(lambda *_: logits, same, fold, shots.labels[rows])
+        return cls.of(shots.labels, held_out, probabilities)
+
+    @classmethod
+    def of(
+        cls, labels: Tensor, held_out: HeldOutLogits, probabilities: Tensor | None
+    ) -> HeldOutReport:
+        """The figures of probabilities (k, c) of held-out rows; labels (n,) are those of all."""
+        logits, rows, protocol = held_out
+        report = cls.empty(len(labels), logits.shape[1], protocol)
+        if probabilities is None:
+            return report
+        labels = labels[rows]
+        numbers, truth = rows.cpu().numpy(), labels.cpu().numpy()
+        found = probabilities.double().cpu().numpy()
+        report.logits[numbers] = logits.double().cpu().numpy()
+        report.probabilities[numbers] = found
+        report.counted[numbers], report.labels[numbers] = True, truth
+        return replace(
+            report,
+            accuracy=metrics.accuracy(found, truth),
+            nll=metrics.nll(found, truth),
+            ece=metrics.ece(found, truth),
+        )
+
+    def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
+        """Add the figures, and every setting that was tried, to a saved state."""
+        settings["held_out"] = {
+            "accuracy": or_none(self.accuracy),
+            "nll": or_none(self.nll),
+            "ece": or_none(self.ece),
+            "protocol": self.protocol,
+        }
+        arrays["held_out_logits"], arrays["held_out_counted"] = self.logits, self.counted
+        arrays["held_out_probabilities"] = self.probabilities
+        arrays["held_out_labels"] = self.labels
+        settings["search"] = {
+            name: [or_none(value) for value in column.tolist()] for name, column in search.items()
+        }
+
+    @classmethod
+    def read(cls, settings: Any, arrays: Any) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:
+        """The figures and the settings of a saved state."""
+        held_out = settings["held_out"]
+        names = ("held_out_logits", "held_out_probabilities", "held_out_counted", "held_out_labels")
+        accuracy, nll, ece = (or_nan(held_out[name]) for name in ("accuracy", "nll", "ece"))
+        logits, probabilities, counted, labels = (arrays[name] for name in names)
+        protocol = held_out["protocol"]
+        report = cls(logits, probabilities, counted, labels, accuracy, nll, ece, protocol)
+        search = {
+            name: np.array([or_nan(value) for value in column])
+            for name, column in settings["search"].items()
+        }
+        return report, search
+
+
+def or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else value
+
+
+def or_nan(value: float | None) -> float:
+    """The inverse of `or_none`."""
+    return np.nan if value is None else value

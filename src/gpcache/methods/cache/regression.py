@@ -1,0 +1,342 @@
+"""The Gaussian likelihood: hyper-parameters chosen on shots that the model has not seen.
+
+Whatever was learned from labels (a whitening) is learned again without the held-out rows, so that
+no figure is chosen on or shown for rows that the model has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.gp import ExactPrecision
+from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.methods.cache.held_out import (
+    HeldOutLogits,
+    best_without,
+    cross_fitted,
+    folds_protocol,
+    judged_folds,
+)
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.search import (
+    COLUMNS,
+    Choice,
+    HeldOut,
+    Place,
+    Settings,
+    search,
+    shipped,
+    weigh,
+)
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.devices import free_memory
+from gpcache.support.progress import progress_bar
+
+LEAVE_ONE_OUT = "leave-one-out"
+
+
+def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
+    """The model of these shots at a choice."""
+    feature_map = recipe.space.fit(shots.features, shots.labels)
+    keys = feature_map(shots.features)
+    return CacheModel(feature_map, recipe.condition(shots, keys, choice), text, choice)
+
+
+class Part:
+    """Keys, and queries that they have not seen; without queries, the keys left out one by one."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        shots: Shots,
+        queries: Tensor | None = None,
+        *,
+        trained: CacheModel | None = None,
+        counted: Tensor | None = None,
+        siblings: int = 1,
+    ) -> None:
+        """Map and keys are those of a `trained` model, if there is one.
+
+        `counted` are the row numbers to answer about when keys are left out; all by default.
+        `siblings` is how many parts there will be, which share the memory.
+        """
+        self._counted = slice(None) if counted is None else counted
+        self._shots = shots
+        if trained is None:
+            feature_map = recipe.space.fit(shots.features, shots.labels)
+            self._keys = feature_map(shots.features)
+        else:
+            feature_map, self._keys = trained.feature_map, trained.precision.keys
+        self._queries = None if queries is None else feature_map(queries)
+        self._precision = recipe.precision
+        self._plan = recipe.plan(shots)
+        # The exact posterior is what default fits sweep: similarities are computed once.
+        self._sweep = (
+            Sweep(self._keys, self._queries, keep=self._fits(siblings))
+            if recipe.precision is ExactPrecision
+            else None
+        )
+
+    def _fits(self, siblings: int) -> bool:
+        """Whether the similarities of all parts take no more than a quarter of the free memory."""
+        n = len(self._keys) + (0 if self._queries is None else len(self._queries))
+        required = siblings * len(self._keys) * n * self._keys.element_size()
+        return required <= free_memory(self._keys.device) // 4
+
+    def at(
+        self, beta: float, noises: Sequence[float], gain: float, *, with_variance: bool
+    ) -> list[SweepPoint]:
+        """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
+        values = self._shots.at_gain(gain).values
+        if self._sweep is not None:
+            points = self._sweep.at(values, beta, noises, with_variance=with_variance)
+        else:
+            points = [self._one(values, beta, noise) for noise in noises]
+        rows = self._counted
+        return [
+            SweepPoint(
+                point.mean[rows],
+                None if point.variance is None else point.variance[rows],
+                point.log_marginal_likelihood,
+            )
+            for point in points
+        ]
+
+    def _one(self, values: Tensor, beta: float, noise: float) -> SweepPoint:
+        precision = self._precision(self._plan, self._keys, values, beta=beta, noise=noise)
+        if self._queries is None:
+            mean, variance = precision.leave_one_out()
+        else:
+            mean, variance = precision.posterior(self._queries)
+        likelihood = (
+            float(precision.log_marginal_likelihood()) if precision.uses_noise else float("nan")
+        )
+        return SweepPoint(mean, precision.variance_of_classes(variance), likelihood)
+
+
+class HeldOutModels:
+    """What models of the other shots say about held-out rows, at any (β, noise, gain)."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        shots: Shots,
+        rows: Tensor,
+        *,
+        with_variance: bool,
+        protocol: str,
+    ) -> None:
+        """The parts together answer about `shots[rows]`, in that order; `protocol` says how."""
+        self._parts = parts
+        self._with_variance = with_variance
+        self._shots = shots[rows]
+        self.rows = rows
+        self.protocol = protocol
+        self._last: tuple[tuple[float, Sequence[float], float], list[HeldOut]] | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, shots: Shots, *, with_variance: bool, coarse: bool = False
+    ) -> HeldOutModels:
+        """The shots left out one by one, or in folds in which everything is learned again."""
+        if recipe.uses_loo:
+            rows = torch.nonzero(shots.with_company()).flatten()
+            parts, protocol = [Part(recipe, shots, counted=rows)], LEAVE_ONE_OUT
+        else:
+            folds = recipe.folds(shots, recipe.n_folds // 2 if coarse else None)
+            parts = [
+                Part(recipe, shots[train], shots.features[held], siblings=len(folds))
+                for train, held in folds
+            ]
+            rows = torch.cat([held for _, held in folds])
+            protocol = folds_protocol(len(folds))
+        return cls(parts, shots, rows, with_variance=with_variance, protocol=protocol)
+
+    def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+        """One answer for each noise. The last ones are kept: a report asks for them again."""
+        place = (beta, noises, gain)
+        if self._last is None or self._last[0] != place:
+            self._last = (place, self._evaluate(*place))
+        return self._last[1]
+
+    def at(self, choice: Choice) -> HeldOut:
+        """The answers at a choice."""
+        return self(choice.beta, [choice.noise], choice.gain)[0]
+
+    def _evaluate(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+        by_part = [
+            part.at(beta, noises, gain, with_variance=self._with_variance) for part in self._parts
+        ]
+        found = []
+        for points in zip(*by_part, strict=True):
+            mean = torch.cat([point.mean for point in points])
+            variances = [point.variance for point in points if point.variance is not None]
+            variance = torch.cat(variances) if self._with_variance else None
+            likelihood = sum(point.log_marginal_likelihood for point in points)
+            rows = self._shots
+            found.append(HeldOut(mean, variance, rows.zero_shot, rows.labels, likelihood))
+        return found
+
+
+class Trail(NamedTuple):
+    """Every setting (v) that was tried: its place, and the loss of each of n shots.
+
+    `losses` (v, n) are those of held-out rows, `penalties` (v,) what the place costs beside them.
+    """
+
+    settings: Settings
+    places: list[Place]
+    losses: Tensor
+    penalties: Tensor
+
+    @classmethod
+    def of(cls, seen: Sequence[Choice], settings: Settings, rows: Tensor, n: int) -> Trail:
+        """The trail of choices that were scored on these rows (k,)."""
+        stated = torch.stack([one.losses for one in seen if one.losses is not None])
+        losses = stated.new_zeros(len(seen), n)
+        losses[:, rows] = stated
+        scores = stated.new_tensor([one.score for one in seen])
+        places = [(one.beta, one.noise, one.gain) for one in seen]
+        return cls(settings, places, losses, scores - stated.mean(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Every choice that was tried, the best first, and what it was tried on, if on shots."""
+
+    seen: Sequence[Choice]
+    models: HeldOutModels | None = None
+    trail: Trail | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The choice itself."""
+        return replace(self.seen[0], losses=None)
+
+    def nested(self, shots: Shots, seed: int) -> Tensor | None:
+        """Probabilities (k, c) of the held-out rows, all chosen on the other folds.
+
+        Of the settings that were tried, each fold gets the best by the other folds' rows; its
+        weights are fitted on those, too.
+        """
+        models, trail = self.models, self.trail
+        if models is None or trail is None:
+            return None
+
+        def logits_at(setting: int, others: Tensor) -> Tensor:
+            beta, noise, gain = trail.places[setting]
+            held_out = models(beta, [noise], gain)[0]
+            choice = weigh(held_out.rows(others), trail.settings, (beta, noise, gain))
+            return held_out.logits(choice)
+
+        fold = judged_folds(shots, models.rows, seed)
+        chosen = best_without(trail.losses[:, models.rows], trail.penalties, fold)
+        return cross_fitted(logits_at, chosen, fold, shots.labels[models.rows])
+
+
+def choose(
+    recipe: Recipe, shots: Shots, settings: Settings, validation: Shots | None, *, name: str
+) -> Chosen:
+    """Choose what is "auto" on unseen rows; where there are none, take what is shipped."""
+    with_text = shots.zero_shot is not None
+    settings = restricted(settings, shots)
+    all_given = settings.all_given(uses_noise=recipe.precision.uses_noise, with_text=with_text)
+    if all_given or (validation is None and not shots.can_be_held_out):
+        return Chosen([shipped(settings, with_text=with_text)])
+    if validation is not None:
+        return Chosen(search_on(validation, recipe, shots, settings, name=name))
+    with_variance = settings.eta != 0.0
+    models = HeldOutModels.of(recipe, shots, with_variance=with_variance, coarse=True)
+    seen = _searched(models, recipe, settings, shots=shots.per_class, name=name)
+    trail = Trail.of(seen, settings, models.rows, len(shots))
+    if not recipe.uses_loo:
+        # Few folds tell where to go; many tell how far to trust the cache, because their
+        # models have nearly as many shots as the final one.
+        models = HeldOutModels.of(recipe, shots, with_variance=with_variance)
+        best = seen[0]
+        found = replace(settings, beta=best.beta, noise=best.noise)
+        if settings.residual:
+            found = replace(found, gain=best.gain)
+        seen = _searched(models, recipe, found, shots=shots.per_class, name=name) + seen
+    return Chosen(seen, models, trail)
+
+
+def search_on(
+    validation: Shots,
+    recipe: Recipe,
+    shots: Shots,
+    settings: Settings,
+    trained: CacheModel | None = None,
+    *,
+    name: str,
+) -> list[Choice]:
+    """Settings that were tried on a validation set, the best first.
+
+    For a `trained` model they are chosen with its map, keys and text.
+    """
+    part = Part(recipe, shots, validation.features, trained=trained)
+    if trained is not None:
+        validation = replace(validation, zero_shot=trained.zero_shot(validation.features))
+    rows = torch.arange(len(validation), device=validation.labels.device)
+    models = HeldOutModels(
+        [part], validation, rows, with_variance=settings.eta != 0.0, protocol="validation set"
+    )
+    return _searched(models, recipe, restricted(settings, shots), shots=np.inf, name=name)
+
+
+def restricted(settings: Settings, shots: Shots) -> Settings:
+    """What held-out rows may choose: not the gain of the text, where classes have text alone."""
+    known = 0 if shots.zero_shot is None else shots.n_classes
+    if settings.gain == "auto" and len(torch.unique(shots.labels)) != known:
+        return replace(settings, gain=1.0)
+    return settings
+
+
+def _searched(
+    models: HeldOutModels, recipe: Recipe, settings: Settings, *, shots: float, name: str
+) -> list[Choice]:
+    with progress_bar(f"{name}: choosing", unit="setting") as bar:
+
+        def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+            found = models(beta, noises, gain)
+            bar.update(len(noises))
+            return found
+
+        return search(evaluate, settings, shots=shots, uses_noise=recipe.precision.uses_noise)
+
+
+def search_table(seen: Sequence[Choice]) -> dict[str, NDArray[Any]]:
+    """Every setting that was tried, as columns, the choice first."""
+    return {name: np.array([getattr(one, name) for one in seen]) for name in COLUMNS}
+
+
+def held_out_logits(
+    recipe: Recipe, shots: Shots, choice: Choice, models: HeldOutModels | None = None
+) -> HeldOutLogits:
+    """Logits of held-out rows at a choice, with keys that are the shots themselves."""
+    if not bool(shots.with_company().any()):
+        return HeldOutLogits.none(shots, "no class has two shots")
+    models = models or HeldOutModels.of(recipe, shots, with_variance=choice.eta != 0)
+    return HeldOutLogits(models.at(choice).logits(choice), models.rows, models.protocol)
+
+
+def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[np.float64]:
+    """Variance (n,) of each shot as if it had not been seen; NaN where it cannot be held out.
+
+    That of the nearest group where classes are grouped.
+    """
+    found = np.full(len(shots), np.nan)
+    if shots.can_be_held_out and recipe.precision.uses_noise:
+        models = HeldOutModels.of(recipe, shots, with_variance=True)
+        variance = models.at(choice).variance
+        assert variance is not None
+        found[models.rows.cpu().numpy()] = variance.amin(1).double().cpu().numpy()
+    return found

@@ -1,0 +1,394 @@
+"""Every hyper-parameter of the softmax likelihood, chosen on held-out shots.
+
+Folds of the shots (or a validation set) choose the shrinkage of the whitening, β, τ and the trust
+in the text; the weights of cache, discriminant and text are fitted on the same rows by Newton's
+method, each ≥ 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.methods.cache.held_out import (
+    HeldOutLogits,
+    best_without,
+    cross_fitted,
+    folds_protocol,
+    judged_folds,
+)
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.shots import Belief, Shots
+from gpcache.methods.cache.softmax import degrees_of_freedom
+from gpcache.methods.cache.softmax_folds import Fold, Folds, Setting
+from gpcache.methods.cache.softmax_weights import (
+    FEW_THETA,
+    NOISE_MATTERS,
+    Trusted,
+    WeightFit,
+    at_label,
+    combined,
+    text_gain,
+)
+from gpcache.support.progress import progress_bar
+
+# Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6, each
+# left out in turn (docs/defaults.md).
+
+# Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
+# in units that do not depend on β while the kernel is nearly linear.
+SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
+# How far the shrunk scatter follows its own diagonal instead of the identity: the search tries
+# each, few shots take the first.
+DIAGONALS = (0.5, 0.9, 0.0)
+# With one shot a class the features are decorrelated instead of whitened, and with text the cache
+# gets a larger weight.
+ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA = 3.0, 1.5
+# Below this many shots a class (in the mean), held-out folds cannot judge a scatter within classes.
+FEW = 3.0
+# How much of the fitted gain of the text enters the prior mean: the search tries each.
+TRUSTS = (0.7, 0.0)
+# Nats per squared e-fold of shrinkage, β and θ, divided by the root of the number of held-out rows.
+PRIOR = 0.1
+# The variance that measures how new a row is takes this noise.
+NOVELTY_NOISE = 1.0
+
+STEPS = (math.log(10) / 2, math.log(2), math.log(10) / 2)
+FAR_THETAS = (30.0,)
+RANGES = ((1e-2, 1e3), (2.0**-5, 2.0**5), (1e-2, 1e4))
+# Once this many rows are held out, the search uses no further fold.
+ENOUGH_ROWS = 300
+# Settings whose answers are kept, so that each fold can be reported at the others' choice.
+KEPT = 4
+
+# Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
+Spot = tuple[int, int, int, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A setting, the weights fitted at it, and what held-out rows (r,) say of it.
+
+    `parts` (k, r, c) are the components of the logits; dropped for all but the best settings.
+    `trusted` says how far the labels of the rows are believed.
+    """
+
+    setting: Setting
+    weights: Tensor
+    nll: float
+    accuracy: float
+    score: float
+    losses: Tensor
+    parts: Tensor | None
+    trusted: Trusted
+
+    @property
+    def logits(self) -> Tensor:
+        """(r, c) of the held-out rows."""
+        assert self.parts is not None
+        return combined(self.weights, self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The choice, the table of settings that were tried, and what held-out rows said of it.
+
+    `held_out` is None where no row could be held out; `nested` are its probabilities, each fold's
+    at the choice of the others. `calibrates` says whether the held-out models are near enough to
+    the final one to set its temperature. `start` (n, c) are coefficients near those of the model.
+    Where labels seem wrong, `shot_weights` (n,) are their probabilities to be right.
+    """
+
+    choice: Choice
+    search: dict[str, NDArray[Any]]
+    held_out: HeldOutLogits | None = None
+    nested: Tensor | None = None
+    calibrates: bool = False
+    start: Tensor | None = None
+    shot_weights: Tensor | None = None
+
+    def believed(self, shots: Shots) -> Shots:
+        """The shots, each counting as far as its label is believed."""
+        if self.shot_weights is None:
+            return shots
+        belief = Belief(self.shot_weights.to(shots.features), shots.labels)
+        return replace(shots, belief=belief)
+
+
+def choose(
+    recipe: Recipe, shots: Shots, settings: Settings, validation: Shots | None, *, name: str
+) -> Chosen:
+    """Choose every hyper-parameter that was not given, on held-out shots or on a validation set.
+
+    Where neither is there, the values shipped for one shot a class are taken. The search runs in
+    float32; the model itself is solved in the dtype asked for.
+    """
+    recipe = recipe.to(torch.float32, given=shots.features.dtype)
+    shots = shots.to(torch.float32)
+    everything = torch.arange(len(shots), device=shots.labels.device)
+    folds: list[Fold] = []
+    if validation is not None:
+        folds = [Fold(shots, validation.to(torch.float32), everything, everything[:0])]
+    elif shots.can_be_held_out:
+        pairs = recipe.folds(shots, recipe.n_folds // 2)
+        folds = [Fold(shots[train], shots[held], train, held) for train, held in pairs]
+    few = validation is None and shots.per_class < FEW
+    whitened = recipe.space.name == "whitened"
+    scores = whitened and settings.discriminant != 0 and not bool(shots.absent.any())
+    left = sum(fold.shots.per_class for fold in folds) / len(folds) if folds else 1.0
+    fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, left)
+    if not folds:
+        return _one_shot(replace(fit, scores=scores and not few))
+    with progress_bar(f"{name}: choosing", unit="setting") as bar:
+        search = _Search(recipe, fit, look=bar.update)
+        looked = search.run(folds)
+    best = looked[0]
+    choice = _choice(fit, best.setting, search.extrapolated(best), best)
+    table = _search_table(looked, fit.gain)
+    if validation is not None:
+        held_out = HeldOutLogits(best.logits, everything[:0], "validation set")
+        return Chosen(choice, table, held_out, calibrates=True, start=search.start)
+    rows = torch.cat([fold.held_rows for fold in folds])
+    shot_weights = None
+    if not few and choice.label_noise >= NOISE_MATTERS:
+        shot_weights = best.trusted.rows.new_ones(len(shots))
+        shot_weights[rows] = best.trusted.rows
+    return Chosen(
+        choice,
+        table,
+        HeldOutLogits(best.logits, rows, folds_protocol(len(folds))),
+        _nested(looked, fit, shots.labels[rows], judged_folds(shots, rows, recipe.seed)),
+        not few,
+        search.start,
+        shot_weights,
+    )
+
+
+def _one_shot(fit: WeightFit) -> Chosen:
+    """What is shipped for one shot a class."""
+    start = Setting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0], DIAGONALS[0])
+    setting = _given(fit.settings, start)
+    weights = fit.prior(setting, 1.0)
+    if fit.shots.zero_shot is not None:
+        weights[0] = ONE_SHOT_ALPHA
+    choice = _choice(fit, setting, weights, None)
+    names = ("shrinkage", "beta", "tau", "diagonal", "offset", "nll", "accuracy", "score")
+    return Chosen(choice, {name: np.array([getattr(choice, name)]) for name in names})
+
+
+def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tensor) -> Tensor:
+    """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
+    kept = [one for one in looked if one.parts is not None]
+    losses = torch.stack([one.losses for one in kept])
+    scores = losses.new_tensor([one.score for one in kept])
+    chosen = best_without(losses, scores - losses.mean(1), fold)
+
+    def logits_at(number: int, rows: Tensor) -> Tensor:
+        one = kept[number]
+        assert one.parts is not None
+        return combined(fit.fit(one.setting, one.parts[:, rows], labels[rows]), one.parts)
+
+    return cross_fitted(logits_at, chosen, fold, labels)
+
+
+def _given(settings: Settings, setting: Setting) -> Setting:
+    """The setting with the hyper-parameters that were given in their places."""
+    beta = setting.beta if settings.beta == "auto" else float(settings.beta)
+    theta = setting.theta if settings.tau == "auto" else float(settings.tau) * min(beta, 1.0)
+    shrinkage = setting.shrinkage if settings.shrinkage == "auto" else float(settings.shrinkage)
+    return setting._replace(shrinkage=shrinkage, beta=beta, theta=theta)
+
+
+class _Search:
+    """A walk over settings; see `choose`."""
+
+    def __init__(self, recipe: Recipe, fit: WeightFit, *, look: Callable[[], None]) -> None:
+        """`look` is called once for each setting."""
+        self._recipe, self._fit, self._look = recipe, fit, look
+        #: Coefficients (n, c) near those of the chosen model.
+        self.start: Tensor | None = None
+        theta = FEW_THETA if fit.few else THETA
+        start = Setting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
+        self._start = _given(fit.settings, start)
+
+    def run(self, folds: Sequence[Fold]) -> list[Looked]:
+        """All settings that were looked at, the best first, with the answers of the best few."""
+        enough, some = 0, 0
+        while some < len(folds) and enough < ENOUGH_ROWS:
+            enough += len(folds[some].held_out)
+            some += 1
+        part = self._folds(folds[:some])
+        has_text = self._fit.shots.zero_shot is not None
+        trusts = TRUSTS if has_text and self._fit.gain > 0 else TRUSTS[:1]
+        if self._fit.few:
+            seen = [self._look_at(part, self._start._replace(trust=trust)) for trust in trusts]
+        else:
+            seen = self._walk(part, trusts)
+        seen.sort(key=lambda one: (one.score, one.nll))
+        if some < len(folds):
+            # The rest of the rows have no say in the setting, but in the weights.
+            part = self._folds(folds)
+            seen.insert(0, self._look_at(part, seen[0].setting))
+            self.start = part.start(len(self._fit.shots))
+            return [seen[0], *(replace(one, parts=None) for one in seen[1:])]
+        self.start = part.start(len(self._fit.shots))
+        return [*seen[:KEPT], *(replace(one, parts=None) for one in seen[KEPT:])]
+
+    def extrapolated(self, best: Looked) -> Tensor:
+        """The weights of a model of all shots, from those of models of a fold's shots."""
+        weights = best.weights.clone()
+        if self._fit.settings.alpha == "auto":  # no other weight depends on the number of shots
+            before = self._fit.prior(best.setting, self._fit.shots_left)
+            after = self._fit.prior(best.setting, self._fit.shots.per_class)
+            weights[0] *= float(after[0] / before[0])
+        return weights
+
+    def _folds(self, folds: Sequence[Fold]) -> Folds:
+        return Folds(self._recipe, folds, self._fit.gain, scores=self._fit.scores)
+
+    def _look_at(self, folds: Folds, setting: Setting) -> Looked:
+        """The weights and the score of one setting."""
+        self._look()
+        parts, labels = folds.parts(setting), folds.labels
+        n = len(labels)
+        weights = self._fit.fit(setting, parts, labels)
+        logits = combined(weights, parts) + self._fit.frequency
+        right = at_label(logits, labels)
+        trusted = Trusted.of(right, logits.shape[1])
+        losses = trusted.losses(right, logits.shape[1])
+        hits = logits.argmax(1) == labels
+        away = sum(
+            math.log(here / there) ** 2
+            for here, there in zip(setting[:3], self._start[:3], strict=True)
+        )
+        nll = float(losses.mean())
+        if self._fit.settings.criterion == "accuracy":
+            losses = (~hits).to(losses)
+        score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
+        accuracy = float(hits.double().mean())
+        return Looked(setting, weights, nll, accuracy, score, losses, parts, trusted)
+
+    def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[Looked]:
+        """Look at several θ, then go downhill in shrinkage, β and θ, by whole and half steps."""
+        seen: dict[Spot, Looked] = {}
+        start, given = self._start, self._fit.settings
+        free = (given.shrinkage == "auto", given.beta == "auto", given.tau == "auto")
+        free = (free[0] and self._recipe.space.name == "whitened", *free[1:])
+
+        def score(spot: Spot) -> float:
+            shrinkage, beta, theta = (
+                origin * math.exp(count * step / 2)
+                for origin, count, step in zip(start[:3], spot[:3], STEPS, strict=True)
+            )
+            inside = (
+                count == 0 or low <= value <= high
+                for count, value, (low, high) in zip(
+                    spot[:3], (shrinkage, beta, theta), RANGES, strict=True
+                )
+            )
+            if not all(inside):
+                return math.inf
+            if spot not in seen:
+                setting = _given(given, Setting(shrinkage, beta, theta, *spot[3:]))
+                seen[spot] = self._look_at(folds, setting)
+                self._forget(seen)
+            return seen[spot].score
+
+        far = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
+        thetas = (0, *far) if free[2] else (0,)
+        here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
+        here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
+        if self._recipe.space.name == "whitened":
+            here = min(((*here[:4], diagonal) for diagonal in DIAGONALS), key=score)
+        ways = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
+        ways = [way for way in ways if any(a and b for a, b in zip(way, free, strict=True))]
+        for step in (2, 1):
+            moved = True
+            while moved:
+                moved = False
+                for way in ways:
+                    # As far as it goes down one way, before another way is looked at.
+                    while score(spot := _stepped(here, way, step)) < score(here):
+                        here, moved = spot, True
+        return list(seen.values())
+
+    @staticmethod
+    def _forget(seen: dict[Spot, Looked]) -> None:
+        """Keep the answers of the best settings alone: they are large."""
+        kept = [key for key, one in seen.items() if one.parts is not None]
+        if len(kept) > KEPT:
+            worst = max(kept, key=lambda key: seen[key].score)
+            seen[worst] = replace(seen[worst], parts=None)
+
+
+def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
+    i, j, k = (count + step * one for count, one in zip(spot[:3], way, strict=True))
+    return (i, j, k, *spot[3:])
+
+
+def _choice(fit: WeightFit, setting: Setting, weights: Tensor, best: Looked | None) -> Choice:
+    """The weights by name, as a model of all shots has them."""
+    shots, given = fit.shots, fit.settings
+    found = weights.tolist()
+    has_text = shots.zero_shot is not None
+    alpha, text = found[0], found[-1] if has_text else 1.0
+    discriminant = found[1] * degrees_of_freedom(shots) if len(found) - has_text > 1 else 0.0
+    # What was given is kept to the last digit.
+    if given.alpha != "auto":
+        alpha = float(given.alpha)
+    if given.gain != "auto":
+        text = float(given.gain) if has_text else 1.0
+    if given.discriminant != "auto" and discriminant:
+        discriminant = float(given.discriminant)
+    return Choice(
+        beta=setting.beta,
+        noise=NOVELTY_NOISE if given.noise == "auto" else float(given.noise),
+        alpha=alpha,
+        eta=0.0,
+        gain=text,
+        nll=math.nan if best is None else best.nll,
+        accuracy=math.nan if best is None else best.accuracy,
+        score=math.nan if best is None else best.score,
+        tau=setting.tau,
+        shrinkage=setting.shrinkage,
+        diagonal=setting.diagonal,
+        offset=setting.trust * fit.gain,
+        discriminant=discriminant,
+        label_noise=0.0 if best is None else best.trusted.label_noise,
+    )
+
+
+def _search_table(looked: Sequence[Looked], gain: float) -> dict[str, NDArray[Any]]:
+    """Every setting that was tried, as columns, the choice first.
+
+    `at_edge` says whether a setting lies within a step of the limits of the search.
+    """
+    rows = []
+    for one in looked:
+        setting = one.setting
+        edge = any(
+            value * math.exp(-step / 2) < low or value * math.exp(step / 2) > high
+            for value, step, (low, high) in zip(setting[:3], STEPS, RANGES, strict=True)
+        )
+        rows.append(
+            {
+                "shrinkage": setting.shrinkage,
+                "beta": setting.beta,
+                "tau": setting.tau,
+                "diagonal": setting.diagonal,
+                "offset": setting.trust * gain,
+                "nll": one.nll,
+                "accuracy": one.accuracy,
+                "score": one.score,
+                "at_edge": float(edge),
+            }
+        )
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,169 @@
+"""The weights of cache, discriminant and text, and how far labels are believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpcache.methods.cache.search import Auto, Settings
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom
+from gpcache.methods.cache.softmax_folds import Setting
+from gpcache.metrics import fit_scales
+
+# Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6, each
+# left out in turn (docs/defaults.md).
+
+# The θ of one and two shots a class, which cannot choose; weights near one belong to it.
+FEW_THETA = 300.0
+# The weights that the fit is pulled to: of the cache with text, of the discriminant in units of the
+# estimated scatter, and how the first grows as θ falls.
+ALPHA, DISCRIMINANT = 1.25, 0.03
+ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
+# Logits (root mean square) that the discriminant is expected to add at most. Not tuned: with 4 and
+# 16 shots of Pets, UCF101, Caltech, caltech20 and trash6 the median of a search is 0.06 to 3.4, and
+# only settings at its edge reach 6.
+MOST_EXPECTED = 5.0
+# Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
+PULL, FEW_PULL = 0.2, 4.0
+# Labels may be wrong: this number of right labels pulls the share of wrong ones down; rounds of its
+# estimate; and the share from which on shots count as much as their label is believed.
+NOISE_PRIOR, NOISE_ROUNDS, NOISE_MATTERS = 20.0, 20, 0.02
+# Fits of the weights, each believing labels as the one before found.
+WEIGHT_ROUNDS = 3
+
+
+class Trusted(NamedTuple):
+    """The share of wrong labels, and the probability (r,) of each label to be right."""
+
+    label_noise: float
+    rows: Tensor
+
+    @classmethod
+    def of(cls, right: Tensor, n_classes: int) -> Trusted:
+        """From the probabilities (r,) of the labels, by expectation maximisation.
+
+        A label is what the model says with probability 1 − ε, and any class with probability ε.
+        """
+        noise = 0.05
+        believed = torch.ones_like(right)
+        for _ in range(NOISE_ROUNDS):
+            clean = (1 - noise) * right
+            believed = clean / (clean + noise / n_classes)
+            wrong = float((1 - believed).sum())
+            noise = (wrong + 1) / (len(right) + 1 + NOISE_PRIOR)
+        return cls(noise, believed)
+
+    def losses(self, right: Tensor, n_classes: int) -> Tensor:
+        """−log probability (r,) of the labels, some of which may be wrong."""
+        return -torch.log((1 - self.label_noise) * right + self.label_noise / n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightFit:
+    """What the weights of a setting depend on beside the held-out rows.
+
+    `gain` is that of the text by itself, `scores` says whether there is a discriminant, `few`
+    whether there are too few shots a class to choose by; `shots_left` are the shots a class that
+    the models of the folds have.
+    """
+
+    shots: Shots
+    settings: Settings
+    gain: float
+    scores: bool
+    few: bool
+    shots_left: float
+
+    @cached_property
+    def frequency(self) -> Tensor:
+        """How frequent each class (c,) is among the shots, as logits."""
+        return class_frequency(self.shots)
+
+    def prior(self, setting: Setting, shots_left: float) -> Tensor:
+        """The weights that few rows are pulled to, for models with so many shots a class."""
+        has_text = self.shots.zero_shot is not None
+        alpha = ALPHA if has_text else 1 + 1 / shots_left
+        exponent = ALPHA_EXPONENT_TEXT if has_text else ALPHA_EXPONENT
+        weights = [alpha * (FEW_THETA / setting.theta) ** exponent]
+        if self.scores:
+            weights.append(DISCRIMINANT)
+        if has_text:
+            weights.append(self.gain)
+        return torch.tensor(weights, dtype=torch.float64, device=self.shots.labels.device)
+
+    def fit(self, setting: Setting, parts: Tensor, labels: Tensor) -> Tensor:
+        """Non-negative weights (k,) of the least smoothed NLL; those that were given stay."""
+        toward = self.prior(setting, self.shots_left)
+        if self.scores:
+            # Classes with hardly any scatter have scores in the thousands: a pull to the usual
+            # weight would then decide against all that held-out rows say.
+            usual = float(parts[1].square().mean().sqrt())
+            toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
+        pull = (FEW_PULL if self.few else PULL) / len(labels)
+        given: list[float | Auto] = [self.settings.alpha]
+        if self.scores:
+            own = self.settings.discriminant
+            if own != "auto":
+                own = float(own) / degrees_of_freedom(self.shots)
+            elif self.few:
+                # Models with one shot a class have no scatter: they cannot weigh a discriminant.
+                own = float(toward[1])
+            given.append(own)
+        if self.shots.zero_shot is not None:
+            asked = self.settings.gain
+            given.append(1.0 if asked == "auto" and self.shots.absent.any() else asked)
+        free = torch.tensor([one == "auto" for one in given])
+        weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
+        weights = weights.to(toward)
+        if not bool(free.any()):
+            return weights
+        offset = self.frequency.expand(len(labels), -1)
+        if not bool(free.all()):
+            offset = offset + combined(weights[~free], parts[~free])
+        believed = None
+        for _ in range(WEIGHT_ROUNDS):
+            scales, _ = fit_scales(
+                parts[free][:, None],
+                labels,
+                offset=offset,
+                toward=toward[free],
+                pull=pull,
+                row_weights=believed,
+            )
+            weights[free] = scales[0].to(weights)
+            right = at_label(combined(weights, parts) + self.frequency, labels)
+            trusted = Trusted.of(right, parts.shape[2])
+            if self.few or trusted.label_noise < NOISE_MATTERS:
+                break
+            believed = trusted.rows
+        return weights
+
+
+def combined(weights: Tensor, parts: Tensor) -> Tensor:
+    """Σ_k weights_k · parts_k (r, c)."""
+    return torch.einsum("k,krc->rc", weights.to(parts), parts)
+
+
+def at_label(logits: Tensor, labels: Tensor) -> Tensor:
+    """Probabilities (r,) that logits (r, c) give to the labels (r,)."""
+    return logits.softmax(1).gather(1, labels[:, None])[:, 0]
+
+
+def text_gain(shots: Shots, settings: Settings) -> float:
+    """The gain of the text by itself on the shots, which it has not seen; at most one.
+
+    A class without a shot has its text alone, of which the shots know nothing: the gain is then 1.
+    """
+    if shots.zero_shot is None:
+        return 0.0
+    if settings.gain != "auto":
+        return float(settings.gain)
+    if bool(shots.absent.any()) or shots.n_classes < 2:
+        return 1.0
+    scale, _ = fit_scales(shots.zero_shot[None, None], shots.labels)
+    return min(1.0, float(scale))
