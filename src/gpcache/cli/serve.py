@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
@@ -64,12 +65,6 @@ def serve(
         raise DataError("--replicas counts only with --engine ray: give both, or neither.")
     for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         require(module, "serve", purpose="gpcache serve")
-    from gpcache.cluster.connection import connected
-    from gpcache.web.open_workspace import open_workspace
-    from gpcache.web.ray_encoding import deployed
-    from gpcache.web.server import bind, run
-
-    listener = bind(port)
     folder = workspace or _own_folder(model)
     token = secrets.token_urlsafe(24)
 
@@ -79,8 +74,29 @@ def serve(
         typer.echo(json_text(facts) if json else page)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
+    _run(folder, model, encoder, device, port, token, started, engine == "ray", replicas)
+
+
+def _run(
+    folder: Path,
+    model: Path | None,
+    encoder: str,
+    device: str,
+    port: int,
+    token: str,
+    started: Callable[[object, str], None],
+    on_ray: bool,
+    replicas: int | None,
+) -> None:
+    """Serve the workspace until it is stopped."""
+    from gpcache.cluster.connection import connected
+    from gpcache.web.open_workspace import open_workspace
+    from gpcache.web.ray_encoding import deployed
+    from gpcache.web.server import bind, run
+
+    listener = bind(port)
     with ExitStack() as stack:
-        ray = stack.enter_context(connected()) if engine == "ray" else None
+        ray = stack.enter_context(connected()) if on_ray else None
         opened = open_workspace(folder, model=model, encoder=encoder, device=device)
         encode = None if ray is None else stack.enter_context(deployed(ray, opened, replicas))
         asyncio.run(run(opened, token, listener, started, encode))

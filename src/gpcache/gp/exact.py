@@ -19,7 +19,22 @@ from gpcache.gp.quick_variance import LARGE, QuickVariance, quick_variance
 
 
 class ExactPrecision(FactoredPrecision):
-    """P = (K + noise·I)⁻¹ over all keys."""
+    """P = (K + noise·I)⁻¹ over all keys.
+
+    After an update it holds P itself: there is no factor, and none is needed.
+    """
+
+    _holds_inverse = False
+
+    def _form(self, cross: Tensor) -> Tensor:
+        if self._holds_inverse:
+            return ((cross @ self._inverse) * cross).sum(-1)
+        return super()._form(cross)
+
+    def weights(self, queries: Tensor) -> Tensor:
+        if self._holds_inverse:
+            return self._cross(queries) @ self._inverse
+        return super().weights(queries)
 
     @classmethod
     def plan(
@@ -156,22 +171,13 @@ class ExactPrecision(FactoredPrecision):
     def _updated(
         self, keys: Tensor, values: Tensor, covariance: Tensor, inverse: Tensor, solved: Tensor
     ) -> ExactPrecision:
-        result = _Updated(None, keys, values, beta=self.beta, noise=self.noise)
+        result = ExactPrecision(None, keys, values, beta=self.beta, noise=self.noise)
+        result._holds_inverse = True
         result.covariance, result._inverse, result._solved = covariance, inverse, solved
         # Written so that a drift of NaN counts as too much.
         if len(keys) and not result.drift() <= drift_tolerance(keys.dtype):
             return ExactPrecision(None, keys, values, beta=self.beta, noise=self.noise)
         return result
-
-
-class _Updated(ExactPrecision):
-    """A posterior that holds P itself: after an update there is no factor, and none is needed."""
-
-    def _form(self, cross: Tensor) -> Tensor:
-        return ((cross @ self._inverse) * cross).sum(-1)
-
-    def weights(self, queries: Tensor) -> Tensor:
-        return self._cross(queries) @ self._inverse
 
 
 def drift_tolerance(dtype: torch.dtype) -> float:

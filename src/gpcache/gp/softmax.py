@@ -79,11 +79,9 @@ def softmax_map(
     start : Coefficients, optional
         Where to start: the solution of a similar problem.
     tolerance : float, optional
-        Bound on max(τ, 1) times the gradient in the kernel's norm, relative to the Frobenius norm
-        of the targets. The objective is 1/τ-strongly convex in that norm, so this bounds the
-        distance to the optimum: by the tolerance, or by τ times it where τ is below one and the
-        optimum itself shrinks with τ. By default what the dtype allows (`TOLERANCES`); never less
-        than rounding lets a gradient be (`ROUNDINGS`).
+        Bound on max(τ, 1) times the gradient in the kernel's norm, relative to the norm of the
+        targets; it bounds the distance to the optimum. By default what the dtype allows
+        (`TOLERANCES`); never less than rounding lets a gradient be (`ROUNDINGS`).
     max_iterations : int
         When to give up.
 
@@ -92,14 +90,12 @@ def softmax_map(
     NumericalError
         If the tolerance is not reached, or a number is not finite.
     """
-    if tolerance is None:
-        tolerance = TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
+    tolerance = tolerance or TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
     present = targets.sum(-1, keepdim=True)
     a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
     reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
     bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
-    metric = _Metric(product, targets, tau)
-    direction = k_direction = step = size = last = torch.zeros_like(bound)
+    directions = _Directions(_Metric(product, targets, tau), torch.zeros_like(bound))
     for iteration in range(max_iterations):
         logits = offset + ka
         probability = logits.softmax(-1).mul_(present)
@@ -108,39 +104,63 @@ def softmax_map(
         distance = _dot(gradient, k_gradient)
         if bool((distance <= bound).all()):
             return Coefficients(a, ka, iteration)
-        if not bool(torch.isfinite(distance).all()):
-            raise NumericalError(
-                "The softmax likelihood met a number that is not finite: check the features, the "
-                "text logits and tau."
-            )
-        fresh = iteration in _NEW_METRIC
-        if fresh:
-            metric.adapt(probability)
-        last, last_size = step, size
-        step, k_step = metric.step(gradient, k_gradient)
-        size = _dot(k_gradient, step)
-        mix = torch.zeros_like(size)
-        if not fresh:
-            mix = ((size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
-        direction = torch.addcmul(-step, direction, mix)
-        k_direction = torch.addcmul(-k_step, k_direction, mix)
-        slope = _dot(gradient, k_direction)
-        uphill = slope >= 0
-        if bool(uphill.any()):  # by rounding: go on from the gradient alone
-            direction = torch.where(uphill, -gradient, direction)
-            k_direction = torch.where(uphill, -k_gradient, k_direction)
-            slope = torch.where(uphill, -distance, slope)
+        if iteration in _NEW_METRIC:
+            directions.restart(probability)
+        direction, k_direction, slope = directions.next(gradient, k_gradient, distance)
         curve = _dot(direction, k_direction) / tau
         length = _line_search(logits, k_direction, probability, present, slope, curve)
         # A problem of the batch that is solved stays where it is.
         length = torch.where(distance <= bound, 0.0, length)
         a = torch.addcmul(a, direction, length)
         ka = torch.addcmul(ka, k_direction, length)
-    left = tolerance * float((distance / bound).max().clamp(min=0).sqrt())
-    raise NumericalError(
-        f"The softmax likelihood did not converge in {max_iterations} iterations (distance "
+    raise _not_converged(max_iterations, distance / bound, tolerance)
+
+
+def _not_converged(iterations: int, share: Tensor, tolerance: float) -> NumericalError:
+    left = tolerance * float(share.max().clamp(min=0).sqrt())
+    return NumericalError(
+        f"The softmax likelihood did not converge in {iterations} iterations (distance "
         f"{left:.1e}, bound {tolerance:.1e}): lower tau, or use float64."
     )
+
+
+class _Directions:
+    """Conjugate directions (..., n, c) by Polak and Ribière, and K times each."""
+
+    def __init__(self, metric: _Metric, zero: Tensor) -> None:
+        self._metric, self._fresh = metric, True
+        self._direction = self._k_direction = self._step = self._size = zero
+
+    def restart(self, probability: Tensor) -> None:
+        """Look at the curvature again, and forget the directions before."""
+        self._metric.adapt(probability)
+        self._fresh = True
+
+    def next(
+        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The direction to go, K times it, and the slope (..., 1, 1) along it."""
+        if not bool(torch.isfinite(distance).all()):
+            raise NumericalError(
+                "The softmax likelihood met a number that is not finite: check the features, the "
+                "text logits and tau."
+            )
+        last, last_size = self._step, self._size
+        self._step, k_step = self._metric.step(gradient, k_gradient)
+        self._size = _dot(k_gradient, self._step)
+        mix = torch.zeros_like(self._size)
+        if not self._fresh:
+            mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
+        self._fresh = False
+        self._direction = torch.addcmul(-self._step, self._direction, mix)
+        self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
+        slope = _dot(gradient, self._k_direction)
+        uphill = slope >= 0
+        if bool(uphill.any()):  # by rounding: go on from the gradient alone
+            self._direction = torch.where(uphill, -gradient, self._direction)
+            self._k_direction = torch.where(uphill, -k_gradient, self._k_direction)
+            slope = torch.where(uphill, -distance, slope)
+        return self._direction, self._k_direction, slope
 
 
 class _Metric:

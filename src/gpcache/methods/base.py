@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from gpcache.errors import DataError
-from gpcache.gp.feature_maps import Projection, ResidualProjection
-from gpcache.gp.kernels import unit_rows
+from gpcache.gp.feature_maps import Projection
+from gpcache.methods.reading import projection_map, unit_tensor
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
@@ -165,25 +165,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(" ".join(str(error).split())) from None
 
     def _unit(self, array: NDArray[Any], name: str) -> Tensor:
-        finite = np.isfinite(array).all(1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
-        # Whole numbers are counts or pixels, where nothing is a value like any other: such a row is
-        # equally unlike everything. Of an encoder's floats it means that something went wrong.
-        zero = ~array.any(1)
-        if zero.any() and array.dtype.kind == "f":
-            row = int(np.flatnonzero(zero)[0])
-            raise DataError(
-                f"Row {row} of {name} is all zeros and has no direction: remove it, "
-                "or check how its feature was computed."
-            )
-        if array.dtype.kind not in "fiu":
-            array = array.astype(np.float64)
-        # Torch takes no array that runs backwards or may not be written to.
-        array = np.require(array, requirements=["C", "W"])
-        rows = torch.as_tensor(array, device=self._device)
-        return unit_rows(rows.to(self._dtype))
+        return unit_tensor(array, name, self._device, self._dtype)
 
     def _read_validation(self, validation: Any) -> tuple[Tensor, Tensor]:
         """Unit rows (m, d) and class numbers (m,) of a validation set (X, y)."""
@@ -208,21 +190,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return self._unit(array.reshape(-1, width), "views").view(array.shape)
 
     def _read_projection(self, projection: Any) -> Projection | None:
-        """The option `projection`: a matrix P (d, d) stands for normalise(P f + f)."""
-        if isinstance(projection, SimilarityProjection):
-            projection = projection.matrix
-        elif projection is None or callable(projection):
-            return projection  # type: ignore[no-any-return]
-        matrix = np.asarray(to_numpy(projection))
-        width = self.n_features_in_
-        if matrix.shape != (width, width):
-            raise DataError(
-                f"projection must be a callable or a matrix of shape ({width}, {width}), "
-                f"got shape {matrix.shape}."
-            )
-        if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
-            raise DataError("projection holds NaN, inf or what is no number.")
-        return ResidualProjection(torch.as_tensor(matrix, device=self._device).to(self._dtype))
+        return projection_map(projection, self.n_features_in_, self._device, self._dtype)
 
     def _label_numbers(self, labels: NDArray[Any], classes: NDArray[Any] | None = None) -> Tensor:
         """Labels → numbers of `classes`, by default the model's; each must be known."""

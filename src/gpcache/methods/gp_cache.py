@@ -23,6 +23,7 @@ from gpcache.gp.feature_maps import Projection
 from gpcache.methods.base import State
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.setup import precision_of, trainer_of
 from gpcache.methods.cache.trainable import move_classes, move_keys, move_metric
 from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import (
@@ -257,7 +258,7 @@ random_state
         whole("rank", training.rank, least=1)
         positive("pull", training.pull, owner=self, allow_zero=True, auto=False)
         leaves_out = training.loss == "leave_one_out"
-        if leaves_out and self._precision()[0] is not ExactPrecision:
+        if leaves_out and precision_of(self._options(), self)[0] is not ExactPrecision:
             raise ProtocolError(
                 "loss='leave_one_out' has a closed form for the exact posterior alone: "
                 "use approximation='exact' or loss='plain'."
@@ -268,8 +269,9 @@ random_state
         elif training.trains == "classes":
             scale = 1.0 if self.text_prior is None else self.text_prior.logit_scale
             move = partial(move_classes, logit_scale=scale)
-        return self._make_trainer(
+        return trainer_of(
             training,
+            self,
             move=move,
             leaves_out=leaves_out,
             pull=float(training.pull),

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.search import Auto, Defaults, OneShot
+from gpcache.methods.cache.setup import trainer_of
 from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import Rows, Selection, Space, Training, Whitened
 from gpcache.methods.text_prior import TextPrior
@@ -135,4 +136,4 @@ class TipAdapterFClassifier(CacheClassifier):
         return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:
-        return self._make_trainer(self._given()["training"], start=(START_ALPHA, START_BETA))
+        return trainer_of(self._given()["training"], self, start=(START_ALPHA, START_BETA))

@@ -20,17 +20,17 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
-from gpcache.gp import PRECISIONS, GroupedPrecision, Precision, Unweighted
-from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Projection, projected
-from gpcache.methods.base import Answers, FeatureClassifier, State, add_tensors
-from gpcache.methods.cache import softmax, softmax_search
+from gpcache.gp import GroupedPrecision
+from gpcache.gp.feature_maps import Projection, projected
+from gpcache.methods.base import Answers, FeatureClassifier, State
 from gpcache.methods.cache.fitted import Fitted, fit
 from gpcache.methods.cache.held_out import HeldOutReport
-from gpcache.methods.cache.model import CacheModel, Explanation, Reasons
-from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Auto, Choice, Defaults, Settings
-from gpcache.methods.cache.shots import Belief, Shots
-from gpcache.methods.cache.training import TrainedCache, Trainer, stops_of
+from gpcache.methods.cache.model import Explanation, Reasons
+from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
+from gpcache.methods.cache.search import Choice, Defaults
+from gpcache.methods.cache.setup import recipe_of, settings_of
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import (
     GROUPS,
     OPTION_NAMES,
@@ -42,11 +42,7 @@ from gpcache.methods.options import (
 )
 from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior
-from gpcache.methods.training import Schedule
-from gpcache.support.checks import is_auto, label_array, one_of, positive, same_kind, shown, whole
-
-# The shrinkage of regression where none is asked for.
-SHRINKAGE = 4.0
+from gpcache.support.checks import label_array, same_kind, shown, whole
 
 
 class CacheClassifier(FeatureClassifier):
@@ -104,30 +100,6 @@ class CacheClassifier(FeatureClassifier):
         """How the cache is trained, if it is."""
         return None
 
-    def _make_trainer(self, training: Training, **others: Any) -> Trainer:
-        """The trainer of checked options."""
-        whole("epochs", training.epochs, least=0)
-        whole("batch_size", training.batch_size, least=1)
-        positive("learning_rate", training.learning_rate, owner=self, auto=False)
-        positive("weight_decay", training.weight_decay, owner=self, allow_zero=True, auto=False)
-        positive("epsilon", training.epsilon, owner=self, auto=False)
-        one_of("stopping", training.stopping, ("held_out", "last"), owner=self)
-        schedule = Schedule(
-            training.epochs,
-            training.batch_size,
-            training.learning_rate,
-            training.weight_decay,
-            training.epsilon,
-            seed=int(self.random_state),
-        )
-        return Trainer(
-            schedule,
-            stops=stops_of(training.epochs, training.stopping),
-            calibrate=training.calibrate,
-            name=type(self).__name__,
-            **others,
-        )
-
     # Fitting.
 
     def fit(
@@ -152,7 +124,7 @@ class CacheClassifier(FeatureClassifier):
         views: ArrayLike | None,
     ) -> Self:
         options = self._options()
-        settings = self._settings(options)
+        settings = settings_of(options, self)
         trainer = self._trainer()
         features, labels = self._read_training(X, y)
         if options.selection == "validation" and validation is None:
@@ -164,7 +136,7 @@ class CacheClassifier(FeatureClassifier):
         shots = self._make_shots(features, self._label_numbers(labels), text, settings.residual)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
-        recipe = self._make_recipe(options, shots)
+        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
         if recipe.space.projection is not None:  # else folds would complain of their own rows
             projected(recipe.space.projection, features)
         held_out = None
@@ -189,101 +161,6 @@ class CacheClassifier(FeatureClassifier):
             self.discriminant_, self.label_noise_ = choice.discriminant, choice.label_noise
         if fitted.training is not None:
             self.epochs_, self.training_loss_ = fitted.epochs, fitted.losses
-
-    def _settings(self, options: CacheOptions) -> Settings:
-        """The options that a search reads, checked."""
-        is_softmax = options.likelihood == "softmax"
-        one_of("likelihood", options.likelihood, self._likelihoods, owner=self)
-        criteria = ("nll", "accuracy", "marginal_likelihood")
-        one_of("criterion", options.criterion, criteria, owner=self)
-        one_of("selection", options.selection, ("auto", "loo", "folds", "validation"), owner=self)
-        one_of("strategy", options.strategy, ("adaptive", "grid"), owner=self)
-        one_of("prior", options.prior, ("residual", "zero_shot"), owner=self)
-        whole("n_folds", options.n_folds, least=4)
-        whole("random_state", self.random_state, least=0)
-        given: dict[str, float | Auto] = {}
-        for name in ("alpha", "beta", "gain", "noise", "eta", "tau", "shrinkage", "discriminant"):
-            value = getattr(options, name)
-            zero = name in ("eta", "alpha", "gain", "discriminant")
-            given[name] = (
-                value if is_auto(value) else positive(name, value, owner=self, allow_zero=zero)
-            )
-        if is_softmax:
-            _refuse_regression(options)
-        precision, _ = self._precision(options)
-        if options.criterion == "marginal_likelihood" and not precision.uses_noise:
-            raise ProtocolError(
-                "A plain kernel cache is no probability model and has no marginal likelihood: "
-                "use criterion='nll' or 'accuracy'."
-            )
-        if not options.confidence_scaling:
-            given["eta"] = 0.0
-        return Settings(
-            **given,
-            criterion=options.criterion,
-            strategy=options.strategy,
-            defaults=self._defaults,
-            residual=options.prior == "residual" and not is_softmax,
-        )
-
-    def _precision(
-        self, options: CacheOptions | None = None
-    ) -> tuple[type[Precision], dict[str, Any]]:
-        """The precision and the options of its plan."""
-        options = options or self._options()
-        one_of("approximation", options.precision, tuple(PRECISIONS), owner=self)
-        one_of("cross", options.cross, ("exact", "consistent"), owner=self)
-        whole("n_groups", options.n_groups, least=1)
-        whole("n_features", options.n_features, least=1)
-        if options.n_landmarks is not None:
-            whole("n_landmarks", options.n_landmarks, least=1)
-        if not options.precision_weighting:
-            if options.confidence_scaling:
-                raise DataError(
-                    "confidence_scaling needs precision_weighting: a plain kernel sum has no "
-                    "variance to divide by."
-                )
-            return Unweighted, {}
-        plan = {
-            "n_groups": options.n_groups,
-            "n_landmarks": options.n_landmarks,
-            "n_features": options.n_features,
-            "cross": options.cross,
-            "seed": int(self.random_state),
-        }
-        return PRECISIONS[options.precision], plan
-
-    def _make_recipe(self, options: CacheOptions, shots: Shots) -> Recipe:
-        return Recipe(
-            self._kernel_space(options, shots),
-            *self._precision(options),
-            likelihood=options.likelihood,
-            selection=options.selection,
-            n_folds=int(options.n_folds),
-            seed=int(self.random_state),
-        )
-
-    def _kernel_space(self, options: CacheOptions, shots: Shots) -> KernelSpace:
-        one_of("kernel_space", options.kernel_space, ("raw", "centred", "whitened"), owner=self)
-        is_softmax = options.likelihood == "softmax"
-        projection = self._read_projection(self.projection)
-        shrinkage = SHRINKAGE if options.shrinkage == "auto" else float(options.shrinkage)
-        diagonal = softmax_search.DIAGONALS[0] if is_softmax else 0.0
-        space = KernelSpace(options.kernel_space, shrinkage, projection, diagonal)
-        if options.selection == "loo" and space.sees_labels:
-            raise ProtocolError(
-                "Leave-one-out would leak: a whitening has seen the label that is left out. "
-                "Use selection='folds', which learns it again without the held-out shots."
-            )
-        if not space.sees_labels or shots.has_pairs:
-            return space
-        # One shot a class says nothing about the scatter within classes.
-        if is_softmax:
-            one_shot = softmax_search.ONE_SHOT_SHRINKAGE
-            return replace(space, name="decorrelated", shrinkage=one_shot)
-        # Without text nothing else sets the scale of the logits, and how alike the images of a
-        # data set are should not: centring takes that out.
-        return replace(space, name="centred" if shots.zero_shot is None else "raw")
 
     def _make_shots(
         self, features: Tensor, labels: Tensor, text: Tensor | None, residual: bool
@@ -493,96 +370,25 @@ class CacheClassifier(FeatureClassifier):
         return super()._saved_options(state) | saved_projection(state)
 
     def _write_state(self, state: State) -> None:
-        settings, arrays = state
-        fitted = self.fitted_
         add_projection(self.projection, state)
-        # Which space was taken depends on the shots of the fit, which may since have come and gone.
-        settings["space"] = fitted.recipe.space.name
-        settings["choice"] = fitted.choice.as_settings()
-        fitted.report.write(fitted.search, settings, arrays)
-        arrays["held_out_novelty"] = fitted.novelty
-        fitted.shots.write(arrays)
-        model = fitted.model
-        add_tensors(
-            arrays,
-            keys=model.precision.keys,
-            map_mean=model.feature_map.mean,
-            map_matrix=model.feature_map.matrix,
-            coefficients=model.coefficients,
-        )
-        if fitted.training is not None:
-            settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
-            settings["trained_at"] = fitted.training.trained_at.as_settings()
-            add_tensors(arrays, trained_text=model.text)
+        write_cache(self.fitted_, state)
 
     def _read_state(self, state: State) -> None:
-        settings, arrays = state
+        def tensors(name: str) -> Tensor | None:
+            return self._tensor(state.arrays, name)
+
         options, text = self._options(), self._text_vectors()
-        search_settings = self._settings(options)
-        features, labels = self._tensor(arrays, "features"), self._tensor(arrays, "labels")
-        keys = self._tensor(arrays, "keys")
-        if keys is None or features is None or labels is None:
+        settings = settings_of(options, self)
+        features, labels = tensors("features"), tensors("labels")
+        if features is None or labels is None or tensors("keys") is None:
             raise DataError("The saved model lacks its shots.")
-        choice = Choice.from_settings(settings["choice"])
-        shots = self._make_shots(features, labels, text, search_settings.residual)
-        weights, believed = (
-            self._tensor(arrays, f"belief_{name}") for name in ("weights", "labels")
-        )
-        belief = None if weights is None or believed is None else Belief(weights, believed)
-        views = self._tensor(arrays, "views")
-        shots = replace(shots.at_gain(choice.gain), views=views, belief=belief)
-        recipe = self._make_recipe(options, shots)
-        recipe = replace(recipe, space=replace(recipe.space, name=settings["space"]))
-        if recipe.is_softmax:
-            recipe = recipe.at(choice.shrinkage, choice.diagonal)
-        mean, matrix = self._tensor(arrays, "map_mean"), self._tensor(arrays, "map_matrix")
-        trained_text = self._tensor(arrays, "trained_text")
-        model = CacheModel(
-            FeatureMap(recipe.space.projection, mean, matrix),
-            recipe.condition(shots, keys, choice),
-            text if trained_text is None else trained_text,
-            choice,
-            self._tensor(arrays, "coefficients"),
-        )
-        report, search = HeldOutReport.read(settings, arrays)
-        fitted = Fitted(
-            shots,
-            recipe,
-            text,
-            replace(model, discriminant=softmax.discriminant_of(model, shots)),
-            search_settings,
-            self._calibration,
-            search,
-            known_report=report,
-            known_novelty=arrays["held_out_novelty"],
-        )
-        if (trainer := self._trainer()) is not None:
-            # Not every saved model says where it was trained: then at what it chose.
-            trained_at = Choice.from_settings(settings.get("trained_at", settings["choice"]))
-            fitted = replace(
-                fitted,
-                training=TrainedCache(
-                    trainer, recipe, shots, text, search_settings, choice, trained_at
-                ),
-                epochs=settings["epochs"],
-                losses=settings["training_loss"],
-            )
-        self._keep(fitted)
+        choice = Choice.from_settings(state.settings["choice"])
+        shots = self._make_shots(features, labels, text, settings.residual)
+        shots = saved_shots(shots, choice, tensors)
+        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+        calibration, trainer = self._calibration, self._trainer()
+        self._keep(read_cache(state, tensors, shots, recipe, text, settings, calibration, trainer))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.double().cpu().numpy()
-
-
-def _refuse_regression(options: CacheOptions) -> None:
-    """One sentence for each option that only regression has."""
-    others = {
-        "selection='loo'": options.selection == "loo",
-        "strategy='grid'": options.strategy == "grid",
-        "criterion='marginal_likelihood'": options.criterion == "marginal_likelihood",
-    }
-    for option, asked in others.items():
-        if asked:
-            raise ProtocolError(
-                f"{option} belongs to regression on the labels: add likelihood='gaussian'."
-            )

@@ -201,12 +201,7 @@ class TrainedCache:
             if watch is not None and epoch in stops:
                 watch(epoch, model())
 
-        starts = [parameter.detach().clone() for parameter in move.parameters]
-
-        def pull() -> Tensor:
-            pairs = zip(move.parameters, starts, strict=True)
-            moved = torch.stack([(one - start).square().sum() for one, start in pairs])
-            return trainer.pull / len(shots) * moved.sum()
+        pull = _Pull(move.parameters, trainer.pull / len(shots))
 
         history = train(
             move.parameters,
@@ -218,8 +213,7 @@ class TrainedCache:
             after_epoch=look,
             description=trainer.name,
         )
-        for parameter in move.parameters:
-            parameter.requires_grad_(False)
+        _freeze(move.parameters)
         return model(), history
 
     def settled(self, model: CacheModel, shots: Shots, choice: Choice) -> CacheModel:
@@ -366,6 +360,23 @@ class InFolds(NamedTuple):
     novelty: list[NDArray[np.float64]]
     rows: Tensor
     protocol: str
+
+
+class _Pull:
+    """A weight times the squared distance that parameters have moved since it was made."""
+
+    def __init__(self, parameters: Sequence[Tensor], weight: float) -> None:
+        self._parameters, self._weight = parameters, weight
+        self._starts = [parameter.detach().clone() for parameter in parameters]
+
+    def __call__(self) -> Tensor:
+        pairs = zip(self._parameters, self._starts, strict=True)
+        return self._weight * torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
+
+
+def _freeze(parameters: Sequence[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.requires_grad_(False)
 
 
 def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:

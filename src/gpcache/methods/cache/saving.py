@@ -1,0 +1,100 @@
+"""A fitted cache in the state of a saved model, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.methods.base import State, add_tensors
+from gpcache.methods.cache import softmax
+from gpcache.methods.cache.fitted import Fitted
+from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.shots import Belief, Shots
+from gpcache.methods.cache.training import TrainedCache, Trainer
+from gpcache.metrics import Calibration
+
+Tensors = Callable[[str], Tensor | None]
+
+
+def write_cache(fitted: Fitted, state: State) -> None:
+    """Add shots, model, held-out figures and training to a state."""
+    settings, arrays = state
+    # Which space was taken depends on the shots of the fit, which may since have come and gone.
+    settings["space"] = fitted.recipe.space.name
+    settings["choice"] = fitted.choice.as_settings()
+    fitted.report.write(fitted.search, settings, arrays)
+    arrays["held_out_novelty"] = fitted.novelty
+    fitted.shots.write(arrays)
+    model = fitted.model
+    add_tensors(
+        arrays,
+        keys=model.precision.keys,
+        map_mean=model.feature_map.mean,
+        map_matrix=model.feature_map.matrix,
+        coefficients=model.coefficients,
+    )
+    if fitted.training is not None:
+        settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
+        settings["trained_at"] = fitted.training.trained_at.as_settings()
+        add_tensors(arrays, trained_text=model.text)
+
+
+def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
+    """The shots of a saved model with their views and how far their labels are believed."""
+    weights, labels = tensors("belief_weights"), tensors("belief_labels")
+    belief = None if weights is None or labels is None else Belief(weights, labels)
+    return replace(shots.at_gain(choice.gain), views=tensors("views"), belief=belief)
+
+
+def read_cache(
+    state: State,
+    tensors: Tensors,
+    shots: Shots,
+    recipe: Recipe,
+    text: Tensor | None,
+    settings: Settings,
+    calibration: Calibration,
+    trainer: Trainer | None,
+) -> Fitted:
+    """The fitted cache that `write_cache` wrote; `tensors` finds an array by its name."""
+    saved: dict[str, Any] = state.settings
+    choice = Choice.from_settings(saved["choice"])
+    recipe = replace(recipe, space=replace(recipe.space, name=saved["space"]))
+    if recipe.is_softmax:
+        recipe = recipe.at(choice.shrinkage, choice.diagonal)
+    keys, trained_text = tensors("keys"), tensors("trained_text")
+    assert keys is not None
+    model = CacheModel(
+        FeatureMap(recipe.space.projection, tensors("map_mean"), tensors("map_matrix")),
+        recipe.condition(shots, keys, choice),
+        text if trained_text is None else trained_text,
+        choice,
+        tensors("coefficients"),
+    )
+    model = replace(model, discriminant=softmax.discriminant_of(model, shots))
+    report, search = HeldOutReport.read(*state)
+    fitted = Fitted(
+        shots,
+        recipe,
+        text,
+        model,
+        settings,
+        calibration,
+        search,
+        known_report=report,
+        known_novelty=state.arrays["held_out_novelty"],
+    )
+    if trainer is None:
+        return fitted
+    # Not every saved model says where it was trained: then at what it chose.
+    trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
+    training = TrainedCache(trainer, recipe, shots, text, settings, choice, trained_at)
+    epochs, losses = saved["epochs"], saved["training_loss"]
+    return replace(fitted, training=training, epochs=epochs, losses=losses)

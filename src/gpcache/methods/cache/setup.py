@@ -1,0 +1,163 @@
+"""From options, checked, to what a fit needs: settings of the search, recipe and trainer.
+
+`owner` is the estimator: errors name its class, and it has the seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpcache.errors import DataError, ProtocolError
+from gpcache.gp import PRECISIONS, Precision, Unweighted
+from gpcache.gp.feature_maps import KernelSpace, Projection
+from gpcache.methods.cache import softmax_search
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.search import Auto, Settings
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.training import Trainer, stops_of
+from gpcache.methods.options import CacheOptions, Training
+from gpcache.methods.training import Schedule
+from gpcache.support.checks import is_auto, one_of, positive, whole
+
+# The shrinkage of regression where none is asked for.
+SHRINKAGE = 4.0
+
+
+def settings_of(options: CacheOptions, owner: Any) -> Settings:
+    """The options that a search reads, checked."""
+    is_softmax = options.likelihood == "softmax"
+    one_of("likelihood", options.likelihood, owner._likelihoods, owner=owner)
+    criteria = ("nll", "accuracy", "marginal_likelihood")
+    one_of("criterion", options.criterion, criteria, owner=owner)
+    one_of("selection", options.selection, ("auto", "loo", "folds", "validation"), owner=owner)
+    one_of("strategy", options.strategy, ("adaptive", "grid"), owner=owner)
+    one_of("prior", options.prior, ("residual", "zero_shot"), owner=owner)
+    whole("n_folds", options.n_folds, least=4)
+    whole("random_state", owner.random_state, least=0)
+    given: dict[str, float | Auto] = {}
+    for name in ("alpha", "beta", "gain", "noise", "eta", "tau", "shrinkage", "discriminant"):
+        value = getattr(options, name)
+        zero = name in ("eta", "alpha", "gain", "discriminant")
+        given[name] = (
+            value if is_auto(value) else positive(name, value, owner=owner, allow_zero=zero)
+        )
+    if is_softmax:
+        _refuse_regression(options)
+    precision, _ = precision_of(options, owner)
+    if options.criterion == "marginal_likelihood" and not precision.uses_noise:
+        raise ProtocolError(
+            "A plain kernel cache is no probability model and has no marginal likelihood: "
+            "use criterion='nll' or 'accuracy'."
+        )
+    if not options.confidence_scaling:
+        given["eta"] = 0.0
+    return Settings(
+        **given,
+        criterion=options.criterion,
+        strategy=options.strategy,
+        defaults=owner._defaults,
+        residual=options.prior == "residual" and not is_softmax,
+    )
+
+
+def _refuse_regression(options: CacheOptions) -> None:
+    """One sentence for each option that only regression has."""
+    others = {
+        "selection='loo'": options.selection == "loo",
+        "strategy='grid'": options.strategy == "grid",
+        "criterion='marginal_likelihood'": options.criterion == "marginal_likelihood",
+    }
+    for option, asked in others.items():
+        if asked:
+            raise ProtocolError(
+                f"{option} belongs to regression on the labels: add likelihood='gaussian'."
+            )
+
+
+def precision_of(options: CacheOptions, owner: Any) -> tuple[type[Precision], dict[str, Any]]:
+    """The precision and the options of its plan."""
+    one_of("approximation", options.precision, tuple(PRECISIONS), owner=owner)
+    one_of("cross", options.cross, ("exact", "consistent"), owner=owner)
+    whole("n_groups", options.n_groups, least=1)
+    whole("n_features", options.n_features, least=1)
+    if options.n_landmarks is not None:
+        whole("n_landmarks", options.n_landmarks, least=1)
+    if not options.precision_weighting:
+        if options.confidence_scaling:
+            raise DataError(
+                "confidence_scaling needs precision_weighting: a plain kernel sum has no "
+                "variance to divide by."
+            )
+        return Unweighted, {}
+    plan = {
+        "n_groups": options.n_groups,
+        "n_landmarks": options.n_landmarks,
+        "n_features": options.n_features,
+        "cross": options.cross,
+        "seed": int(owner.random_state),
+    }
+    return PRECISIONS[options.precision], plan
+
+
+def recipe_of(
+    options: CacheOptions, shots: Shots, projection: Projection | None, owner: Any
+) -> Recipe:
+    """How these shots become a model; the owner has a seed."""
+    return Recipe(
+        _kernel_space(options, shots, projection, owner),
+        *precision_of(options, owner),
+        likelihood=options.likelihood,
+        selection=options.selection,
+        n_folds=int(options.n_folds),
+        seed=int(owner.random_state),
+    )
+
+
+def _kernel_space(
+    options: CacheOptions, shots: Shots, projection: Projection | None, owner: Any
+) -> KernelSpace:
+    one_of("kernel_space", options.kernel_space, ("raw", "centred", "whitened"), owner=owner)
+    is_softmax = options.likelihood == "softmax"
+    shrinkage = SHRINKAGE if options.shrinkage == "auto" else float(options.shrinkage)
+    diagonal = softmax_search.DIAGONALS[0] if is_softmax else 0.0
+    space = KernelSpace(options.kernel_space, shrinkage, projection, diagonal)
+    if options.selection == "loo" and space.sees_labels:
+        raise ProtocolError(
+            "Leave-one-out would leak: a whitening has seen the label that is left out. "
+            "Use selection='folds', which learns it again without the held-out shots."
+        )
+    if not space.sees_labels or shots.has_pairs:
+        return space
+    # One shot a class says nothing about the scatter within classes.
+    if is_softmax:
+        one_shot = softmax_search.ONE_SHOT_SHRINKAGE
+        return replace(space, name="decorrelated", shrinkage=one_shot)
+    # Without text nothing else sets the scale of the logits, and how alike the images of a
+    # data set are should not: centring takes that out.
+    return replace(space, name="centred" if shots.zero_shot is None else "raw")
+
+
+def trainer_of(training: Training, owner: Any, **others: Any) -> Trainer:
+    """The trainer of checked options."""
+    whole("epochs", training.epochs, least=0)
+    whole("batch_size", training.batch_size, least=1)
+    positive("learning_rate", training.learning_rate, owner=owner, auto=False)
+    positive("weight_decay", training.weight_decay, owner=owner, allow_zero=True, auto=False)
+    positive("epsilon", training.epsilon, owner=owner, auto=False)
+    one_of("stopping", training.stopping, ("held_out", "last"), owner=owner)
+    schedule = Schedule(
+        training.epochs,
+        training.batch_size,
+        training.learning_rate,
+        training.weight_decay,
+        training.epsilon,
+        seed=int(owner.random_state),
+    )
+    return Trainer(
+        schedule,
+        stops=stops_of(training.epochs, training.stopping),
+        calibrate=training.calibrate,
+        name=type(owner).__name__,
+        **others,
+    )

@@ -1,0 +1,58 @@
+"""What users pass, as tensors: rows of features and similarity projections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.errors import DataError
+from gpcache.gp.feature_maps import Projection, ResidualProjection
+from gpcache.gp.kernels import unit_rows
+from gpcache.similarity import SimilarityProjection
+from gpcache.support.checks import to_numpy
+
+
+def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Rows (n, d) as unit rows; NaN, inf and rows of zeros are refused by their number."""
+    finite = np.isfinite(array).all(1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
+    # Whole numbers are counts or pixels, where nothing is a value like any other: such a row is
+    # equally unlike everything. Of an encoder's floats it means that something went wrong.
+    zero = ~array.any(1)
+    if zero.any() and array.dtype.kind == "f":
+        row = int(np.flatnonzero(zero)[0])
+        raise DataError(
+            f"Row {row} of {name} is all zeros and has no direction: remove it, "
+            "or check how its feature was computed."
+        )
+    if array.dtype.kind not in "fiu":
+        array = array.astype(np.float64)
+    # Torch takes no array that runs backwards or may not be written to.
+    array = np.require(array, requirements=["C", "W"])
+    rows = torch.as_tensor(array, device=device)
+    return unit_rows(rows.to(dtype))
+
+
+def projection_map(
+    projection: Any, width: int, device: torch.device, dtype: torch.dtype
+) -> Projection | None:
+    """The option `projection`: a matrix P (d, d) stands for normalise(P f + f)."""
+    if isinstance(projection, SimilarityProjection):
+        projection = projection.matrix
+    elif projection is None or callable(projection):
+        return projection  # type: ignore[no-any-return]
+    matrix = np.asarray(to_numpy(projection))
+    if matrix.shape != (width, width):
+        raise DataError(
+            f"projection must be a callable or a matrix of shape ({width}, {width}), "
+            f"got shape {matrix.shape}."
+        )
+    if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
+        raise DataError("projection holds NaN, inf or what is no number.")
+    return ResidualProjection(torch.as_tensor(matrix, device=device).to(dtype))
