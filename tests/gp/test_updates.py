@@ -18,7 +18,7 @@ def fresh(precision):
 
 def is_updated(precision):
     """Whether P was carried along, rather than computed anew."""
-    return type(precision) is not ExactPrecision
+    return precision._holds_inverse
 
 
 @pytest.fixture

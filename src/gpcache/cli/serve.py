@@ -33,11 +33,7 @@ def serve(
     ] = "local",
     replicas: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --engine ray: how many; one for every two CPUs, at least two, if not given.",
-        ),
+        typer.Option(min=1, metavar="N", help="Replicas of --engine ray. Default: one for 2 CPUs."),
     ] = None,
     json: JsonOption = False,
     _verbose: VerboseOption = False,
@@ -47,8 +43,7 @@ def serve(
     Only this machine can reach it, and only with the token in the address that is printed. Changes
     are kept in the workspace folder; `--encoder` counts only for a new one without a model.
 
-    With `--engine ray` replicas on the Ray cluster of RAY_ADDRESS, else on this machine, decode and
-    encode: when one dies, another one takes its photos.
+    With `--engine ray`, replicas on the Ray cluster of RAY_ADDRESS decode and encode.
 
     **Examples**
 

@@ -104,9 +104,8 @@ def softmax_map(
         distance = _dot(gradient, k_gradient)
         if bool((distance <= bound).all()):
             return Coefficients(a, ka, iteration)
-        if iteration in _NEW_METRIC:
-            directions.restart(probability)
-        direction, k_direction, slope = directions.next(gradient, k_gradient, distance)
+        seen = probability if iteration in _NEW_METRIC else None
+        direction, k_direction, slope = directions.next(gradient, k_gradient, distance, seen)
         curve = _dot(direction, k_direction) / tau
         length = _line_search(logits, k_direction, probability, present, slope, curve)
         # A problem of the batch that is solved stays where it is.
@@ -128,30 +127,30 @@ class _Directions:
     """Conjugate directions (..., n, c) by Polak and Ribière, and K times each."""
 
     def __init__(self, metric: _Metric, zero: Tensor) -> None:
-        self._metric, self._fresh = metric, True
+        self._metric = metric
         self._direction = self._k_direction = self._step = self._size = zero
 
-    def restart(self, probability: Tensor) -> None:
-        """Look at the curvature again, and forget the directions before."""
-        self._metric.adapt(probability)
-        self._fresh = True
-
     def next(
-        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor
+        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor, seen: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The direction to go, K times it, and the slope (..., 1, 1) along it."""
+        """The direction to go, K times it, and the slope (..., 1, 1) along it.
+
+        With probabilities `seen` the curvature is looked at again, and earlier directions are
+        forgotten.
+        """
         if not bool(torch.isfinite(distance).all()):
             raise NumericalError(
                 "The softmax likelihood met a number that is not finite: check the features, the "
                 "text logits and tau."
             )
+        if seen is not None:
+            self._metric.adapt(seen)
         last, last_size = self._step, self._size
         self._step, k_step = self._metric.step(gradient, k_gradient)
         self._size = _dot(k_gradient, self._step)
         mix = torch.zeros_like(self._size)
-        if not self._fresh:
+        if seen is None:
             mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
-        self._fresh = False
         self._direction = torch.addcmul(-self._step, self._direction, mix)
         self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
         slope = _dot(gradient, self._k_direction)
