@@ -87,7 +87,7 @@ def test_a_plain_sum_has_no_variance(problem):
 
 def test_updates_are_seen(likelihood, problem, tools):
     make = tools.softmax_cache if likelihood == "softmax" else tools.gp_cache
-    estimator = make(problem, kernel_space="raw", noise=0.2).fit(problem.X, problem.y)
+    estimator = make(problem, kernel_space="raw").fit(problem.X, problem.y)
     before = estimator.held_out_novelty_.copy()
     estimator.add(problem.X[:1], problem.y[:1])
     assert estimator.held_out_novelty_.shape == (15,)

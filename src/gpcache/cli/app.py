@@ -1,6 +1,7 @@
 """The command `gpcache`: gathers the commands and turns our errors into one sentence."""
 
 import logging
+import os
 import platform
 import warnings
 from typing import Annotated, Any, NoReturn
@@ -76,6 +77,8 @@ def _gpcache(_version: VersionOption = False, _verbose: VerboseOption = False) -
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
     warnings.showwarning = _show_warning
+    # Threads that wait actively would take the cores from other processes, and from each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="gpcache")
     except GPCacheError as error:

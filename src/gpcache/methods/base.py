@@ -18,7 +18,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.reading import projection_map, unit_tensor
-from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import label_array, shown, to_numpy
@@ -120,11 +120,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         array, labels = self._validated(X, to_numpy(y))
-        if self.text_prior is not None and not isinstance(self.text_prior, TextPrior):
-            raise DataError(
-                "text_prior must be a TextPrior(class_names, vectors), "
-                f"got a {type(self.text_prior).__name__}."
-            )
+        if self.text_prior is not None:
+            require_text_prior(self.text_prior)
         labels = column_or_1d(labels, warn=True)
         with warnings.catch_warnings():
             # One shot a class is what we are here for, not a sign of regression.

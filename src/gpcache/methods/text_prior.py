@@ -81,3 +81,11 @@ class TextPrior:
             )
         rows: NDArray[np.float64] = self.vectors[[row_of[name] for name in classes.tolist()]]
         return rows
+
+
+def require_text_prior(value: Any) -> None:
+    """Refuse what is no TextPrior."""
+    if not isinstance(value, TextPrior):
+        raise DataError(
+            f"text_prior must be a TextPrior(class_names, vectors), got a {type(value).__name__}."
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -41,8 +42,9 @@ from gpcache.methods.options import (
     grouped,
 )
 from gpcache.methods.projections import add_projection, saved_projection
-from gpcache.methods.text_prior import TextPrior
+from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import label_array, same_kind, shown, whole
+from gpcache.support.threads import fitting_threads
 
 
 class CacheClassifier(FeatureClassifier):
@@ -144,8 +146,13 @@ class CacheClassifier(FeatureClassifier):
             rows = self._read_validation(validation)
             held_out = self._make_shots(*rows, text, settings.residual)
         name = type(self).__name__
-        self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
+        with self._threads(shots):
+            self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
         return self
+
+    def _threads(self, shots: Shots) -> AbstractContextManager[None]:
+        """As many threads as the products of a fit can use now."""
+        return fitting_threads(len(shots) ** 2 * shots.n_classes, shots.features.device)
 
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
         """Take a fitted value, and show its hyper-parameters."""
@@ -270,7 +277,8 @@ class CacheClassifier(FeatureClassifier):
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = self._with_classes(fitted, classes, None)
         numbers = self._label_numbers(labels, classes)
-        self._keep(fitted.added(features, numbers), classes)
+        with self._threads(fitted.shots):
+            self._keep(fitted.added(features, numbers), classes)
         return self
 
     def remove(self, rows: ArrayLike) -> Self:
@@ -279,7 +287,8 @@ class CacheClassifier(FeatureClassifier):
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
         self._warn_of_kept_scaling()
-        self._keep_without_empty_classes(self.fitted_.removed(gone))
+        with self._threads(self.fitted_.shots):
+            self._keep_without_empty_classes(self.fitted_.removed(gone))
         return self
 
     def relabel(self, rows: ArrayLike, y: ArrayLike) -> Self:
@@ -289,7 +298,8 @@ class CacheClassifier(FeatureClassifier):
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
         self._warn_of_kept_scaling()
-        self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
+        with self._threads(self.fitted_.shots):
+            self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
         return self
 
     def set_text(self, text_prior: TextPrior) -> Self:
@@ -300,11 +310,7 @@ class CacheClassifier(FeatureClassifier):
         check_is_fitted(self)
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
-        if not isinstance(text_prior, TextPrior):
-            raise DataError(
-                "text_prior must be a TextPrior(class_names, vectors), "
-                f"got a {type(text_prior).__name__}."
-            )
+        require_text_prior(text_prior)
         training = self.fitted_.training
         if training is not None and training.trainer.moves_text:
             raise DataError("The text of this model was trained with its keys: fit it again.")

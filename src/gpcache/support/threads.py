@@ -1,0 +1,58 @@
+"""How many threads torch should use: few for small problems, and none that others need.
+
+Threads of torch wait for each other at every step. Where another process holds a core, each step
+waits for it: twice the threads then take many times as long as one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+# Products of fewer multiplications than this gain little from a second thread.
+SMALL = 2**24
+RUNNING = Path("/proc/loadavg")
+
+_lock = Lock()
+_users = 0
+
+
+def free_cores() -> int:
+    """Cores that no other process is using now; all where the system does not tell."""
+    cores = os.cpu_count() or 1
+    try:
+        running = int(RUNNING.read_text().split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return cores
+    return cores - max(0, running - 1)  # one of those that run is this thread
+
+
+@contextmanager
+def fitting_threads(multiplications: int, device: torch.device) -> Iterator[None]:
+    """Run torch with as many threads as a problem of this size can use now.
+
+    The number of threads belongs to the process: where several threads ask at once, the first one
+    decides, and the last one to leave puts the number back.
+    """
+    global _users
+    if device.type != "cpu":
+        yield
+        return
+    with _lock:
+        before = torch.get_num_threads()
+        wanted = 1 if multiplications < SMALL else max(1, free_cores())
+        first, _users = _users == 0, _users + 1
+        if first and wanted < before:
+            torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if first and wanted < before:
+                torch.set_num_threads(before)

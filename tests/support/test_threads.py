@@ -1,0 +1,79 @@
+"""Threads of torch: one for small problems, what is free for large ones, and back afterwards."""
+
+import os
+from threading import Thread
+
+import pytest
+import torch
+
+from gpcache.support import threads
+from gpcache.support.threads import SMALL, fitting_threads, free_cores
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def running(tmp_path, monkeypatch):
+    """Sets how many threads of the machine run now, as the kernel tells it."""
+
+    def write(text):
+        file = tmp_path / "loadavg"
+        file.write_text(text)
+        monkeypatch.setattr(threads, "RUNNING", file)
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def four_threads(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def used(multiplications, device=CPU):
+    with fitting_threads(multiplications, device):
+        return torch.get_num_threads()
+
+
+def test_a_small_problem_takes_one_thread(running):
+    running("0.0 0.0 0.0 1/80 5")
+    assert used(SMALL - 1) == 1
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0, 4), (1, 3), (3, 1), (9, 1)])
+def test_a_large_one_takes_what_is_free(others, expected, running):
+    running(f"0.0 0.0 0.0 {1 + others}/80 5")
+    assert used(SMALL) == expected
+    assert torch.get_num_threads() == 4
+
+
+def test_a_gpu_keeps_them(running):
+    running("0.0 0.0 0.0 9/80 5")
+    assert used(1, torch.device("cuda")) == 4
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "0.0 0.0 0.0 x/80 5"])
+def test_a_system_that_does_not_tell_has_all_cores(text, running):
+    running(text)
+    assert free_cores() == 4
+
+
+def test_an_error_puts_them_back(running):
+    running("0.0 0.0 0.0 1/80 5")
+    with pytest.raises(ValueError, match="broken"), fitting_threads(1, CPU):
+        raise ValueError("broken")
+    assert torch.get_num_threads() == 4
+
+
+def test_whoever_comes_second_changes_nothing(running):
+    running("0.0 0.0 0.0 1/80 5")
+    with fitting_threads(1, CPU):
+        other = Thread(target=used, args=(1,))
+        other.start()
+        other.join()
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 4
