@@ -152,7 +152,7 @@ def test_a_link_out_of_the_folder_is_refused_unless_followed(run, write_shapes, 
     code, out, err = run("fit", photos, "-o", tmp_path / "m.gpc", "--json")
     assert (code, json.loads(out)["images"]) == (0, 3)
     assert "circle/link.png  it is a link that leaves the folder" in err
-    code, out, _ = run("fit", photos, "-o", tmp_path / "m.gpc", "--follow", "--json")
+    code, out, _ = run("fit", photos, "-o", tmp_path / "n.gpc", "--follow", "--json")
     assert (code, json.loads(out)["images"]) == (0, 4)
 
 
@@ -211,7 +211,7 @@ def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeyp
         write_atomic(path, data, **options)
 
     monkeypatch.setattr(gpcache.support.array_folders, "write_atomic", interrupted)
-    code, out, err = run("fit", unseen, "-o", own_model)
+    code, out, err = run("fit", unseen, "-o", own_model, "--force")
     assert len(written) >= 2
     assert (code, out, err) == (130, "", "")
     assert tree(own_model) == before
@@ -284,3 +284,12 @@ def test_a_projection_is_no_model_and_no_place_for_one(
     assert tree(place) == before
     for command in (("inspect", place), ("predict", place, unseen)):
         assert "is a similarity projection and no classifier" in mistake(*command)
+
+
+def test_a_model_that_is_there_is_replaced_by_force_alone(run, mistake, own_model, shapes):
+    before = (own_model / "config.json").read_bytes()
+    said = mistake("fit", shapes, "-o", own_model, "--shots", "2")
+    assert "add --force to replace it" in said
+    assert (own_model / "config.json").read_bytes() == before
+    assert run("fit", shapes, "-o", own_model, "--shots", "2", "--force")[0] == 0
+    assert (own_model / "config.json").read_bytes() != before

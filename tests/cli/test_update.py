@@ -2,8 +2,11 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from gpcache import ImageClassifier, ModelFileError
 
 
 @pytest.fixture
@@ -90,3 +93,28 @@ def test_the_last_image_stays(run, mistake, own_model):
 
 def test_a_model_of_text_alone_cannot_be_updated(mistake, text_model, more):
     assert "must keep images" in mistake("add", text_model, more)
+
+
+def test_additions_at_the_same_time_are_all_kept(own_model, unseen, tmp_path, shell):
+    """Each process reads the model that the one before it has written."""
+    folders = []
+    for number in range(3):
+        folder = tmp_path / f"more{number}"
+        (folder / "circle").mkdir(parents=True)
+        shutil.copy(unseen / "circle" / f"{number}.png", folder / "circle" / f"new{number}.png")
+        folders.append(folder)
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda folder: shell("add", own_model, folder), folders))
+    assert [one.returncode for one in done] == [0, 0, 0], [one.stderr for one in done]
+    names = {example.name for example in ImageClassifier.load(own_model).examples}
+    assert {f"circle/new{number}.png" for number in range(3)} <= names
+
+
+def test_a_model_that_changed_since_it_was_read_is_not_overwritten(own_model):
+    first, second = (ImageClassifier.load(own_model, device="cpu") for _ in range(2))
+    first.remove(names=[first.examples[0].name]).save(own_model)
+    with pytest.raises(ModelFileError, match="changed by another process since it was read"):
+        second.remove(names=[second.examples[1].name]).save(own_model)
+    assert len(ImageClassifier.load(own_model).examples) == 11
+    first.remove(names=[first.examples[0].name]).save(own_model)  # its own change is known to it
+    second.save(own_model.with_name("other.gpc"))

@@ -42,6 +42,7 @@ def fit(
     views: ViewsOption = 0,
     projection: ProjectionOption = None,
     thumbnails: ThumbnailsOption = False,
+    force: Annotated[bool, Option("--force", help="Replace a model that is there.")] = False,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
@@ -70,7 +71,7 @@ def fit(
     )
     done = fit_and_save(
         classifier, images, model, shots=shots, seed=seed, classes=class_name or (),
-        follow=follow, thumbnails=thumbnails,
+        follow=follow, thumbnails=thumbnails, replace=force,
     )  # fmt: skip
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)

@@ -79,11 +79,13 @@ def _update(
 ) -> None:
     """Load a model, change it, save it in its place and print its figures."""
     from gpcache.cli.figures import model_as_json, model_rows
+    from gpcache.support.locks import locked_folder
 
-    classifier = gpcache.ImageClassifier.load(model, device=device)
-    training = classifier.training
-    refused, notices = len(training.refused), len(training.notices)
-    change(classifier)
-    output.print_notes(training.refused[refused:], training.notices[notices:])
-    classifier.save(model)
+    with locked_folder(model):
+        classifier = gpcache.ImageClassifier.load(model, device=device)
+        training = classifier.training
+        refused, notices = len(training.refused), len(training.notices)
+        change(classifier)
+        output.print_notes(training.refused[refused:], training.notices[notices:])
+        classifier.save(model)
     output.show(json, model_as_json(classifier, model), model_rows(classifier, model))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from gpcache.features.manifest import NAME, Manifest, StoredFile, read_manifest
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
 from gpcache.support.files import make_folder, sha256, sha256_of_file, write_atomic
+from gpcache.support.locks import locked_file
 
 LOCK = "lock"
 HASH_BYTES = 32
@@ -336,8 +337,8 @@ def _damage(path: Path, how: str = "damaged (its SHA-256 differs)") -> StoreErro
     )
 
 
-def _locked(folder: Path) -> FileLock:
-    return FileLock(folder / LOCK)
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return locked_file(FileLock(folder / LOCK), folder)
 
 
 def _described(views: Views | None) -> dict[str, Any] | None:

@@ -93,6 +93,7 @@ class ImageClassifier:
         self.training = Training()
         self._thumbnails: dict[str, bytes] = {}
         self._model: FeatureClassifier | None = None
+        self._revision: model_files.Revision | None = None
 
     @property
     def encoder(self) -> Encoder:
@@ -338,7 +339,7 @@ class ImageClassifier:
         if thumbnails:
             pictures = {one.hash: self.picture(row) for row, one in enumerate(self.examples)}
             self._thumbnails = {key: value for key, value in pictures.items() if value}
-        model_files.write(self._content(), folder, self.held_out())
+        self._revision = model_files.write(self._content(), folder, self.held_out())
 
     @classmethod
     def load(
@@ -365,7 +366,7 @@ class ImageClassifier:
         loaded._fingerprint = content.encoder.fingerprint
         loaded.prompts, loaded.training = content.prompts, content.training
         loaded.examples, loaded._thumbnails = content.examples, content.thumbnails
-        loaded._model = content.model
+        loaded._model, loaded._revision = content.model, content.revision
         if encoder is not None:
             _ = loaded.encoder  # refuses another one at once
         return loaded
@@ -392,6 +393,7 @@ class ImageClassifier:
             self.examples,
             self.training,
             self._thumbnails,
+            self._revision,
         )
 
     # Inside.

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,26 @@ from gpcache.support.array_folders import (
     load_folder,
     save_folder,
 )
+from gpcache.support.files import sha256
+from gpcache.support.locks import locked_folder
 
 _THUMBNAIL = "thumbnail "
+
+
+class Revision(NamedTuple):
+    """The folder that a model was read from or written to, and the hash of its config."""
+
+    folder: Path
+    sha256: str
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Revision:
+        """That of the model that is there now."""
+        place = Path(folder).resolve()
+        try:
+            return cls(place, sha256((place / CONFIG).read_bytes()))
+        except OSError:
+            return cls(place, "")
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,7 @@ class Content:
     examples: list[Example]
     training: Training
     thumbnails: dict[str, bytes] = field(default_factory=dict)
+    revision: Revision | None = None
 
 
 def require_encoder(
@@ -90,8 +109,11 @@ def require_encoder(
             projection.require_encoder(encoder)
 
 
-def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> None:
-    """Write the model folder in one step, with the held-out figures in its card."""
+def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> Revision:
+    """Write the model folder in one step, with the held-out figures in its card.
+
+    A model that another process has changed since it was read is not overwritten.
+    """
     check_model_place(folder)
     state = state_of(content.model)
     config: dict[str, Any] = {
@@ -109,7 +131,15 @@ def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> 
         _THUMBNAIL + key: np.frombuffer(content.thumbnails[key], dtype=np.uint8)
         for key in sorted(known)
     }
-    save_folder(folder, config, state.arrays | pictures, model_card(config, held_out))
+    with locked_folder(folder):
+        now, read = Revision.of(folder), content.revision
+        if read is not None and now.sha256 and read.folder == now.folder and read != now:
+            raise ModelFileError(
+                f"{str(folder)!r} was changed by another process since it was read: "
+                "load it again and repeat the change, or save under another name."
+            )
+        save_folder(folder, config, state.arrays | pictures, model_card(config, held_out))
+        return Revision.of(folder)
 
 
 def check_model_place(folder: str | Path) -> None:
@@ -123,6 +153,7 @@ def check_model_place(folder: str | Path) -> None:
 
 def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
     """Read a model folder, with its model on `device`."""
+    revision = Revision.of(folder)
     config, arrays = load_folder(folder)
     if config.get("kind") == KIND:
         raise ModelFileError(
@@ -145,6 +176,7 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
         examples=[Example(**example) for example in config["examples"]],
         training=Training(**training | {"refused": refused}),
         thumbnails=thumbnails,
+        revision=revision,
     )
 
 

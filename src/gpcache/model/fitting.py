@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gpcache.errors import DataError
 from gpcache.images.sources import open_source
 from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
@@ -33,13 +34,20 @@ def fit_and_save(
     classes: Sequence[str] = (),
     follow: bool = False,
     thumbnails: bool = False,
+    replace: bool = False,
 ) -> FitSummary:
     """Fit on the images of a folder or list, save the model in `folder`, and check the labels.
 
     `shots`, `seed` and `classes` are those of ImageClassifier.fit. `follow` allows links that leave
-    the folder; `thumbnails` keeps small pictures in the model.
+    the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take the place of
+    another model.
     """
     check_model_place(folder)
+    if not replace and folder.is_dir() and any(folder.iterdir()):
+        raise DataError(
+            f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
+            "replace it."
+        )
     start = time.perf_counter()
     source = open_source(images.resolve(), follow=follow)
     logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
