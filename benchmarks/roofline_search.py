@@ -15,8 +15,9 @@ from roofline_machine import Spent, Task, once, operations_of
 from roofline_posterior import Rows
 from torch import Tensor
 
-from gpcache import GPCacheClassifier, TextPrior, search
+from gpcache import GPCacheClassifier, TextPrior
 from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.methods.cache import search
 
 # The four parameters of the exact search, over the ranges of the library's own grid.
 BETAS = np.geomspace(2.0**-2, 2.0**5, 20).tolist()

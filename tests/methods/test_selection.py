@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    ProtocolError,
-    TipAdapterClassifier,
-    metrics,
-)
+from gpcache import GPCacheClassifier, GPCacheFClassifier, ProtocolError, metrics
+from gpcache.methods import TipAdapterClassifier
 from gpcache.methods.cache import softmax_search as softmax
 from gpcache.methods.cache.search import Settings, shipped
 from gpcache.methods.cache.shots import Shots
