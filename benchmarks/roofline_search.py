@@ -122,9 +122,13 @@ class FourParameters:
         # The library's own grid has fewer α; the size that was promised has 25.
         search.ALPHAS = ALPHAS
 
-    def _fused(self, point: SweepPoint, place: search.Place, criterion: search.Criterion) -> float:
-        held_out = search.HeldOut(point.mean, point.variance, self._zero_shot, self.rows.labels)
-        settings = search.Settings(gain=1.0, criterion=criterion)
+    def _fused(
+        self, point: SweepPoint, place: search.SearchPoint, criterion: search.Criterion
+    ) -> float:
+        held_out = search.CacheOutputs(
+            point.mean, point.variance, self._zero_shot, self.rows.labels
+        )
+        settings = search.SearchOptions(gain=1.0, criterion=criterion)
         return search.weigh(held_out, settings, place).accuracy
 
     def walked(self, criterion: search.Criterion) -> Tensor:

@@ -28,7 +28,7 @@ from gpcache.methods.cache.fitted import Fitted, fit
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel, Explanation, Reasons
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Auto, Choice, Defaults, Settings
+from gpcache.methods.cache.search import Auto, Choice, Defaults, SearchOptions
 from gpcache.methods.cache.shots import Belief, Shots
 from gpcache.methods.cache.training import TrainedCache, Trainer, stops_of
 from gpcache.methods.options import (
@@ -190,7 +190,7 @@ class CacheClassifier(FeatureClassifier):
         if fitted.training is not None:
             self.epochs_, self.training_loss_ = fitted.epochs, fitted.losses
 
-    def _settings(self, options: CacheOptions) -> Settings:
+    def _settings(self, options: CacheOptions) -> SearchOptions:
         """The options that a search reads, checked."""
         is_softmax = options.likelihood == "softmax"
         one_of("likelihood", options.likelihood, self._likelihoods, owner=self)
@@ -218,7 +218,7 @@ class CacheClassifier(FeatureClassifier):
             )
         if not options.confidence_scaling:
             given["eta"] = 0.0
-        return Settings(
+        return SearchOptions(
             **given,
             criterion=options.criterion,
             strategy=options.strategy,
