@@ -21,8 +21,8 @@ from development_data import REPORTING, Task, caltech_with_text, photo_tasks, ta
 from numpy.typing import NDArray
 from pages import table, write_page
 
-from gpcache import GPCacheClassifier, TipAdapterClassifier, metrics
-from gpcache.methods import FeatureClassifier
+from gpcache import GPCacheClassifier, metrics
+from gpcache.methods import FeatureClassifier, TipAdapterClassifier
 
 TITLES = {
     "dtd_vitb32": "DTD ViT-B/32",

@@ -10,9 +10,10 @@ from development_data import folder, photo_features
 from numpy.typing import NDArray
 from pages import table, write_page
 
-from gpcache import GPCacheClassifier, TextPrior, ZeroShotClassifier, load_encoder, metrics
+from gpcache import GPCacheClassifier, TextPrior, load_encoder, metrics
 from gpcache.features.splits import draw_shots
 from gpcache.features.store import StoredImages
+from gpcache.methods import ZeroShotClassifier
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.methods.coop import CoOpClassifier
 

@@ -20,13 +20,8 @@ from development_data import CHOOSING, REPORTING
 from methods import WITH_TEXT, halves, prepare, tasks_of
 from pages import RESULTS, table, write_page
 
-from gpcache import (
-    GDAClassifier,
-    GPCacheClassifier,
-    TipAdapterClassifier,
-    ZeroShotClassifier,
-    metrics,
-)
+from gpcache import GPCacheClassifier, metrics
+from gpcache.methods import GDAClassifier, TipAdapterClassifier, ZeroShotClassifier
 
 DATA = (*CHOOSING, WITH_TEXT, *REPORTING)
 DRAWN = {"dtd_vitb32": 16, "caltech101_vitb32": 16, "stanford_cars_vitb32": 16}

@@ -15,8 +15,9 @@ from roofline_machine import Spent, Task, once, operations_of
 from roofline_posterior import Rows
 from torch import Tensor
 
-from gpcache import GPCacheClassifier, TextPrior, search
+from gpcache import GPCacheClassifier, TextPrior
 from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.methods.cache import search
 
 # The four parameters of the exact search, over the ranges of the library's own grid.
 BETAS = np.geomspace(2.0**-2, 2.0**5, 20).tolist()
@@ -121,9 +122,13 @@ class FourParameters:
         # The library's own grid has fewer α; the size that was promised has 25.
         search.ALPHAS = ALPHAS
 
-    def _fused(self, point: SweepPoint, place: search.Place, criterion: search.Criterion) -> float:
-        held_out = search.HeldOut(point.mean, point.variance, self._zero_shot, self.rows.labels)
-        settings = search.Settings(gain=1.0, criterion=criterion)
+    def _fused(
+        self, point: SweepPoint, place: search.SearchPoint, criterion: search.Criterion
+    ) -> float:
+        held_out = search.CacheOutputs(
+            point.mean, point.variance, self._zero_shot, self.rows.labels
+        )
+        settings = search.SearchOptions(gain=1.0, criterion=criterion)
         return search.weigh(held_out, settings, place).accuracy
 
     def walked(self, criterion: search.Criterion) -> Tensor:

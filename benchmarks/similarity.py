@@ -21,11 +21,11 @@ from development_data import DRAWS, Task, folder, photo_tasks
 from numpy.typing import NDArray
 from pages import table, write_page
 
-from gpcache import FeatureStore, GPCacheClassifier, TipAdapterClassifier, load_encoder
+from gpcache import FeatureStore, GPCacheClassifier, load_encoder
 from gpcache.features.extract import extract
 from gpcache.images.augment import Views
 from gpcache.images.sources import open_source
-from gpcache.methods import GDAClassifier
+from gpcache.methods import GDAClassifier, TipAdapterClassifier
 from gpcache.similarity import ProjectionOptions, learn_projection, whitening_projection
 from gpcache.similarity.pairs import PairedFeatures, paired_features
 

@@ -14,8 +14,7 @@ from accuracy import score, title
 from development_data import CHOOSING, Task, caltech_with_text, tasks
 from pages import table, write_page
 
-from gpcache import TipAdapterClassifier, TipAdapterFClassifier
-from gpcache.methods import tip_adapter
+from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, tip_adapter
 
 SHOTS = (1, 2, 4, 8, 16)
 DRAWS = 2

@@ -1,5 +1,6 @@
 """The package as a whole: its version, its public names, and what importing it costs."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpcache
-from gpcache import errors
+from gpcache import errors, metrics
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "PIL")
 ROOT = Path(__file__).parent.parent
@@ -58,17 +59,31 @@ for command in {commands}:
     assert loaded_after(code) == []
 
 
-def test_dir_lists_every_public_name():
-    methods = {
-        "GPCacheClassifier",
-        "GPCacheFClassifier",
-        "TextPrior",
-        "TipAdapterClassifier",
-        "TipAdapterFClassifier",
-        "ZeroShotClassifier",
-    }
-    assert methods | set(gpcache.__all__) <= set(dir(gpcache))
-    assert methods <= set(gpcache.__all__)
+def test_the_public_names_are_few():
+    estimators = {"GPCacheClassifier", "GPCacheFClassifier", "PaperGPCacheClassifier"}
+    others = {"TextPrior", "ImageClassifier", "FeatureStore", "GroupedCache", "Prompts"}
+    functions = {"load_encoder", "text_weights", "__version__"}
+    raised = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert set(gpcache.__all__) == estimators | others | functions | raised
+    assert set(gpcache.__all__) <= set(dir(gpcache))
+    for name in gpcache.__all__:
+        assert getattr(gpcache, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        ("gpcache", "GDAClassifier", "from gpcache.methods import GDAClassifier"),
+        ("gpcache", "ZeroShotClassifier", "from gpcache.methods import ZeroShotClassifier"),
+        ("gpcache.metrics", "brier", "use sklearn.metrics.brier_score_loss"),
+        ("gpcache.metrics", "p_values", "p_values is in gpcache.metrics.conformal"),
+    ],
+)
+def test_a_name_that_moved_says_where_to(module, name, instead):
+    with pytest.raises(ImportError, match=re.escape(instead)):
+        getattr(importlib.import_module(module), name)
+    with pytest.raises(ImportError, match=re.escape(instead)):
+        exec(f"from {module} import {name}")
 
 
 def test_every_error_is_public_and_ours():
@@ -85,6 +100,10 @@ def test_bad_data_is_a_value_error_and_a_missing_extra_an_import_error():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'gpcache' has no attribute 'GPCash'"):
         _ = gpcache.GPCash
+    with pytest.raises(AttributeError, match="'gpcache' has no attribute 'GPCashClassifier'"):
+        _ = gpcache.GPCashClassifier
+    with pytest.raises(AttributeError, match=r"'gpcache\.metrics' has no attribute 'ecce'"):
+        _ = metrics.ecce
 
 
 def test_the_version_is_written_once():

@@ -26,40 +26,24 @@ disable_telemetry()
 __version__ = "0.1.0"
 
 __all__ = [
-    "APEClassifier",
-    "APETClassifier",
-    "CALIPClassifier",
-    "CLAPClassifier",
-    "CLIPAdapterClassifier",
-    "CoOpClassifier",
     "DataError",
     "DiskFullError",
     "EncoderError",
     "FeatureStore",
-    "GDAClassifier",
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
     "GroupedCache",
     "ImageClassifier",
     "ImageRefusedError",
-    "LPPlusPlusClassifier",
-    "LinearProbeClassifier",
     "MissingExtraError",
     "ModelFileError",
     "NumericalError",
     "PaperGPCacheClassifier",
-    "ProKeRClassifier",
     "Prompts",
     "ProtocolError",
     "StoreError",
-    "TIMOClassifier",
-    "TaskResClassifier",
     "TextPrior",
-    "TipAdapterClassifier",
-    "TipAdapterFClassifier",
-    "TipXClassifier",
-    "ZeroShotClassifier",
     "__version__",
     "load_encoder",
     "text_weights",
@@ -67,30 +51,14 @@ __all__ = [
 
 # Public name → the module that defines it.
 _LAZY = {
-    "APEClassifier": "gpcache.methods",
-    "APETClassifier": "gpcache.methods",
-    "CALIPClassifier": "gpcache.methods",
-    "CLAPClassifier": "gpcache.methods",
-    "CLIPAdapterClassifier": "gpcache.methods",
-    "CoOpClassifier": "gpcache.methods",
     "FeatureStore": "gpcache.features.store",
-    "GDAClassifier": "gpcache.methods",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
     "GroupedCache": "gpcache.cluster.grouped",
     "ImageClassifier": "gpcache.model.classifier",
-    "LPPlusPlusClassifier": "gpcache.methods",
-    "LinearProbeClassifier": "gpcache.methods",
     "PaperGPCacheClassifier": "gpcache.methods",
-    "ProKeRClassifier": "gpcache.methods",
     "Prompts": "gpcache.encoders.prompts",
-    "TIMOClassifier": "gpcache.methods",
-    "TaskResClassifier": "gpcache.methods",
     "TextPrior": "gpcache.methods",
-    "TipAdapterClassifier": "gpcache.methods",
-    "TipAdapterFClassifier": "gpcache.methods",
-    "TipXClassifier": "gpcache.methods",
-    "ZeroShotClassifier": "gpcache.methods",
     "load_encoder": "gpcache.encoders",
     "text_weights": "gpcache.encoders.prompts",
 }
@@ -101,32 +69,21 @@ if TYPE_CHECKING:
     from gpcache.encoders.prompts import Prompts, text_weights
     from gpcache.features.store import FeatureStore
     from gpcache.methods import (
-        APEClassifier,
-        APETClassifier,
-        CALIPClassifier,
-        CLAPClassifier,
-        CLIPAdapterClassifier,
-        CoOpClassifier,
-        GDAClassifier,
         GPCacheClassifier,
         GPCacheFClassifier,
-        LinearProbeClassifier,
-        LPPlusPlusClassifier,
         PaperGPCacheClassifier,
-        ProKeRClassifier,
-        TaskResClassifier,
         TextPrior,
-        TIMOClassifier,
-        TipAdapterClassifier,
-        TipAdapterFClassifier,
-        TipXClassifier,
-        ZeroShotClassifier,
     )
     from gpcache.model.classifier import ImageClassifier
 else:
     # Hidden from type checkers, which would otherwise accept any misspelt name.
     def __getattr__(name: str) -> object:
         if name not in _LAZY:
+            if name.endswith("Classifier") and hasattr(import_module("gpcache.methods"), name):
+                # `from gpcache import …` replaces the sentence of an AttributeError by its own.
+                raise ImportError(
+                    f"{name} is in gpcache.methods: from gpcache.methods import {name}"
+                )
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_LAZY[name]), name)
         globals()[name] = value  # the next look-up finds it without coming here

@@ -156,19 +156,26 @@ def test_input_is_left_as_it_was(gaussian):
     assert nearest(leaf, k=4, device="cpu")[0].shape == (300, 4)
 
 
-def test_what_the_caller_allows_for_their_own_products_has_no_effect(gaussian):
+def test_what_the_caller_allows_for_their_own_products_has_no_effect(gaussian, monkeypatch):
+    """The answer has float32's precision (bfloat16 is off by 1e-3), and no setting is touched."""
     rows = gaussian(600, 64)
+    unit = rows.astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     expected = nearest(rows, k=30, device="cpu")
     allowed = torch.get_float32_matmul_precision()
+    changed = []
     try:
         torch.set_float32_matmul_precision("medium")
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with monkeypatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
+            patch.setattr(torch, "set_float32_matmul_precision", changed.append)
             found = nearest(rows, k=30, device="cpu")
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(allowed)
-    np.testing.assert_array_equal(found[0], expected[0])
-    np.testing.assert_array_equal(found[1], expected[1])
+    assert changed == []
+    exact = np.einsum("nd,nkd->nk", unit, unit[found[0]])
+    np.testing.assert_allclose(found[1], exact, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("row", [0, 777])

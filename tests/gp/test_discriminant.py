@@ -7,7 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap, KernelSpace, ResidualProjection, within_class
-from gpcache.methods.gda import Discriminant as GDADiscriminant
+from gpcache.methods.gda import GaussianScores
 
 SHRINKAGES = (0.01, 1.0, 30.0)
 
@@ -89,7 +89,7 @@ def test_it_is_scikit_learns_discriminant_analysis(shots, shrinkage, dtype, tool
 
 def test_at_shrinkage_one_it_is_gda(shots, dtype, tools):
     """GDA's precision is d times ours: the same ranking of classes, and more."""
-    gda = GDADiscriminant.of(shots.keys, shots.labels, shots.n_classes)
+    gda = GaussianScores.of(shots.keys, shots.labels, shots.n_classes)
     expected = tools.numpy64(gda.scores(shots.queries, {})[0])
     found = tools.numpy64(scores(shots, whitened(shots, 1.0)))
     assert_same_but_for_rows(shots.keys.shape[1] * found, expected, dtype)

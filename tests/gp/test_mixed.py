@@ -47,12 +47,22 @@ def test_a_product_in_parts_keeps_what_float32_has(device):
     assert relative(mixed.product(left, right), exact) < 3e-5
 
 
-def test_parts_add_up_and_the_coarse_one_is_tf32():
+def test_parts_add_up():
     x = draw(N, WIDTH)
-    coarse, fine = mixed._parts(x)
-    assert torch.equal(coarse + fine, x)
-    assert not (coarse.view(torch.int32) & mixed.UNREAD).any()
-    assert (fine.abs() <= x.abs() * 2.0**-11).all()
+    parts = mixed.parts_of(x)
+    assert {part.dtype for part in parts} == {torch.bfloat16}
+    assert torch.equal(sum(part.double() for part in parts), x.double())
+
+
+def test_no_setting_of_the_process_is_touched(monkeypatch):
+    """Another thread must not see its own products change while a product runs."""
+    changed = []
+    kind = type(torch.backends.cuda.matmul)
+    monkeypatch.setattr(kind, "__setattr__", lambda *given: changed.append(given))
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", changed.append)
+    mixed.product(draw(N, WIDTH), draw(50, WIDTH))
+    mixed.block_factor(covariance("cpu"), 64)
+    assert changed == []
 
 
 @pytest.mark.usefixtures("large")

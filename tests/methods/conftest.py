@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from gpcache import GPCacheClassifier, GPCacheError, TextPrior, TipAdapterClassifier
+from gpcache import GPCacheClassifier, GPCacheError, TextPrior
+from gpcache.methods import TipAdapterClassifier
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.softmax import _solved
 

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gpcache import (
-    DataError,
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    ProtocolError,
-    TipAdapterClassifier,
-)
+from gpcache import DataError, GPCacheClassifier, GPCacheFClassifier, ProtocolError
+from gpcache.methods import TipAdapterClassifier
 
 
 def spoilt(X, row, value):

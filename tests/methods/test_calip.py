@@ -8,11 +8,11 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from gpcache import DataError, EncoderError, TextPrior, ZeroShotClassifier
+from gpcache import DataError, EncoderError, TextPrior
 from gpcache.encoders import load_encoder
 from gpcache.encoders.base import Encoder
 from gpcache.images.preprocess import Preprocess
-from gpcache.methods import calip
+from gpcache.methods import ZeroShotClassifier, calip
 from gpcache.methods.calip import CALIPClassifier, image_and_places
 from gpcache.metrics import fit_temperature
 

@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache import (
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior
+from gpcache.errors import DataError, NumericalError, ProtocolError
+from gpcache.methods import (
     GDAClassifier,
-    GPCacheClassifier,
-    GPCacheFClassifier,
     TaskResClassifier,
-    TextPrior,
     TipAdapterClassifier,
     ZeroShotClassifier,
+    conformal,
 )
-from gpcache.errors import DataError, NumericalError, ProtocolError
-from gpcache.methods import conformal
 from gpcache.methods.conformal import conformal_sets
 
 

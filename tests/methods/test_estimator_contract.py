@@ -9,15 +9,16 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    TextPrior,
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior
+from gpcache.methods import (
+    Grouped,
+    Regression,
+    Selection,
     TipAdapterClassifier,
     TipAdapterFClassifier,
+    Weights,
     ZeroShotClassifier,
 )
-from gpcache.methods import Grouped, Regression, Selection, Weights
 
 ALL = [
     ZeroShotClassifier,

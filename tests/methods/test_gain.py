@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior, TipAdapterClassifier
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior
+from gpcache.methods import TipAdapterClassifier
 from gpcache.methods.cache import search
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}

@@ -5,14 +5,8 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    TextPrior,
-    TipAdapterClassifier,
-    TipAdapterFClassifier,
-    ZeroShotClassifier,
-)
+from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior
+from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, ZeroShotClassifier
 
 CACHES = [
     GPCacheClassifier(),

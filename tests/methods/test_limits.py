@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from gpcache import GPCacheClassifier, TextPrior, TipAdapterClassifier
-from gpcache.methods import GPCacheFClassifier
+from gpcache import GPCacheClassifier, TextPrior
+from gpcache.methods import GPCacheFClassifier, TipAdapterClassifier
 
 
 def test_much_noise_with_alpha_scaled_is_tip_adapter(problem, tools):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache import TipAdapterClassifier
+from gpcache.methods import TipAdapterClassifier
 
 
 def brute_novelty(keys, queries, tools, noise=None):

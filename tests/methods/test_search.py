@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpcache.methods.cache import search as searching
-from gpcache.methods.cache.search import Defaults, HeldOut, OneShot, Settings, search, shipped
+from gpcache.methods.cache.search import (
+    CacheOutputs,
+    Defaults,
+    OneShot,
+    SearchOptions,
+    search,
+    shipped,
+)
 
 COLUMNS = ["beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score"]
 
@@ -30,12 +37,12 @@ def held_out():
     hot = torch.nn.functional.one_hot(labels, 4).double()
     variance = torch.rand(40, 1, generator=generator, dtype=torch.float64) * 0.9 + 0.1
     mean = (0.3 * hot + 0.2 * draw(40, 4)) * variance
-    return HeldOut(mean, variance, 4 * hot + 4 * draw(40, 4), labels, -123.0)
+    return CacheOutputs(mean, variance, 4 * hot + 4 * draw(40, 4), labels, -123.0)
 
 
 def only(held_out, numbers, *, shots=math.inf):
     """The choice at the one (β, noise) that is given."""
-    asked = Settings(**{"beta": 2.0, "noise": 0.5} | numbers)
+    asked = SearchOptions(**{"beta": 2.0, "noise": 0.5} | numbers)
     found = search(lambda *_: [held_out], asked, shots=shots, uses_noise=True)
     assert len(found) == 1
     return found[0]
@@ -148,9 +155,9 @@ def walk(objective, *, shots=math.inf, uses_noise=True, **numbers):
 
     def evaluate(beta, noises, gain):
         values = [-objective(beta, noise, gain) * mean.numel() for noise in noises]
-        return [HeldOut(mean, None, None, labels, value) for value in values]
+        return [CacheOutputs(mean, None, None, labels, value) for value in values]
 
-    asked = Settings(criterion="marginal_likelihood", alpha=1.0, **numbers)
+    asked = SearchOptions(criterion="marginal_likelihood", alpha=1.0, **numbers)
     return search(evaluate, asked, shots=shots, uses_noise=uses_noise)
 
 
@@ -266,7 +273,7 @@ def test_the_gain_that_shapes_the_cache_weighs_the_text_too(strategy, held_out):
     def at(gain):
         return held_out._replace(mean=held_out.mean * (2 - gain) + 0.1 * gain)
 
-    asked = Settings(beta=2.0, noise=0.5, eta=0.0, residual=True, strategy=strategy)
+    asked = SearchOptions(beta=2.0, noise=0.5, eta=0.0, residual=True, strategy=strategy)
     seen = search(lambda *place: [at(place[2])], asked, shots=4, uses_noise=True)
     assert len({choice.gain for choice in seen}) == len(seen) >= len(searching.GAINS)
     for choice in seen:
@@ -306,7 +313,9 @@ def test_among_places_of_equal_accuracy_the_lowest_nll_comes_first(held_out):
     def evaluate(beta, noises, _):
         return [held_out._replace(mean=(1 + 1e-3 * beta) * held_out.mean) for _ in noises]
 
-    asked = Settings(alpha=0.1, noise=1.0, eta=0.0, gain=1.0, criterion="accuracy", strategy="grid")
+    asked = SearchOptions(
+        alpha=0.1, noise=1.0, eta=0.0, gain=1.0, criterion="accuracy", strategy="grid"
+    )
     seen = search(evaluate, asked, shots=1, uses_noise=True)
     assert len({choice.score for choice in seen}) == 1
     assert [c.beta for c in seen] == sorted(searching.BETAS, reverse=True)
@@ -338,8 +347,8 @@ def test_a_method_without_noise_does_not_look_for_it():
 def test_what_is_shipped_gives_way_to_what_is_asked(with_text):
     base = Defaults(2.0, 7.0, with_text=OneShot(0.1, 3.0), without_text=OneShot(0.2, 4.0))
     one_shot = [0.1, 3.0] if with_text else [0.2, 4.0]
-    plain = asdict(shipped(Settings(defaults=base), with_text=with_text))
+    plain = asdict(shipped(SearchOptions(defaults=base), with_text=with_text))
     assert [plain[name] for name in COLUMNS[:5]] == [2.0, *one_shot, 0.0, 1.0]
     asked = {"beta": 3.0, "noise": 0.7, "alpha": 1.5, "eta": 0.25, "gain": 0.5}
-    choice = asdict(shipped(Settings(**asked), with_text=with_text))
+    choice = asdict(shipped(SearchOptions(**asked), with_text=with_text))
     assert {name: choice[name] for name in asked} == asked

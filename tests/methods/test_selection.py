@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    ProtocolError,
-    TipAdapterClassifier,
-    metrics,
-)
+from gpcache import GPCacheClassifier, GPCacheFClassifier, ProtocolError, metrics
+from gpcache.methods import TipAdapterClassifier
 from gpcache.methods.cache import softmax_search as softmax
-from gpcache.methods.cache.search import Settings, shipped
+from gpcache.methods.cache.search import SearchOptions, shipped
 from gpcache.methods.cache.shots import Shots
 from gpcache.metrics import fit_calibration, fit_scales
 
@@ -173,7 +168,7 @@ def test_one_shot_a_class_takes_what_is_shipped(estimator, with_text, tools):
     problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
     estimator.set_params(text_prior=problem.prior if with_text else None, **tools.float64)
     estimator.fit(problem.X, problem.y)
-    expected = shipped(Settings(defaults=estimator._defaults), with_text=with_text)
+    expected = shipped(SearchOptions(defaults=estimator._defaults), with_text=with_text)
     assert (estimator.alpha_, estimator.beta_) == (expected.alpha, expected.beta)
     assert (estimator.noise_, estimator.eta_) == (expected.noise, 0.0)
     assert (estimator.gain_, estimator.temperature_) == (1.0, 1.0)

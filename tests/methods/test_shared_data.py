@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpcache import GPCacheClassifier, TextPrior, ZeroShotClassifier, metrics
+from gpcache import GPCacheClassifier, TextPrior, metrics
+from gpcache.methods import ZeroShotClassifier
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))

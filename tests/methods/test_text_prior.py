@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache import (
-    DataError,
-    GPCacheClassifier,
-    TextPrior,
-    TipAdapterClassifier,
-    ZeroShotClassifier,
-)
+from gpcache import DataError, GPCacheClassifier, TextPrior
+from gpcache.methods import TipAdapterClassifier, ZeroShotClassifier
 
 
 @pytest.fixture

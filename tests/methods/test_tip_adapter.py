@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gpcache import GPCacheClassifier, TipAdapterClassifier
+from gpcache import GPCacheClassifier
+from gpcache.methods import TipAdapterClassifier
 
 
 def by_hand(problem, tools, *, alpha, beta, gain=1.0, with_text=True, phi=None):

@@ -7,15 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    NumericalError,
-    ProtocolError,
-    TipAdapterClassifier,
-    TipAdapterFClassifier,
-)
-from gpcache.methods import restore, state_of
+from gpcache import GPCacheClassifier, GPCacheFClassifier, NumericalError, ProtocolError
+from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, restore, state_of
 from gpcache.methods.tip_adapter import START_ALPHA, START_BETA
 from gpcache.metrics import fit_temperature
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from gpcache import GPCacheClassifier, GPCacheFClassifier, TipAdapterClassifier
-from gpcache.methods import restore, state_of
+from gpcache import GPCacheClassifier, GPCacheFClassifier
+from gpcache.methods import TipAdapterClassifier, restore, state_of
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 KINDS = [

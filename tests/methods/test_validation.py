@@ -5,12 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpcache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    ProtocolError,
-    TipAdapterClassifier,
-)
+from gpcache import GPCacheClassifier, GPCacheFClassifier, ProtocolError
+from gpcache.methods import TipAdapterClassifier
 from gpcache.methods.cache import search
 
 BETAS, NOISES, ETAS, ALPHAS = (1.0, 4.0, 12.0), (0.1, 1.0), (0.0, 0.5, 2.0), (0.3, 3.0, 30.0)

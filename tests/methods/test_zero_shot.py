@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gpcache import DataError, TextPrior, ZeroShotClassifier
+from gpcache import DataError, TextPrior
+from gpcache.methods import ZeroShotClassifier
 
 
 def test_logits_are_the_scaled_cosines_with_the_text(problem):

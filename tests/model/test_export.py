@@ -19,11 +19,9 @@ from gpcache import (
     GPCacheFClassifier,
     MissingExtraError,
     TextPrior,
-    TipAdapterClassifier,
-    TipAdapterFClassifier,
-    ZeroShotClassifier,
     load_encoder,
 )
+from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.metrics import Calibration
 from gpcache.model.onnx import export_image_onnx, export_onnx, head

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from gpcache import DataError, GPCacheClassifier, NumericalError, TipAdapterClassifier
+from gpcache import DataError, GPCacheClassifier, NumericalError
+from gpcache.methods import TipAdapterClassifier
 from gpcache.model.suggest import suggest
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache import DataError, GPCacheClassifier, TipAdapterClassifier
+from gpcache import DataError, GPCacheClassifier
 from gpcache.gp.feature_maps import ResidualProjection
+from gpcache.methods import TipAdapterClassifier
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.projection import change, identity_weights
 

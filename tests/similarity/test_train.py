@@ -172,3 +172,11 @@ def test_steps_that_make_all_images_alike_are_told():
         )
     turned = projection(torch.from_numpy(images))
     assert float((turned @ turned.mT).min()) > 0.99
+
+
+def test_learning_touches_no_setting_of_the_process(noisy_directions, monkeypatch):
+    """Another thread must not see its own products change while a projection is learned."""
+    changed = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", changed.append)
+    learned(*noisy_directions[:2], epochs=1)
+    assert changed == []

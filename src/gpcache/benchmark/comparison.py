@@ -110,7 +110,7 @@ class Comparison:
         return dict(zip(self.labels, ranks, strict=True)), len(scores)
 
 
-def grouped(
+def by_attributes(
     comparisons: Sequence[Comparison], *names: str
 ) -> dict[tuple[Any, ...], list[Comparison]]:
     """Comparisons by the values of these attributes, in the order in which they first occur."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from gpcache.benchmark.comparison import (
     SEED,
     Comparison,
+    by_attributes,
     comparisons_of,
-    grouped,
     shared_columns,
     slug,
     title_of,
@@ -54,7 +54,7 @@ MOST_POINTS = 1500
 def figures_of(spec: Spec, rows: Iterable[Row]) -> Iterator[tuple[str, Figure]]:
     """Every figure of an experiment by name; each is of one protocol and encoder."""
     comparisons = comparisons_of(spec, rows)
-    for (protocol, encoder), group in grouped(comparisons, "protocol", "encoder").items():
+    for (protocol, encoder), group in by_attributes(comparisons, "protocol", "encoder").items():
         name = f"{spec.name}-{slug(protocol, encoder)}"
         if len(group) > 1:
             ran = {label for one in group for label in one.labels}

@@ -19,7 +19,7 @@ _PASSED_BY_THE_RUN = ("text_prior", "prompt_vectors", "encoder", "projection", "
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """The known word closest to a misspelt one, as the end of a sentence; "" if none is close."""
     near = difflib.get_close_matches(str(word), list(known), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
@@ -30,14 +30,14 @@ def option_problem(method: str, option: str, value: Any) -> str:
     known = _options(method)
     if option not in known:
         names = ", ".join(sorted(known))
-        return f"is no option of {method!r}{nearest(option, known)}: use {names}"
+        return f"is no option of {method!r}{did_you_mean(option, known)}: use {names}"
     allowed = _allowed(known[option])
     if _fits(value, allowed):
         return ""
     choices = [one for one in allowed if isinstance(one, str)]
     kinds = [_WORDS[one] for one in allowed if not isinstance(one, str)]
     words = " or ".join([*map(repr, choices), *kinds])
-    return f"must be {words}, got {shown(value)}{nearest(value, choices)}"
+    return f"must be {words}, got {shown(value)}{did_you_mean(value, choices)}"
 
 
 @cache

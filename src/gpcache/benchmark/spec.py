@@ -15,7 +15,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic.dataclasses import dataclass
 
 from gpcache.benchmark.datasets.catalogue import catalogue
-from gpcache.benchmark.options import nearest, option_problem
+from gpcache.benchmark.options import did_you_mean, option_problem
 from gpcache.benchmark.protocols import FULL_VALIDATION, PROTOCOLS
 from gpcache.errors import DataError
 from gpcache.methods import registry
@@ -189,7 +189,7 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
     """The line of an entry, or one for each combination of the values that it varies."""
     place = f"methods[{number}]"
     if entry.name not in (known := registry()):
-        near, names = nearest(entry.name, known), ", ".join(sorted(known))
+        near, names = did_you_mean(entry.name, known), ", ".join(sorted(known))
         raise _Mistake(f"{place}.name is {entry.name!r}, which is no method{near}: use {names}")
     label, projection = entry.label or entry.name, entry.projection or ""
     given = [(f"{place}.options", entry.options)]
@@ -228,7 +228,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
         raise _Mistake(f"name must be small letters, digits and hyphens, got {spec.name!r}")
     for name in spec.protocols:
         if name not in PROTOCOLS:
-            near, names = nearest(name, PROTOCOLS), ", ".join(map(repr, PROTOCOLS))
+            near, names = did_you_mean(name, PROTOCOLS), ", ".join(map(repr, PROTOCOLS))
             raise _Mistake(f"protocols has no protocol {name!r}{near}: use {names}")
     if not spec.methods and spec.drawing is None:
         raise _Mistake("methods needs at least one [[methods]] with a name")
@@ -244,7 +244,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
             if unknown := [name for name in override.datasets if name not in known]:
                 raise _Mistake(
                     f"methods[{number}].where[{row}].datasets names {unknown[0]!r}"
-                    f"{nearest(unknown[0], known)}, which is no data set of this spec"
+                    f"{did_you_mean(unknown[0], known)}, which is no data set of this spec"
                 )
     for number, claim in enumerate(spec.claims, 1):
         for key, label in (("better", claim.better), ("worse", claim.worse)):
@@ -255,7 +255,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
 
 
 def _unknown(key: str, table: str) -> str:
-    return f"is not known{nearest(key, _KEYS[table])}: use {', '.join(_KEYS[table])}"
+    return f"is not known{did_you_mean(key, _KEYS[table])}: use {', '.join(_KEYS[table])}"
 
 
 _PROBLEMS = {

@@ -9,8 +9,8 @@ from statistics import fmean
 from gpcache.benchmark.comparison import (
     SEED,
     Comparison,
+    by_attributes,
     comparisons_of,
-    grouped,
     requested_rows,
     shared_columns,
     slug,
@@ -199,13 +199,13 @@ def _summaries(
     spec: Spec, comparisons: Sequence[Comparison], paper: Published | None
 ) -> Iterator[Table]:
     """Means over data sets by shots, and by encoder, if there are several."""
-    for (protocol,), of_protocol in grouped(comparisons, "protocol").items():
-        for (encoder,), group in grouped(of_protocol, "encoder").items():
+    for (protocol,), of_protocol in by_attributes(comparisons, "protocol").items():
+        for (encoder,), group in by_attributes(of_protocol, "encoder").items():
             by_shots = {str(one.shots): one for one in group}
             suits = paper if encoder == PUBLISHED_ENCODER else None
             name, title = f"{slug(protocol, encoder)}-shots", f"by shots, {protocol}, {encoder}"
             yield from _summary(spec, by_shots, suits, name, title)
-        for (shots,), group in grouped(of_protocol, "shots").items():
+        for (shots,), group in by_attributes(of_protocol, "shots").items():
             by_encoder = {one.encoder: one for one in group}
             suits = paper if shots == PUBLISHED_SHOTS else None
             name, title = f"{slug(protocol)}-encoders-{shots}", f"by encoder, {protocol}, "
@@ -238,7 +238,7 @@ def _summary(
 
 def _claim_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Table]:
     """Whether the paper's sentences hold here."""
-    groups = grouped(comparisons, "protocol", "encoder") if spec.claims else {}
+    groups = by_attributes(comparisons, "protocol", "encoder") if spec.claims else {}
     for (protocol, encoder), group in groups.items():
         body = []
         for claim in spec.claims:

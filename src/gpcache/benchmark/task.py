@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.base import Features
 from gpcache.errors import ProtocolError
 from gpcache.features.splits import Draw, draw_shots
 from gpcache.methods import TextPrior
@@ -19,8 +20,7 @@ from gpcache.support.files import sha256
 
 # A data set without validation images (ImageNet) takes this many per class from its training set.
 SPARE_SHOTS = 4
-Rows = NDArray[np.int64]
-Features = NDArray[np.float32]
+RowNumbers = NDArray[np.int64]
 
 
 class Labelled(NamedTuple):
@@ -53,17 +53,17 @@ class Pool:
 
     labels: NDArray[Any]
     names: Sequence[str]
-    keys: Callable[[Rows], Features]
-    queries: Callable[[Rows], Features]
+    keys: Callable[[RowNumbers], Features]
+    queries: Callable[[RowNumbers], Features]
     root: Path | None = None
 
-    def draw(self, shots: int, seed: int) -> tuple[Rows, Rows]:
+    def draw(self, shots: int, seed: int) -> tuple[RowNumbers, RowNumbers]:
         """The rows of the shots, and others to choose on if there is no validation set."""
         labels = self.labels.tolist()
         draw = draw_shots(labels, self.names, shots, seed)
         return draw.indices, spare_rows(labels, self.names, draw)
 
-    def labelled(self, rows: Rows, features: Features) -> Labelled:
+    def labelled(self, rows: RowNumbers, features: Features) -> Labelled:
         """Features of rows with their labels and names."""
         names = [self.names[row] for row in rows.tolist()]
         if self.root is not None:
@@ -138,12 +138,12 @@ def digest(*parts: Labelled | None) -> str:
 
 def spare_rows(
     labels: Sequence[Any], names: Sequence[Any], draw: Draw, per_class: int = SPARE_SHOTS
-) -> Rows:
+) -> RowNumbers:
     """Training rows that serve as validation rows: some of each class, none of them drawn.
 
     `labels` and `names` are those that `draw` was made of.
     """
     # Fewer shots are a subset of more: the rows that a longer draw adds are as random as the shots.
     longer = draw_shots(labels, names, draw.shots + per_class, draw.seed)
-    rows: Rows = np.setdiff1d(longer.indices, draw.indices)
+    rows: RowNumbers = np.setdiff1d(longer.indices, draw.indices)
     return rows

@@ -30,7 +30,7 @@ def demo(
     - `gpcache demo my/photos --shots 5`
     """
     from gpcache.cli.answers import lines
-    from gpcache.cli.figures import figures, held_out_figures, model_as_json
+    from gpcache.cli.figures import evaluation_figures, held_out_figures, model_as_json
     from gpcache.model.demo import demonstrate
 
     done = demonstrate(folder, photos, shots=shots, seed=seed)
@@ -45,7 +45,7 @@ def demo(
     echo(f"Learned {count} with the encoder lite. Figures of these images, each held out:\n")
     output.print_rows(held_out_figures(classifier))
     echo("\nFigures of images that were not learned:\n")
-    output.print_rows(figures(done.test))
+    output.print_rows(evaluation_figures(done.test))
     echo("\nThe two hardest of them, with the training images behind the answer:\n")
     for answer in done.answers:
         echo(lines(answer, 3))

@@ -39,7 +39,7 @@ def evaluate(
     - `gpcache evaluate pets.gpc test_photos/ --report report.html`
     - `gpcache evaluate pets.gpc test.csv --coverage 0.9 --unknown not_pets/ --json`
     """
-    from gpcache.cli.figures import doubts, figures
+    from gpcache.cli.figures import doubts, evaluation_figures
     from gpcache.images.records import Refused
     from gpcache.images.sources import open_source
 
@@ -65,5 +65,5 @@ def evaluate(
         summary["accuracy_at_coverage"][f"{coverage:g}"] = found.accuracy_at(coverage)
     files = {"report": report, "plots": plots}
     written = {name: str(path) for name, path in files.items() if path is not None}
-    output.show(json, summary, figures(found) | doubts(found, coverage) | written)
+    output.show(json, summary, evaluation_figures(found) | doubts(found, coverage) | written)
     raise Exit(1 if refused else 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpcache.model.classifier import ImageClassifier
     from gpcache.model.evaluation import Evaluation, Told
 
-Rows = dict[str, str | list[str]]
+TextRows = dict[str, str | list[str]]
 
 
 def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]:
@@ -28,22 +28,22 @@ def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]
     }
 
 
-def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> Rows:
+def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> TextRows:
     """What is printed about a saved model: its size, the details, and its held-out figures."""
     classes, images = len(classifier.classes), plural(len(classifier.examples), "image")
     size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
     made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
-    rows: Rows = {"model": f"{folder}: {size}, {made_of}", **details}
+    rows: TextRows = {"model": f"{folder}: {size}, {made_of}", **details}
     if classifier.projection is not None:
         rows["projection"] = origin(classifier.projection.facts)
     return rows | held_out_figures(classifier)
 
 
-def held_out_figures(classifier: "ImageClassifier") -> Rows:
+def held_out_figures(classifier: "ImageClassifier") -> TextRows:
     """The figures of the training images, each held out, or why there are none."""
     held_out = classifier.held_out()
     if held_out is not None:
-        return figures(held_out)
+        return evaluation_figures(held_out)
     reason = "no class has two images, so none could be held out"
     if len(classifier.classes) < 2:
         reason = "there is only one class"
@@ -52,7 +52,7 @@ def held_out_figures(classifier: "ImageClassifier") -> Rows:
     return {"accuracy": f"not known: {reason}"}
 
 
-def figures(evaluation: "Evaluation") -> Rows:
+def evaluation_figures(evaluation: "Evaluation") -> TextRows:
     """Accuracy, calibration and mistakes, with the data and protocol they belong to."""
     low, high = evaluation.interval
     interval = f"95 % interval {100 * low:.1f} – {100 * high:.1f}"
@@ -66,7 +66,7 @@ def figures(evaluation: "Evaluation") -> Rows:
     }
 
 
-def doubts(evaluation: "Evaluation", coverage: float | None) -> Rows:
+def doubts(evaluation: "Evaluation", coverage: float | None) -> TextRows:
     """What the model refuses, and how well its doubts single out errors and unknown images."""
     answered, unknown = ~evaluation.rejected, evaluation.unknown
     rejected = _rejected(evaluation.rejected)
@@ -74,7 +74,7 @@ def doubts(evaluation: "Evaluation", coverage: float | None) -> Rows:
         right = percent(evaluation.correct[answered].mean())
         rejected += f"; of the others {right} are right"
     told = _separation("right answers from wrong ones", evaluation.errors_told)
-    rows: Rows = {"rejected": rejected, "selective": f"AURC {evaluation.aurc:.4f}{told}"}
+    rows: TextRows = {"rejected": rejected, "selective": f"AURC {evaluation.aurc:.4f}{told}"}
     if coverage is not None:
         share, right = percent(coverage), percent(evaluation.accuracy_at(coverage))
         rows["coverage"] = f"of the most confident {share} of the answers {right} are right"

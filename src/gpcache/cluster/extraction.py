@@ -39,7 +39,7 @@ WINDOW_ROWS = 2**18
 WINDOW_BYTES = 2**29
 HASH = "S32"
 
-Row = dict[str, Any]
+RayRow = dict[str, Any]
 COLUMNS = ("row", "hash", "notes", "refused", "failed")  # of both stages, beside what they make
 
 
@@ -98,7 +98,7 @@ def _windows(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield window
 
 
-def _rows(ray: Any, *settings: Any) -> Iterator[Row]:
+def _rows(ray: Any, *settings: Any) -> Iterator[RayRow]:
     """What the dataset of a window gives, row by row; whatever ends it is one sentence."""
     try:
         dataset = _dataset(ray, *settings)
@@ -189,7 +189,7 @@ class _Decode:
         under_way = [self._read(given) for given in table.to_pylist()]
         return _table([_prepared(row, future) for row, future in under_way], *COLUMNS, "pixels")
 
-    def _read(self, given: Row) -> tuple[Row, Future[Prepared] | None]:
+    def _read(self, given: RayRow) -> tuple[RayRow, Future[Prepared] | None]:
         row, path, content = {"row": given["row"]}, given["path"], given["content"]
         try:
             content = content if path is None else read_file(Path(os.fsdecode(path)))
@@ -201,7 +201,7 @@ class _Decode:
         return row, self._pool.submit(content, row["hash"])
 
 
-def _prepared(row: Row, future: Future[Prepared] | None) -> Row:
+def _prepared(row: RayRow, future: Future[Prepared] | None) -> RayRow:
     try:
         found = None if future is None else future.result()
     except ImageRefusedError as error:
@@ -226,7 +226,7 @@ class _Encode:
 
     def __call__(self, table: Any) -> Any:
         """Take a block that `_Decode` gave."""
-        rows: list[Row] = table.to_pylist()
+        rows: list[RayRow] = table.to_pylist()
         pending = [row for row in rows if row["pixels"] is not None]
         try:
             if pending:
@@ -235,7 +235,7 @@ class _Encode:
             rows = [{"failed": str(error)}]
         return _table(rows, *COLUMNS, "features")
 
-    def _encode(self, rows: list[Row]) -> None:
+    def _encode(self, rows: list[RayRow]) -> None:
         side = self._encoder.preprocess.size
         flat = [np.frombuffer(row["pixels"], dtype=np.uint8) for row in rows]
         pixels = [array.reshape(-1, side, side, 3) for array in flat]
@@ -244,7 +244,7 @@ class _Encode:
             row["features"] = vector.tobytes()
 
 
-def _table(rows: list[Row], *columns: str) -> Any:
+def _table(rows: list[RayRow], *columns: str) -> Any:
     """Rows as an Arrow table of exactly these columns; what a row lacks is null."""
     arrow = require("pyarrow", "ray", purpose="engine='ray'")
     text = arrow.string()

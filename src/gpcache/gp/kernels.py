@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpcache.gp.mixed import is_large, product, rounded_, tensor_cores
+from gpcache.gp.mixed import is_large, product
 
 
 def unit_rows(features: Tensor) -> Tensor:
@@ -54,10 +54,8 @@ class _Kernel(torch.autograd.Function):
         if y is None:
             slope = (grads[0] + grads[0].mT).mul_(value)
             scaled = beta * x
-            if not is_large(x):
-                return slope @ scaled, None, None
-            with tensor_cores():
-                return rounded_(slope) @ rounded_(scaled), None, None
+            gradient = product(slope, scaled.mT, count=2) if is_large(x) else slope @ scaled
+            return gradient, None, None
         slope = (grads[0] * value).mul_(beta)
         needs_x, needs_y, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
         return (slope @ y if needs_x else None), (slope.mT @ x if needs_y else None), None

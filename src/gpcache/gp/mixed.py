@@ -1,16 +1,15 @@
 """Large float32 systems on a GPU: products on the tensor cores, in parts that keep the digits.
 
-A TF32 product is seven times as fast as a float32 one and reads eleven bits of each number. Written
-as a coarse part plus the rest, a number keeps all but its last bits, and three TF32 products stand
-for one: x y ≈ x_c y_c + x_c y_f + x_f y_c. A Cholesky factor in blocks is little else than such
-products. It is not taken on trust: what it makes of columns whose solution is known is looked at,
-and where that is too far off, the ordinary factor takes its place.
+A number is the sum of three bfloat16 numbers of eight bits each, and six products of such parts
+stand for one of float32. Tensor cores take less time for all six than the ordinary cores for one.
+TF32 would do as well, but torch allows it for the whole process or not at all. A Cholesky factor in
+blocks is little else than such products. It is not taken on trust: what it makes of columns whose
+solution is known is looked at, and where that is too far off, the ordinary factor takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,40 +22,53 @@ BLOCK = 1536
 # Columns that the factor is tried on, and what their solutions may be off.
 PROBES = 8
 TOLERANCE = 1e-3
-# The bits of a float32 that TF32 does not read, and half of the last one that it does.
-UNREAD, HALF = 0x1FFF, 0x1000
+# Which parts of left and right are multiplied; the large product comes last, into the small ones.
+SMALL = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
+# From torch 2.8 on, products of bfloat16 are given in float32.
+AVAILABLE = hasattr(torch.ops.aten.mm, "dtype")
 
 
 def is_large(rows: Tensor) -> bool:
     """Whether a matrix (n, k) has so many rows, in a precision and place where blocks pay."""
-    return rows.ndim == 2 and len(rows) >= LARGE and rows.is_cuda and rows.dtype == torch.float32
+    fits = rows.ndim == 2 and len(rows) >= LARGE and rows.dtype == torch.float32
+    return fits and rows.is_cuda and AVAILABLE
 
 
-@contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Products of float32 matrices in TF32, on devices that know it."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+def product(left: Tensor, right: Tensor, *, count: int = 3) -> Tensor:
+    """left rightᵀ (m, n) of float32 rows (m, d) and (n, d), by bfloat16 parts.
+
+    With a `count` of two parts it takes half the time and keeps sixteen bits.
+    """
+    lefts = parts_of(left, count)
+    rights = lefts if right is left else parts_of(right, count)
+    # The small terms apart: in one sum with the large ones they would lose bits.
+    small = _product(*_paired(lefts, rights, SMALL if count == 3 else SMALL[:2]))
+    return small.add_(_product(lefts[0], rights[0]))
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """left rightᵀ (m, n) of float32 rows (m, d) and (n, d), in TF32."""
-    coarse, fine = _parts(left)
-    other_coarse, other_fine = (coarse, fine) if right is left else _parts(right)
-    with tensor_cores():
-        # The small terms apart: in one sum with the large ones they would lose bits.
-        small = torch.cat([coarse, fine], 1) @ torch.cat([other_fine, other_coarse], 1).mT
-        return small.addmm_(coarse, other_coarse.mT)
+def parts_of(x: Tensor, count: int = 3) -> list[Tensor]:
+    """So many bfloat16 tensors; three of them sum to the float32 one."""
+    parts = [x.bfloat16()]
+    rest = x
+    while len(parts) < count:
+        rest = rest - parts[-1]
+        parts.append(rest.bfloat16())
+    return parts
 
 
-def rounded_(x: Tensor) -> Tensor:
-    """Round to TF32 in place: the hardware cuts off, which is twice as far away and one-sided."""
-    x.view(torch.int32).add_(HALF).bitwise_and_(~UNREAD)
-    return x
+def _paired(
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
+    """Rows (m, k·d) and (n, k·d) whose product is the sum over pairs of parts."""
+    left = torch.cat([lefts[i] for i, _ in pairs], 1)
+    return left, torch.cat([rights[j] for _, j in pairs], 1)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left rightᵀ in float32 of bfloat16 rows."""
+    if left.is_cuda:
+        return torch.mm(left, right.mT, out_dtype=torch.float32)
+    return left.float() @ right.float().mT  # a CPU multiplies into bfloat16 alone
 
 
 def factorise(matrix: Tensor, block: int = BLOCK) -> Sequence[Tensor]:
@@ -104,17 +116,10 @@ def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
             break
         panel = product(lower[stop:, start:stop], inverses[-1])
         lower[stop:, start:stop] = panel
-        coarse, fine = _parts(panel)
-        left = torch.cat([coarse, coarse, fine], 1)
-        right = torch.cat([coarse, fine, coarse], 1)
-        with tensor_cores():
-            # Block column by block column: what is above the diagonal is not needed.
-            for first in range(stop, n, block):
-                rows, columns = slice(first - stop, None), slice(first - stop, first - stop + block)
-                lower[first:, first : first + block].addmm_(left[rows], right[columns].mT, alpha=-1)
+        parts = parts_of(panel)
+        left, right = _paired(parts, parts, (*SMALL, (0, 0)))
+        # Block column by block column: what is above the diagonal is not needed.
+        for first in range(stop, n, block):
+            rows, columns = slice(first - stop, None), slice(first - stop, first - stop + block)
+            lower[first:, first : first + block] -= _product(left[rows], right[columns])
     return [lower, *inverses]
-
-
-def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    coarse = rounded_(x.clone(memory_format=torch.contiguous_format))
-    return coarse, x - coarse

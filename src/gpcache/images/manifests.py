@@ -15,7 +15,7 @@ COLUMNS = ("path", "label", "split", "group")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 # A row's number as a user counts it, and its cells by column.
-Row = tuple[int, dict[str, str]]
+NumberedRow = tuple[int, dict[str, str]]
 
 
 def from_manifest(path: str | Path, *, follow: bool = False) -> Source:
@@ -96,7 +96,7 @@ def _check_same(file: Path, first: Record, row: int, record: Record, number: int
             )
 
 
-def _text_rows(file: Path, source: Source) -> Iterator[Row]:
+def _text_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
     delimiter = DELIMITERS.get(file.suffix.lower(), ",")
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -119,7 +119,7 @@ def _text_rows(file: Path, source: Source) -> Iterator[Row]:
         raise DataError(f"{str(file)!r} cannot be read: {error.strerror}.") from None
 
 
-def _parquet_rows(file: Path, source: Source) -> Iterator[Row]:
+def _parquet_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
     parquet = require("pyarrow.parquet", "parquet", purpose="Reading a parquet manifest")
     try:
         with parquet.ParquetFile(file) as table:

@@ -65,19 +65,19 @@ class GDAClassifier(AdditiveClassifier):
         )
         self.alpha = alpha
 
-    def _learn(self, shots: Shots) -> Discriminant:
+    def _learn(self, shots: Shots) -> GaussianScores:
         samples, labels = shots.samples()
-        return Discriminant.of(samples, labels, shots.n_classes)
+        return GaussianScores.of(samples, labels, shots.n_classes)
 
 
-class Discriminant(NamedTuple):
+class GaussianScores(NamedTuple):
     """A linear score (c, d) and its offset (c,); a class without a sample has score 0."""
 
     weight: Tensor
     offset: Tensor
 
     @classmethod
-    def of(cls, samples: Tensor, labels: Tensor, classes: int) -> Discriminant:
+    def of(cls, samples: Tensor, labels: Tensor, classes: int) -> GaussianScores:
         """The discriminant of samples (N, d)."""
         n, d = samples.shape
         counts = torch.bincount(labels, minlength=classes).to(samples)

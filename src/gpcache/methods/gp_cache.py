@@ -22,16 +22,16 @@ from gpcache.gp import ExactPrecision
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.base import State
 from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.recipe import Likelihood
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.setup import precision_of, trainer_of
 from gpcache.methods.cache.trainable import move_classes, move_keys, move_metric
 from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import (
     Approximation,
-    Likelihood,
     Regression,
-    Rows,
     Selection,
+    SelectionRows,
     Space,
     Training,
     Weights,
@@ -111,7 +111,7 @@ class GPCacheClassifier(CacheClassifier):
         beta: float | Auto = "auto",
         tau: float | Auto = "auto",
         weights: Auto | Weights = "auto",
-        selection: Rows | Selection = "auto",
+        selection: SelectionRows | Selection = "auto",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,
@@ -162,7 +162,7 @@ class PaperGPCacheClassifier(CacheClassifier):
         projection: Projection | ArrayLike | None = None,
         beta: float | Auto = "auto",
         weights: Auto | Weights | None = None,
-        selection: Rows | Selection | None = None,
+        selection: SelectionRows | Selection | None = None,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,
@@ -215,7 +215,7 @@ random_state
         projection: Projection | ArrayLike | None = None,
         beta: float | Auto = "auto",
         weights: Auto | Weights = "auto",
-        selection: Rows | Selection = "auto",
+        selection: SelectionRows | Selection = "auto",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,

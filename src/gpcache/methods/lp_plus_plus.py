@@ -92,7 +92,7 @@ class LPPlusPlusClassifier(AdditiveClassifier):
         return Blend(samples, labels, scaled / scale, MIXTURE_START * scale)
 
 
-class Trained(NamedTuple):
+class TrainedProbe(NamedTuple):
     """w (c, d), b (c,) and a (c,)."""
 
     weight: Tensor
@@ -115,14 +115,14 @@ class Blend:
         largest = torch.linalg.matrix_norm(samples, 2).square()
         self._step = 4 * len(samples) / largest
         self._mixture_step = len(samples) / (4 * self._cosines.square().sum(0).max())
-        self._now = Trained(
+        self._now = TrainedProbe(
             shares.mT @ samples,
             text.new_zeros(len(text)),
             torch.full_like(counts, start) * likeness,
         )
         self._speed = torch.zeros_like(self._now.weight), torch.zeros_like(self._now.offset)
         self._epoch = 0
-        self._reached: dict[int, Trained] = {0: self._now}
+        self._reached: dict[int, TrainedProbe] = {0: self._now}
 
     def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
         """(1, m, c)."""
@@ -130,7 +130,7 @@ class Blend:
         votes = neutral(features @ weight.mT + offset, self._seen == 0)
         return (votes + mixture * (features @ self._text.mT))[None]
 
-    def _after(self, epochs: int) -> Trained:
+    def _after(self, epochs: int) -> TrainedProbe:
         """Trained for so many epochs; asked in rising order, one run serves all."""
         if epochs not in self._reached:
             while self._epoch < epochs:
@@ -149,6 +149,6 @@ class Blend:
         self._epoch += 1
         if self._epoch % MIXTURE_EVERY == 0:
             mixture = mixture - self._mixture_step * (excess * self._cosines).sum(0)
-        self._now = Trained(
+        self._now = TrainedProbe(
             weight - self._step * self._speed[0], offset - self._step * self._speed[1], mixture
         )

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from gpcache.errors import DataError, ProtocolError
+from gpcache.gp.low_rank import Cross
+from gpcache.methods.cache.recipe import Likelihood
 from gpcache.methods.cache.search import Auto, Criterion
 
-Likelihood = Literal["softmax", "gaussian"]
 Space = Literal["raw", "centred", "whitened"]
-Cross = Literal["exact", "consistent"]
-Rows = Literal["auto", "loo", "folds", "validation"]
+SelectionRows = Literal["auto", "loo", "folds", "validation"]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Selection:
         Folds of the shots; half as many choose hyper-parameters.
     """
 
-    rows: Rows = "auto"
+    rows: SelectionRows = "auto"
     criterion: Criterion = "nll"
     strategy: Literal["adaptive", "grid"] = "adaptive"
     n_folds: int = 8
@@ -193,7 +193,7 @@ class CacheOptions:
     n_landmarks: int | None = None
     n_features: int = 1024
     cross: Cross = "exact"
-    selection: Rows = "auto"
+    selection: SelectionRows = "auto"
     criterion: Criterion = "nll"
     strategy: Literal["adaptive", "grid"] = "adaptive"
     n_folds: int = 8

@@ -25,7 +25,7 @@ from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
 from gpcache.methods.base import State, add_tensors
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
-from gpcache.methods.gda import Discriminant
+from gpcache.methods.gda import GaussianScores
 from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import shown, to_numpy
 
@@ -138,7 +138,7 @@ class MutualGuidance:
         self._absent = shots.absent
         samples, labels = shots.samples()
         guided = torch.isin(owners, labels)
-        self._discriminant = Discriminant.of(
+        self._discriminant = GaussianScores.of(
             torch.cat([samples, (match[:, None] * prompts)[guided]]),
             torch.cat([labels, owners[guided]]),
             self._classes,

@@ -21,7 +21,7 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.search import Auto, Defaults, OneShot
 from gpcache.methods.cache.setup import trainer_of
 from gpcache.methods.cache.training import Trainer
-from gpcache.methods.options import Rows, Selection, Space, Training, Whitened
+from gpcache.methods.options import Selection, SelectionRows, Space, Training, Whitened
 from gpcache.methods.text_prior import TextPrior
 
 # Its authors start at β = 1 on all of eleven data sets, and at an α from 1.17 to 10, which is 3 on
@@ -64,7 +64,7 @@ class TipAdapterClassifier(CacheClassifier):
         gain: float | Auto = 1.0,
         kernel_space: Space | Whitened = "raw",
         projection: Projection | ArrayLike | None = None,
-        selection: Rows | Selection = "auto",
+        selection: SelectionRows | Selection = "auto",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,
@@ -107,7 +107,7 @@ class TipAdapterFClassifier(CacheClassifier):
         gain: float | Auto = 1.0,
         kernel_space: Space | Whitened = "raw",
         projection: Projection | ArrayLike | None = None,
-        selection: Rows | Selection = "auto",
+        selection: SelectionRows | Selection = "auto",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         random_state: int = 0,

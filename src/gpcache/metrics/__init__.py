@@ -1,5 +1,8 @@
 """Pure functions of predictions: figures of merit, calibration, prediction sets, rejection."""
 
+from typing import TYPE_CHECKING
+
+from gpcache.metrics import conformal
 from gpcache.metrics.calibration import (
     Calibration,
     doubt_of,
@@ -61,3 +64,19 @@ __all__ = [
     "smoothed_nll",
     "wilson_interval",
 ]
+
+if not TYPE_CHECKING:  # type checkers would otherwise accept any misspelt name
+    _REMOVED = {
+        "bootstrap_interval": "use scipy.stats.bootstrap",
+        "bootstrap_metric": "use scipy.stats.bootstrap",
+        "brier": "use sklearn.metrics.brier_score_loss of scikit-learn 1.7",
+        "classwise_ece": "use gpcache.metrics.ece, or read gpcache.metrics.reliability",
+        "coverage_at_risk": "read it from the curve of gpcache.metrics.risk_coverage",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name in _REMOVED:
+            raise ImportError(f"gpcache.metrics has no {name} any more: {_REMOVED[name]}.")
+        if not name.startswith("_") and hasattr(conformal, name):
+            raise ImportError(f"{name} is in gpcache.metrics.conformal: import it from there.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

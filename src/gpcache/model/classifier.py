@@ -35,11 +35,11 @@ from gpcache.model.audit import Finding, audit
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.training_images import (
     Example,
-    Training,
+    TrainingFacts,
     all_examples,
     class_number,
     drawn_examples,
-    find_copies,
+    find_duplicates,
     picture_of,
     require_class,
     said_of_copies,
@@ -90,7 +90,7 @@ class ImageClassifier:
         self.device = device
         self.prompts: Prompts | None = None
         self.examples: list[Example] = []
-        self.training = Training()
+        self.training = TrainingFacts()
         self._thumbnails: dict[str, bytes] = {}
         self._model: FeatureClassifier | None = None
         self._revision: model_files.Revision | None = None
@@ -145,7 +145,7 @@ class ImageClassifier:
         """
         source = any_source(images)
         self._model = None  # what fails below must not leave the old model to new examples
-        self.training = Training(source.name, shots, None if shots is None else seed)
+        self.training = TrainingFacts(source.name, shots, None if shots is None else seed)
         if shots is None:
             features, self.examples, _ = all_examples(
                 source, self.encoder, self.views, self.training
@@ -233,7 +233,7 @@ class ImageClassifier:
         self.examples = [
             replace(one, label=labels.get(one.name, one.label)) for one in self.examples
         ]
-        if copies := find_copies(self.examples):
+        if copies := find_duplicates(self.examples):
             self.training.notices.append(said_of_copies(self.examples, copies))
             model.remove(list(copies))
             self.examples = [one for row, one in enumerate(self.examples) if row not in copies]

@@ -23,7 +23,7 @@ from gpcache.images.records import Refused
 from gpcache.methods import FeatureClassifier, State, restore, state_of
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
-from gpcache.model.training_images import Example, Training
+from gpcache.model.training_images import Example, TrainingFacts
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
@@ -89,7 +89,7 @@ class Content:
     prompts: Prompts | None
     views: int
     examples: list[Example]
-    training: Training
+    training: TrainingFacts
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     revision: Revision | None = None
 
@@ -174,7 +174,7 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
         and Prompts(tuple(prompts["class_names"]), tuple(map(tuple, prompts["sentences"]))),
         views=config["views"],
         examples=[Example(**example) for example in config["examples"]],
-        training=Training(**training | {"refused": refused}),
+        training=TrainingFacts(**training | {"refused": refused}),
         thumbnails=thumbnails,
         revision=revision,
     )

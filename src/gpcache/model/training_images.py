@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.base import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
@@ -19,8 +19,6 @@ from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.thumbnails import thumbnail
 from gpcache.support.files import sha256
-
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Example:
 
 
 @dataclass
-class Training:
+class TrainingFacts:
     """Where the training images came from, how they were drawn, and what was left out."""
 
     source: str = ""
@@ -47,7 +45,7 @@ class Training:
 class Learnable(NamedTuple):
     """Features (n, dim) and examples, and how many images were copies of others."""
 
-    features: Rows
+    features: Features
     examples: list[Example]
     copies: int
 
@@ -56,7 +54,7 @@ def all_examples(
     source: Source,
     encoder: Encoder,
     views: Views | None,
-    training: Training,
+    training: TrainingFacts,
     known: Iterable[Example] = (),
 ) -> Learnable:
     """Every labelled image; `training` notes the others.
@@ -74,7 +72,7 @@ def all_examples(
         else:
             rows.append(row)
             examples.append(Example(record.name, record.label, image_hash, record.group))
-    copies = find_copies(examples, known)
+    copies = find_duplicates(examples, known)
     if copies:
         training.notices.append(said_of_copies(examples, copies))
     kept = [place for place in range(len(examples)) if place not in copies]
@@ -83,7 +81,7 @@ def all_examples(
 
 
 def without_contradictions(
-    learned: Learnable, known: Iterable[Example], training: Training
+    learned: Learnable, known: Iterable[Example], training: TrainingFacts
 ) -> Learnable:
     """Without images that are known as another class; `training` notes those."""
     known_as = {one.hash: one for one in known}
@@ -102,7 +100,7 @@ def without_contradictions(
     )
 
 
-def find_copies(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
+def find_duplicates(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
     """Places of examples whose class has the same image before them, by its name."""
     first = {(one.label, one.hash): one.name for one in known}
     copies = {}
@@ -127,16 +125,16 @@ def drawn_examples(
     source: Source,
     encoder: Encoder,
     views: Views | None,
-    training: Training,
+    training: TrainingFacts,
     *,
     shots: int,
     seed: int,
-) -> tuple[Rows, list[Example]]:
+) -> tuple[Features, list[Example]]:
     """The same of `shots` images a class; what is refused is replaced by another draw."""
     records = {record.name: record for record in source.records}
     unlabelled = [record.name for record in records.values() if record.label is None]
     training.refused += [Refused(name, "it has no label") for name in unlabelled]
-    found: dict[str, tuple[Rows, Example]] = {}
+    found: dict[str, tuple[Features, Example]] = {}
     while True:
         labels = [record.label for record in records.values()]
         draw = draw_shots(labels, list(records), shots, seed)

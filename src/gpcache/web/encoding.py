@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.base import Features
 from gpcache.errors import GPCacheError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
@@ -31,7 +32,6 @@ MAX_WAIT = 0.005
 MAX_WAITING = 64
 RETRY_AFTER = 1
 
-Rows = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 Reader = Callable[[], Awaitable[bytes]]
 
@@ -111,7 +111,7 @@ class Decoders:
             pool.close()
 
 
-def encode_batch(encoder: Encoder, images: Sequence[Pixels]) -> Rows:
+def encode_batch(encoder: Encoder, images: Sequence[Pixels]) -> Features:
     """Features (n, dim) of images (v, size, size, 3), some of which may have more views."""
     rows = np.empty((len(images), encoder.dim), dtype=np.float32)
     for views in {len(image) for image in images}:
@@ -124,7 +124,7 @@ def encode_batch(encoder: Encoder, images: Sequence[Pixels]) -> Rows:
 
 class _Job(NamedTuple):
     pixels: Pixels
-    done: asyncio.Future[Rows]
+    done: asyncio.Future[Features]
 
 
 class LocalEncoding(PhotoEncoding):
@@ -150,7 +150,7 @@ class LocalEncoding(PhotoEncoding):
                     key, image = await self._decoders.decode(await read(), learn=learn)
             finally:
                 self._decoding -= 1
-            done: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+            done: asyncio.Future[Features] = asyncio.get_running_loop().create_future()
             await self._jobs.put(_Job(image.pixels, done))
             return EncodedPhoto(key, await done, image.thumbnail)
 

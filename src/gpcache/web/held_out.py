@@ -28,7 +28,7 @@ AT_ONCE = "leave-one-out in closed form, bursts and copies left out together, at
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutPhotos:
     """The photos (n) of a model in its order, and what it says of each without it.
 
     `probabilities` (n, c), `novelty` (n,) and `counted` (n,): only those count whose class has a
@@ -48,8 +48,8 @@ class HeldOut:
 
     @classmethod
     def of(
-        cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOut | None = None
-    ) -> HeldOut:
+        cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOutPhotos | None = None
+    ) -> HeldOutPhotos:
         """Leave every photo of a fitted model out; `before` is what was found at the last time."""
         shots = model.fitted_.shots
         features = shots.features.float().cpu()

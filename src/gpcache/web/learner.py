@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gpcache.encoders import Encoder
+from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import max_probability
 from gpcache.model.suggest import suggest
-from gpcache.web.held_out import HeldOut
+from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.workspace_contents import Contents, Photo
 
 # Up to so many photos all numbers are chosen anew at every change: it takes a blink.
@@ -30,8 +31,6 @@ FEW = 64
 GROWN = 1.5
 # What text vectors may differ by when they are encoded in other company.
 ROUNDING = 1e-6
-
-Rows = NDArray[np.float32]
 
 
 class Answer(NamedTuple):
@@ -53,7 +52,7 @@ class Texts:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._known: dict[tuple[str, ...], Rows] = {}
+        self._known: dict[tuple[str, ...], Features] = {}
         # Whoever comes while the text encoder is loaded waits, and does not load another.
         self._lock = Lock()
 
@@ -87,7 +86,7 @@ class Learner:
         self,
         texts: Texts,
         templates: Sequence[str] | None,
-        features: Callable[[str], Rows],
+        features: Callable[[str], Features],
         template: CacheClassifier | None = None,
         *,
         device: Any = "auto",
@@ -99,8 +98,8 @@ class Learner:
         self._device = device
         self.model: FeatureClassifier | None = None
         self.photos: list[Photo] = []
-        self._held_out: HeldOut | None = None
-        self._last: HeldOut | None = None
+        self._held_out: HeldOutPhotos | None = None
+        self._last: HeldOutPhotos | None = None
         self._fitted_on = 0
         self._fitted_classes = 0
 
@@ -155,14 +154,14 @@ class Learner:
 
     # Answers.
 
-    def held_out(self) -> HeldOut | None:
+    def held_out(self) -> HeldOutPhotos | None:
         """What the model says of its own photos; None before there is one to ask."""
         if self._held_out is None and isinstance(self.model, CacheClassifier):
-            self._held_out = HeldOut.of(self.model, self.photos, self._last)
+            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last)
             self._last = self._held_out
         return self._held_out
 
-    def answer(self, features: Rows, *, why: int, error: float) -> list[Answer]:
+    def answer(self, features: Features, *, why: int, error: float) -> list[Answer]:
         """What the model says of rows (m, dim); `error` is that of the plausible sets, 0: none."""
         model, held_out, m = self.ready(), self.held_out(), len(features)
         with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
@@ -190,7 +189,9 @@ class Learner:
             Answer(p, float(n), float(f), names, drove, note) for p, n, f, names, drove in parts
         ]
 
-    def by_text(self, features: Rows, contents: Contents) -> tuple[list[str], NDArray[np.float64]]:
+    def by_text(
+        self, features: Features, contents: Contents
+    ) -> tuple[list[str], NDArray[np.float64]]:
         """Classes, and what their text alone says of rows (m, dim)."""
         prior = self.prior(contents)
         if prior is None:
@@ -198,7 +199,7 @@ class Learner:
         model = self._zero_shot(prior)
         return [str(name) for name in model.classes_], model.predict_proba(features)
 
-    def suggest(self, pool: Rows, count: int) -> list[int]:
+    def suggest(self, pool: Features, count: int) -> list[int]:
         """Rows of the pool (m, dim) to label next, the best first."""
         model = self.model if isinstance(self.model, CacheClassifier) else None
         rows: list[int] = suggest(pool, min(count, len(pool)), model=model).rows.tolist()

@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from gpcache.encoders import Encoder, load_encoder
+from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError, EncoderError
 from gpcache.methods.cache.estimator import CacheClassifier
@@ -23,8 +22,6 @@ from gpcache.web.learner import Learner, Texts
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
-
-Rows = NDArray[np.float32]
 
 
 def open_workspace(
@@ -93,9 +90,9 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
 def _with_model(
     folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any
 ) -> Workspace:
-    known: dict[str, Rows] = {}
+    known: dict[str, Features] = {}
 
-    def features(key: str) -> Rows:
+    def features(key: str) -> Features:
         if key not in known:
             known[key] = folder.get(key).features
         return known[key]

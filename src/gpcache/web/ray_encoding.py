@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpcache.encoders import Encoder, load_same_encoder
+from gpcache.encoders.base import Features
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.support.extras import require
 from gpcache.web import encoding
-from gpcache.web.encoding import Pixels, Rows, encode_batch
+from gpcache.web.encoding import Pixels, encode_batch
 from gpcache.web.metrics import Metrics
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -47,7 +48,7 @@ STATUS_LOCK = threading.Lock()
 logger = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class ReplicaAnswer(NamedTuple):
     """What a replica made of a photo, or why not: an error would come wrapped in Ray's own.
 
     `batch` is the size of the batch it led, 0 where another one led.
@@ -74,17 +75,17 @@ class Replica:
         )
         self._worked = False
 
-    async def encode(self, content: bytes, learn: bool) -> Outcome:
+    async def encode(self, content: bytes, learn: bool) -> ReplicaAnswer:
         """Decode and encode an image."""
         try:
             async with self._decoders.room:
                 key, image = await self._decoders.decode(content, learn=learn)
             row, batch = await self._batched(image.pixels)
         except ImageRefusedError as error:
-            return Outcome(refused=error.reason)
+            return ReplicaAnswer(refused=error.reason)
         except GPCacheError as error:
-            return Outcome(failed=str(error))
-        return Outcome(EncodedPhoto(key, row, image.thumbnail), batch)
+            return ReplicaAnswer(failed=str(error))
+        return ReplicaAnswer(EncodedPhoto(key, row, image.thumbnail), batch)
 
     async def check_health(self) -> None:
         """Encode a grey image, unless a batch went through since the last time.
@@ -96,7 +97,7 @@ class Replica:
             await self._encode_batch([np.full((1, size, size, 3), 127, dtype=np.uint8)])
         self._worked = False
 
-    async def _encode_batch(self, images: Sequence[Pixels]) -> list[tuple[Rows, int]]:
+    async def _encode_batch(self, images: Sequence[Pixels]) -> list[tuple[Features, int]]:
         loop = asyncio.get_running_loop()
         rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)
         self._worked = True
@@ -136,7 +137,7 @@ class RayEncoding(encoding.PhotoEncoding):
     async def close(self) -> None:
         self._watching.cancel()
 
-    async def _ask(self, content: bytes, learn: bool) -> Outcome:
+    async def _ask(self, content: bytes, learn: bool) -> ReplicaAnswer:
         """Ask until a replica answers: asking twice does no harm, so no photo is lost with one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
@@ -153,7 +154,7 @@ class RayEncoding(encoding.PhotoEncoding):
                 logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
             await asyncio.sleep(PAUSE)
 
-    async def _ask_once(self, content: bytes, learn: bool) -> Outcome:
+    async def _ask_once(self, content: bytes, learn: bool) -> ReplicaAnswer:
         """The answer of one replica; it may wait its turn, but not where none is up for long."""
         call = asyncio.ensure_future(self._handle.encode.remote(content, learn))
         try:
@@ -163,7 +164,7 @@ class RayEncoding(encoding.PhotoEncoding):
                     raise _no_replica()
         finally:
             call.cancel()
-        return Outcome(*call.result())
+        return ReplicaAnswer(*call.result())
 
     async def _watch(self) -> None:
         while True:

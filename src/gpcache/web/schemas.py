@@ -47,13 +47,13 @@ class ChangedPhotos(Body):
     keep: bool | None = None
 
 
-class Chosen(Body):
+class PhotoIds(Body):
     """Photos to remove."""
 
     ids: Ids
 
 
-class Labelled(Body):
+class LabelledPhoto(Body):
     """A photo of the pool and its label."""
 
     id: Name
@@ -108,7 +108,7 @@ class Figures(BaseModel):
     nll: float
 
 
-class State(BaseModel):
+class WorkspaceState(BaseModel):
     """The workspace at one revision."""
 
     revision: int
@@ -129,10 +129,10 @@ class Added(BaseModel):
 
     added: list[dict[str, str]]
     refused: list[RefusedFile]
-    state: State
+    state: WorkspaceState
 
 
-class Pool(BaseModel):
+class PoolSize(BaseModel):
     """How many photos wait for a label."""
 
     pool: int

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpcache.benchmark.datasets.catalogue import catalogue
-from gpcache.benchmark.datasets.class_folders import load_folder
+from gpcache.benchmark.datasets.class_folders import load_class_folders
 from gpcache.benchmark.datasets.loading import check_datasets, load_dataset
 from gpcache.benchmark.task import spare_rows
 from gpcache.errors import DataError
@@ -86,7 +86,7 @@ def test_class_folders_in_parts(tmp_path, miniature):
             for image in range(number):
                 miniature.image(tmp_path / "farm" / part / name / f"{image}.jpg")
     miniature.image(tmp_path / "farm/test/owl/0.jpg")
-    dataset = load_folder(tmp_path / "farm")
+    dataset = load_class_folders(tmp_path / "farm")
     assert (dataset.name, dataset.class_names) == ("farm", ("hen", "owl", "red fox"))
     assert miniature.counts(dataset) == (3, 6, 0, 5)
     assert dataset.test.paths[2] == "test/owl/0.jpg"
@@ -99,7 +99,7 @@ def test_class_folders_without_parts_are_divided(tmp_path, miniature):
     for name, size in sizes.items():
         for image in range(size):
             miniature.image(tmp_path / "farm" / name / f"{image}.jpg")
-    dataset = load_folder(tmp_path / "farm")
+    dataset = load_class_folders(tmp_path / "farm")
     per_class = [
         np.bincount(split.labels, minlength=3).tolist()
         for split in (dataset.train, dataset.validation, dataset.test)
@@ -107,22 +107,22 @@ def test_class_folders_without_parts_are_divided(tmp_path, miniature):
     assert per_class == [[5, 10, 1], [2, 4, 0], [3, 6, 1]]
     parts = (dataset.train.paths, dataset.validation.paths, dataset.test.paths)
     assert len({path for part in parts for path in part}) == 32
-    assert load_folder(tmp_path / "farm").split_hash == dataset.split_hash
+    assert load_class_folders(tmp_path / "farm").split_hash == dataset.split_hash
     # Another class changes nothing for those that are there.
     miniature.image(tmp_path / "farm/yak/0.jpg")
     miniature.image(tmp_path / "farm/yak/1.jpg")
-    assert set(dataset.train.paths) < set(load_folder(tmp_path / "farm").train.paths)
+    assert set(dataset.train.paths) < set(load_class_folders(tmp_path / "farm").train.paths)
 
 
 def test_class_folders_that_cannot_be_used(tmp_path, miniature):
     miniature.image(tmp_path / "farm/hen/0.jpg")
     with pytest.raises(DataError, match=r"class 'hen' in .*farm has one image"):
-        load_folder(tmp_path / "farm")
+        load_class_folders(tmp_path / "farm")
     (tmp_path / "farm/hen/1.jpg").symlink_to(tmp_path / "nowhere.jpg")
     with pytest.raises(DataError, match=r"hen/1.jpg cannot be read: it is a broken link"):
-        load_folder(tmp_path / "farm")
+        load_class_folders(tmp_path / "farm")
     miniature.image(tmp_path / "flat/0.jpg")
     with pytest.raises(DataError, match="must hold a folder of images for each class"):
-        load_folder(tmp_path / "flat")
+        load_class_folders(tmp_path / "flat")
     with pytest.raises(DataError, match="none cannot be read: No such file"):
-        load_folder(tmp_path / "none")
+        load_class_folders(tmp_path / "none")

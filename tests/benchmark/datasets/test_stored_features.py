@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpcache import GPCacheClassifier, Prompts, TextPrior, ZeroShotClassifier
+from gpcache import GPCacheClassifier, Prompts, TextPrior
 from gpcache.benchmark.datasets.stored_features import open_features
 from gpcache.errors import DataError
 from gpcache.features.splits import draw_shots
 from gpcache.features.store import FeatureStore, Item
+from gpcache.methods import ZeroShotClassifier
 
 NAMES = np.array(["oak", "ash", "elm"])
 

@@ -42,7 +42,7 @@ def list_images(root: Path, prefix: str, number_of: Mapping[str, int]) -> Split:
     return Split.of(rows)
 
 
-def load_folder(path: str | Path) -> Dataset:
+def load_class_folders(path: str | Path) -> Dataset:
     """A data set of one's own: class folders, or class folders below train, test and perhaps val.
 
     Without these parts each class is divided by a fixed draw: half of it for training, a fifth for

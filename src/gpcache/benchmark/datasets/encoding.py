@@ -12,8 +12,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from gpcache.benchmark.datasets.dataset import Dataset, Split
-from gpcache.benchmark.task import Features, Labelled, Pool, Rows, Task
+from gpcache.benchmark.task import Labelled, Pool, RowNumbers, Task
 from gpcache.encoders import Encoder
+from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import sentence_vectors
 from gpcache.errors import DataError
 from gpcache.features.extract import extract, stored_text_weights
@@ -92,7 +93,7 @@ class _EncodedImages:
         self.store = FeatureStore.create(folder, encoder, views)
         self._hash: dict[str, str] = {}
 
-    def encode(self, part: str, split: Split, draws: Sequence[Rows]) -> None:
+    def encode(self, part: str, split: Split, draws: Sequence[RowNumbers]) -> None:
         """Encode the rows of a split that the store does not have; a broken image is an error."""
         root, name = self._dataset.root, f"{self._dataset.name} {part}"
         rows = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *draws]))
@@ -108,7 +109,7 @@ class _EncodedImages:
         self.store = FeatureStore.open(self._folder)
         self._hash |= {item.path: item.hash for item in self.store.items() if item.source == name}
 
-    def features_of(self, split: Split) -> Callable[[Rows], Features]:
+    def features_of(self, split: Split) -> Callable[[RowNumbers], Features]:
         """A function from rows of a split that were encoded to their features."""
         return lambda rows: self.store.vectors([self._hash[split.paths[r]] for r in rows.tolist()])
 

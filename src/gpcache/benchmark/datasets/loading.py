@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpcache.benchmark.datasets.catalogue import Counts, DatasetEntry, catalogue
 from gpcache.benchmark.datasets.dataset import Dataset
-from gpcache.benchmark.datasets.published_layouts import READERS, check_images
+from gpcache.benchmark.datasets.published_layouts import READERS, require_images
 from gpcache.errors import DataError
 
 
@@ -71,7 +71,7 @@ def load_dataset(name: str, root: str | Path) -> Dataset:
         )
     dataset = READERS[entry.layout](entry, folder)
     if entry.lists:  # images that were found by listing folders exist
-        check_images(dataset, folder)
+        require_images(dataset, folder)
     return dataset
 
 

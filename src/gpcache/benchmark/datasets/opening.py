@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpcache.benchmark.datasets.catalogue import catalogue
-from gpcache.benchmark.datasets.class_folders import load_folder
+from gpcache.benchmark.datasets.class_folders import load_class_folders
 from gpcache.benchmark.datasets.encoding import encode_dataset
 from gpcache.benchmark.datasets.loading import load_dataset
 from gpcache.benchmark.datasets.stored_features import open_features
-from gpcache.benchmark.options import nearest
+from gpcache.benchmark.options import did_you_mean
 from gpcache.benchmark.task import Task
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError
@@ -23,8 +23,8 @@ def check_reference(reference: str, where: str, *, folder: Path, root: Path | No
     names = catalogue()
     if reference not in names and _found(reference, folder, root) is None:
         raise DataError(
-            f"{where} names {reference!r}{nearest(reference, names)}, which is no data set: use "
-            f"{', '.join(names)}, or the path of class folders, a feature store or an .npz file."
+            f"{where} names {reference!r}{did_you_mean(reference, names)}, which is no data set: "
+            f"use {', '.join(names)}, or a path of class folders, a feature store or an .npz file."
         )
 
 
@@ -53,7 +53,7 @@ def open_task(
     elif place.is_file() or (place / STORE_MANIFEST).exists():
         return replace(open_features(place), reference=reference)
     else:
-        dataset = load_folder(place)
+        dataset = load_class_folders(place)
     if (loaded := encoder()) is None:
         raise DataError(f"{dataset.name!r} is images: name an encoder in the spec's encoders.")
     return replace(encode_dataset(dataset, loaded, cache, wanted), reference=reference)

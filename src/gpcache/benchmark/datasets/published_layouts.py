@@ -103,7 +103,7 @@ READERS: Mapping[str, Callable[[DatasetEntry, Path], Dataset]] = {
 }
 
 
-def check_images(dataset: Dataset, folder: Path) -> None:
+def require_images(dataset: Dataset, folder: Path) -> None:
     """Check that every image of every part exists; each folder is listed once, none is opened."""
     paths = [*dataset.train.paths, *dataset.test.paths]
     paths += dataset.validation.paths if dataset.validation else ()

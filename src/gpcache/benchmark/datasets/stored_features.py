@@ -13,7 +13,8 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from gpcache.benchmark.datasets.dataset import hash_of_parts
-from gpcache.benchmark.task import Features, Labelled, Pool, Task
+from gpcache.benchmark.task import Labelled, Pool, Task
+from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError
 from gpcache.features.manifest import NAME as STORE_MANIFEST

@@ -19,7 +19,7 @@ from torch import Tensor
 from gpcache.cluster.grouped.groups import Group, Keys, LeftOutKeys, collected, left_out, of_classes
 from gpcache.cluster.grouped.runner import TaskRunner
 from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, cross_fitted
-from gpcache.methods.cache.search import Choice, HeldOut, Settings, search, shipped, weigh
+from gpcache.methods.cache.search import CacheOutputs, Choice, SearchOptions, search, shipped, weigh
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.progress import progress_bar
 
@@ -54,7 +54,9 @@ class GroupedChoice(NamedTuple):
 class Chooser:
     """Chooses what `settings` leave open on `loo_rows` of the keys."""
 
-    def __init__(self, problem: GroupedKeys, settings: Settings, loo_rows: int, seed: int) -> None:
+    def __init__(
+        self, problem: GroupedKeys, settings: SearchOptions, loo_rows: int, seed: int
+    ) -> None:
         self.problem, self.settings = problem, settings
         self.loo_rows, self.seed = loo_rows, seed
         self.with_text = problem.text is not None
@@ -86,7 +88,7 @@ class Chooser:
         return GroupedChoice(seen, calibration, self._report(held_out, logits, start, rows), rows)
 
     def _report(
-        self, held_out: HeldOut, logits: Tensor, start: Choice, rows: NDArray[np.int64]
+        self, held_out: CacheOutputs, logits: Tensor, start: Choice, rows: NDArray[np.int64]
     ) -> HeldOutReport:
         """Figures of logits (k, c): each half of the sample is judged by what the other chose."""
         numbers = torch.arange(len(rows))
@@ -103,7 +105,7 @@ class Chooser:
             held_out.labels, HeldOutLogits(logits, numbers, protocol), probabilities
         )
 
-    def _weighed(self, held_out: HeldOut, start: Choice) -> Choice:
+    def _weighed(self, held_out: CacheOutputs, start: Choice) -> Choice:
         """The weights that fit these rows best at the β and noise of `start`."""
         fixed = replace(self.settings, beta=start.beta, noise=start.noise)
         return weigh(held_out, fixed, (start.beta, start.noise, start.gain))
@@ -114,7 +116,7 @@ class Chooser:
         sampled = self._sampled(groups, self._sample(groups))
         with progress_bar("GroupedCache: choosing", unit="setting") as bar:
 
-            def evaluate(beta: float, noises: Sequence[float], _: float) -> list[HeldOut]:
+            def evaluate(beta: float, noises: Sequence[float], _: float) -> list[CacheOutputs]:
                 bar.update(len(noises))
                 return [sampled.at(beta, noise) for noise in noises]
 
@@ -182,14 +184,14 @@ class LeftOutSample:
             columns = torch.as_tensor(classes, device=text.device)
             self._zero_shot = (keys.features(rows) @ text[columns].mT).cpu()
 
-    def at(self, beta: float, noise: float) -> HeldOut:
+    def at(self, beta: float, noise: float) -> CacheOutputs:
         """Mean (k, c), and variance (k, c) if it is needed, of the rows left out."""
         shared = (self._problem.handle, self._sample, beta, noise, self._with_variance)
         answers = self._problem.runner.scatter(left_out, self._parts, *shared)
         dtype, rows = self._problem.keys.dtype, len(self._labels)
         mean, variance = collected(answers, self._columns, rows, dtype, title="Leaving keys out")
         spread = of_classes(variance, self._columns) if self._with_variance else None
-        return HeldOut(mean, spread, self._zero_shot, self._labels)
+        return CacheOutputs(mean, spread, self._zero_shot, self._labels)
 
 
 def spread_rows(

@@ -38,7 +38,7 @@ from gpcache.gp.fusion import fuse
 from gpcache.gp.precision import BATCH_ELEMENTS, Posterior
 from gpcache.methods.base import FeatureClassifier
 from gpcache.methods.cache.held_out import HeldOutReport
-from gpcache.methods.cache.search import ETAS, Auto, Choice, Settings
+from gpcache.methods.cache.search import ETAS, Auto, Choice, SearchOptions
 from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import is_auto, one_of, positive, whole
 from gpcache.support.devices import ensure_memory, resolve_device, resolve_dtype
@@ -200,7 +200,7 @@ class GroupedCache(FeatureClassifier):
         self.n_groups_ = len(groups)
         return self
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> SearchOptions:
         """The options, checked."""
         numbers: dict[str, Any] = {}
         for name in ("alpha", "beta", "noise", "eta"):
@@ -214,7 +214,7 @@ class GroupedCache(FeatureClassifier):
         whole("random_state", self.random_state, least=0)
         one_of("kernel_space", self.kernel_space, ("centred", "raw"), owner=self)
         one_of("engine", self.engine, ENGINES, owner=self)
-        return Settings(**numbers, gain=1.0)
+        return SearchOptions(**numbers, gain=1.0)
 
     def _read_keys(self, X: ArrayLike, y: ArrayLike) -> tuple[Keys, NDArray[np.int64]]:
         """Keys and class numbers (n,); sets device, width and classes."""

@@ -22,7 +22,7 @@ from gpcache.methods.cache import regression, softmax, softmax_search
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.cache.training import TrainedCache, Trainer, choose_start
 from gpcache.metrics import Calibration, fit_calibration
@@ -43,7 +43,7 @@ class Fitted:
     recipe: Recipe
     text: Tensor | None
     model: CacheModel
-    settings: Settings
+    settings: SearchOptions
     calibration: Calibration
     search: dict[str, NDArray[Any]]
     training: TrainedCache | None = None
@@ -197,7 +197,7 @@ def fit(
     shots: Shots,
     recipe: Recipe,
     text: Tensor | None,
-    settings: Settings,
+    settings: SearchOptions,
     validation: Shots | None,
     trainer: Trainer | None = None,
     *,
@@ -230,7 +230,7 @@ def _fit_softmax(
     shots: Shots,
     recipe: Recipe,
     text: Tensor | None,
-    settings: Settings,
+    settings: SearchOptions,
     validation: Shots | None,
     name: str,
 ) -> Fitted:
@@ -257,7 +257,7 @@ def _fit_trained(
     shots: Shots,
     recipe: Recipe,
     text: Tensor | None,
-    settings: Settings,
+    settings: SearchOptions,
     validation: Shots | None,
     trainer: Trainer,
 ) -> Fitted:

@@ -46,7 +46,7 @@ class Reasons(NamedTuple):
     discriminant_logit: Tensor
 
 
-class RowAnswers(NamedTuple):
+class CacheAnswers(NamedTuple):
     """Logits (m, c), and what was asked for beside them: variance (m, g), reasons."""
 
     logits: Tensor
@@ -89,7 +89,7 @@ class CacheModel:
         quick: bool = False,
         top: int | None = 0,
         column: Tensor | None = None,
-    ) -> RowAnswers:
+    ) -> CacheAnswers:
         """Everything that is asked about rows (m, d), from one computation of their kernel rows.
 
         `top` shots are listed as reasons, the largest share first; None lists all. They are those
@@ -101,7 +101,7 @@ class CacheModel:
             found.append(self._answered(batch, variance, quick, top, asked))
             start += len(batch)
         logits, spread, reasons = zip(*found, strict=True)
-        return RowAnswers(
+        return CacheAnswers(
             torch.cat(logits),
             torch.cat(spread) if variance else None,
             None
@@ -116,7 +116,7 @@ class CacheModel:
         quick: bool,
         top: int | None,
         column: Tensor | None,
-    ) -> RowAnswers:
+    ) -> CacheAnswers:
         unscaled = self.feature_map.unscaled(features)
         mapped, choice = unit_rows(unscaled), self.choice
         rows = weights = values = None
@@ -143,7 +143,7 @@ class CacheModel:
         for part in (text, scores):
             logits = logits if part is None else logits + part
         if top == 0:
-            return RowAnswers(logits, variance)
+            return CacheAnswers(logits, variance)
         assert weights is not None
         assert values is not None
         column = logits.argmax(1) if column is None else column
@@ -160,7 +160,7 @@ class CacheModel:
             nothing if text is None else text[at],
             nothing if scores is None else scores[at],
         )
-        return RowAnswers(logits, variance, reasons)
+        return CacheAnswers(logits, variance, reasons)
 
     def logits(self, features: Tensor) -> Tensor:
         """(m, c), in batches that keep the kernel rows small."""

@@ -28,10 +28,10 @@ from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import (
     COLUMNS,
+    CacheOutputs,
     Choice,
-    HeldOut,
-    Place,
-    Settings,
+    SearchOptions,
+    SearchPoint,
     search,
     shipped,
     weigh,
@@ -50,7 +50,7 @@ def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> 
     return CacheModel(feature_map, recipe.condition(shots, keys, choice), text, choice)
 
 
-class Part:
+class HeldOutPart:
     """Keys, and queries that they have not seen; without queries, the keys left out one by one."""
 
     def __init__(
@@ -127,7 +127,7 @@ class HeldOutModels:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[HeldOutPart],
         shots: Shots,
         rows: Tensor,
         *,
@@ -140,7 +140,7 @@ class HeldOutModels:
         self._shots = shots[rows]
         self.rows = rows
         self.protocol = protocol
-        self._last: tuple[tuple[float, Sequence[float], float], list[HeldOut]] | None = None
+        self._last: tuple[tuple[float, Sequence[float], float], list[CacheOutputs]] | None = None
 
     @classmethod
     def of(
@@ -149,29 +149,29 @@ class HeldOutModels:
         """The shots left out one by one, or in folds in which everything is learned again."""
         if recipe.uses_loo:
             rows = torch.nonzero(shots.with_company()).flatten()
-            parts, protocol = [Part(recipe, shots, counted=rows)], LEAVE_ONE_OUT
+            parts, protocol = [HeldOutPart(recipe, shots, counted=rows)], LEAVE_ONE_OUT
         else:
             folds = recipe.folds(shots, recipe.n_folds // 2 if coarse else None)
             parts = [
-                Part(recipe, shots[train], shots.features[held], siblings=len(folds))
+                HeldOutPart(recipe, shots[train], shots.features[held], siblings=len(folds))
                 for train, held in folds
             ]
             rows = torch.cat([held for _, held in folds])
             protocol = folds_protocol(len(folds))
         return cls(parts, shots, rows, with_variance=with_variance, protocol=protocol)
 
-    def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+    def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
         """One answer for each noise. The last ones are kept: a report asks for them again."""
         place = (beta, noises, gain)
         if self._last is None or self._last[0] != place:
             self._last = (place, self._evaluate(*place))
         return self._last[1]
 
-    def at(self, choice: Choice) -> HeldOut:
+    def at(self, choice: Choice) -> CacheOutputs:
         """The answers at a choice."""
         return self(choice.beta, [choice.noise], choice.gain)[0]
 
-    def _evaluate(self, beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+    def _evaluate(self, beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
         by_part = [
             part.at(beta, noises, gain, with_variance=self._with_variance) for part in self._parts
         ]
@@ -182,7 +182,7 @@ class HeldOutModels:
             variance = torch.cat(variances) if self._with_variance else None
             likelihood = sum(point.log_marginal_likelihood for point in points)
             rows = self._shots
-            found.append(HeldOut(mean, variance, rows.zero_shot, rows.labels, likelihood))
+            found.append(CacheOutputs(mean, variance, rows.zero_shot, rows.labels, likelihood))
         return found
 
 
@@ -192,13 +192,13 @@ class Trail(NamedTuple):
     `losses` (v, n) are those of held-out rows, `penalties` (v,) what the place costs beside them.
     """
 
-    settings: Settings
-    places: list[Place]
+    settings: SearchOptions
+    places: list[SearchPoint]
     losses: Tensor
     penalties: Tensor
 
     @classmethod
-    def of(cls, seen: Sequence[Choice], settings: Settings, rows: Tensor, n: int) -> Trail:
+    def of(cls, seen: Sequence[Choice], settings: SearchOptions, rows: Tensor, n: int) -> Trail:
         """The trail of choices that were scored on these rows (k,)."""
         stated = torch.stack([one.losses for one in seen if one.losses is not None])
         losses = stated.new_zeros(len(seen), n)
@@ -209,7 +209,7 @@ class Trail(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class RegressionSearch:
     """Every choice that was tried, the best first, and what it was tried on, if on shots."""
 
     seen: Sequence[Choice]
@@ -243,16 +243,16 @@ class Chosen:
 
 
 def choose(
-    recipe: Recipe, shots: Shots, settings: Settings, validation: Shots | None, *, name: str
-) -> Chosen:
+    recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, *, name: str
+) -> RegressionSearch:
     """Choose what is "auto" on unseen rows; where there are none, take what is shipped."""
     with_text = shots.zero_shot is not None
     settings = restricted(settings, shots)
     all_given = settings.all_given(uses_noise=recipe.precision.uses_noise, with_text=with_text)
     if all_given or (validation is None and not shots.can_be_held_out):
-        return Chosen([shipped(settings, with_text=with_text)])
+        return RegressionSearch([shipped(settings, with_text=with_text)])
     if validation is not None:
-        return Chosen(search_on(validation, recipe, shots, settings, name=name))
+        return RegressionSearch(search_on(validation, recipe, shots, settings, name=name))
     with_variance = settings.eta != 0.0
     models = HeldOutModels.of(recipe, shots, with_variance=with_variance, coarse=True)
     seen = _searched(models, recipe, settings, shots=shots.per_class, name=name)
@@ -266,14 +266,14 @@ def choose(
         if settings.residual:
             found = replace(found, gain=best.gain)
         seen = _searched(models, recipe, found, shots=shots.per_class, name=name) + seen
-    return Chosen(seen, models, trail)
+    return RegressionSearch(seen, models, trail)
 
 
 def search_on(
     validation: Shots,
     recipe: Recipe,
     shots: Shots,
-    settings: Settings,
+    settings: SearchOptions,
     trained: CacheModel | None = None,
     *,
     name: str,
@@ -282,7 +282,7 @@ def search_on(
 
     For a `trained` model they are chosen with its map, keys and text.
     """
-    part = Part(recipe, shots, validation.features, trained=trained)
+    part = HeldOutPart(recipe, shots, validation.features, trained=trained)
     if trained is not None:
         validation = replace(validation, zero_shot=trained.zero_shot(validation.features))
     rows = torch.arange(len(validation), device=validation.labels.device)
@@ -292,7 +292,7 @@ def search_on(
     return _searched(models, recipe, restricted(settings, shots), shots=np.inf, name=name)
 
 
-def restricted(settings: Settings, shots: Shots) -> Settings:
+def restricted(settings: SearchOptions, shots: Shots) -> SearchOptions:
     """What held-out rows may choose: not the gain of the text, where classes have text alone."""
     known = 0 if shots.zero_shot is None else shots.n_classes
     if settings.gain == "auto" and len(torch.unique(shots.labels)) != known:
@@ -301,11 +301,11 @@ def restricted(settings: Settings, shots: Shots) -> Settings:
 
 
 def _searched(
-    models: HeldOutModels, recipe: Recipe, settings: Settings, *, shots: float, name: str
+    models: HeldOutModels, recipe: Recipe, settings: SearchOptions, *, shots: float, name: str
 ) -> list[Choice]:
     with progress_bar(f"{name}: choosing", unit="setting") as bar:
 
-        def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+        def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
             found = models(beta, noises, gain)
             bar.update(len(noises))
             return found

@@ -15,7 +15,7 @@ from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Belief, Shots
 from gpcache.methods.cache.training import TrainedCache, Trainer
 from gpcache.metrics import Calibration
@@ -59,7 +59,7 @@ def read_cache(
     shots: Shots,
     recipe: Recipe,
     text: Tensor | None,
-    settings: Settings,
+    settings: SearchOptions,
     calibration: Calibration,
     trainer: Trainer | None,
 ) -> Fitted:

@@ -67,7 +67,7 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SearchOptions:
     """What was asked for: numbers, or "auto" for what is to be found."""
 
     alpha: float | Auto = "auto"
@@ -100,7 +100,7 @@ class Settings:
         return (self.defaults.with_text if with_text else self.defaults.without_text).slope
 
 
-class HeldOut(NamedTuple):
+class CacheOutputs(NamedTuple):
     """Cache outputs on unseen rows: mean (n, c), variance (n, c) or (n, 1), text logits, labels."""
 
     mean: Tensor
@@ -115,7 +115,7 @@ class HeldOut(NamedTuple):
         return fuse(self.zero_shot, self.mean, self.variance, **weights)
 
     @classmethod
-    def together(cls, parts: Sequence[HeldOut]) -> HeldOut:
+    def together(cls, parts: Sequence[CacheOutputs]) -> CacheOutputs:
         """One of the rows of several, one after the other."""
 
         def joined(of: Sequence[Tensor | None]) -> Tensor | None:
@@ -125,12 +125,12 @@ class HeldOut(NamedTuple):
         means, variances, texts, labels, _ = zip(*parts, strict=True)
         return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
 
-    def rows(self, kept: Tensor) -> HeldOut:
+    def rows(self, kept: Tensor) -> CacheOutputs:
         """The same of some rows alone."""
         variance = None if self.variance is None else self.variance[kept]
         zero_shot = None if self.zero_shot is None else self.zero_shot[kept]
         likelihood = self.log_marginal_likelihood
-        return HeldOut(self.mean[kept], variance, zero_shot, self.labels[kept], likelihood)
+        return CacheOutputs(self.mean[kept], variance, zero_shot, self.labels[kept], likelihood)
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ SOFTMAX_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "gain")
 # What a table of a search by regression shows.
 COLUMNS = ("beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score")
 
-Evaluate = Callable[[float, Sequence[float], float], Sequence[HeldOut]]
-Place = tuple[float, float, float]
+Evaluate = Callable[[float, Sequence[float], float], Sequence[CacheOutputs]]
+SearchPoint = tuple[float, float, float]
 
 
-def shipped(settings: Settings, *, with_text: bool) -> Choice:
+def shipped(settings: SearchOptions, *, with_text: bool) -> Choice:
     """The choice where no held-out row can tell: what was asked for, else the defaults."""
     base = settings.defaults
     one_shot = base.with_text if with_text else base.without_text
@@ -193,7 +193,7 @@ def shipped(settings: Settings, *, with_text: bool) -> Choice:
 
 def search(
     evaluate: Evaluate,
-    settings: Settings,
+    settings: SearchOptions,
     *,
     shots: float,
     uses_noise: bool,
@@ -236,7 +236,7 @@ def search(
 
 
 def _walk(
-    look: Callable[[Place], Choice], start: Place, free: tuple[bool, bool, bool]
+    look: Callable[[SearchPoint], Choice], start: SearchPoint, free: tuple[bool, bool, bool]
 ) -> list[Choice]:
     """Descend on a lattice of logarithms, one coordinate after the other, then finer."""
     seen: dict[tuple[int, int, int], Choice] = {}
@@ -279,7 +279,9 @@ def _walk(
     return list(seen.values())
 
 
-def weigh(held_out: HeldOut, settings: Settings, place: Place, penalty: float = 0.0) -> Choice:
+def weigh(
+    held_out: CacheOutputs, settings: SearchOptions, place: SearchPoint, penalty: float = 0.0
+) -> Choice:
     """The best α and η, and the gain where it is a mere weight, at one place."""
     beta, noise, gain = place
     etas = ETAS if settings.eta == "auto" else (settings.eta,)
@@ -307,7 +309,7 @@ def weigh(held_out: HeldOut, settings: Settings, place: Place, penalty: float = 
 
 
 def _by_nll(
-    held_out: HeldOut, scaled: Tensor, settings: Settings, gain: float
+    held_out: CacheOutputs, scaled: Tensor, settings: SearchOptions, gain: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """α (e,), gain (e,) and smoothed NLL (e,) for scaled means (e, n, c)."""
     zero_shot = held_out.zero_shot
@@ -334,10 +336,10 @@ def _by_nll(
 
 
 def _by_accuracy(
-    held_out: HeldOut,
+    held_out: CacheOutputs,
     scaled: Tensor,
     etas: Sequence[float],
-    settings: Settings,
+    settings: SearchOptions,
     noise: float,
     gain: float,
 ) -> tuple[float, float, float, float]:

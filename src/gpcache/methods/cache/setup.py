@@ -13,7 +13,7 @@ from gpcache.gp import PRECISIONS, Precision, Unweighted
 from gpcache.gp.feature_maps import KernelSpace, Projection
 from gpcache.methods.cache import softmax_search
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Auto, Settings
+from gpcache.methods.cache.search import Auto, SearchOptions
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.training import Trainer, stops_of
 from gpcache.methods.options import CacheOptions, Training
@@ -24,7 +24,7 @@ from gpcache.support.checks import is_auto, one_of, positive, whole
 SHRINKAGE = 4.0
 
 
-def settings_of(options: CacheOptions, owner: Any) -> Settings:
+def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
     """The options that a search reads, checked."""
     is_softmax = options.likelihood == "softmax"
     one_of("likelihood", options.likelihood, owner._likelihoods, owner=owner)
@@ -52,7 +52,7 @@ def settings_of(options: CacheOptions, owner: Any) -> Settings:
         )
     if not options.confidence_scaling:
         given["eta"] = 0.0
-    return Settings(
+    return SearchOptions(
         **given,
         criterion=options.criterion,
         strategy=options.strategy,

@@ -23,7 +23,7 @@ from gpcache.methods.cache.softmax import (
 )
 
 
-class Setting(NamedTuple):
+class SoftmaxSetting(NamedTuple):
     """A point of the search.
 
     `trust` is the share of the text's gain in the prior mean, `diagonal` that of the diagonal in
@@ -70,7 +70,7 @@ class Folds:
         self._spaces: tuple[tuple[float, float], list[_Space]] | None = None
         self._start: Tensor | None = None
 
-    def parts(self, setting: Setting) -> Tensor:
+    def parts(self, setting: SoftmaxSetting) -> Tensor:
         """Cache, discriminant (if any) and text (if any) of the held-out rows: (k, r, c)."""
         spaces = self._at(setting.shrinkage, setting.diagonal)
         product, rows = self._kernels(spaces, setting.beta)

@@ -25,10 +25,10 @@ from gpcache.methods.cache.held_out import (
     judged_folds,
 )
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, Settings
+from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Belief, Shots
 from gpcache.methods.cache.softmax import degrees_of_freedom
-from gpcache.methods.cache.softmax_folds import Fold, Folds, Setting
+from gpcache.methods.cache.softmax_folds import Fold, Folds, SoftmaxSetting
 from gpcache.methods.cache.softmax_weights import (
     FEW_THETA,
     NOISE_MATTERS,
@@ -81,7 +81,7 @@ class Looked:
     `trusted` says how far the labels of the rows are believed.
     """
 
-    setting: Setting
+    setting: SoftmaxSetting
     weights: Tensor
     nll: float
     accuracy: float
@@ -98,7 +98,7 @@ class Looked:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class SoftmaxSearch:
     """The choice, the table of settings that were tried, and what held-out rows said of it.
 
     `held_out` is None where no row could be held out; `nested` are its probabilities, each fold's
@@ -124,8 +124,8 @@ class Chosen:
 
 
 def choose(
-    recipe: Recipe, shots: Shots, settings: Settings, validation: Shots | None, *, name: str
-) -> Chosen:
+    recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, *, name: str
+) -> SoftmaxSearch:
     """Choose every hyper-parameter that was not given, on held-out shots or on a validation set.
 
     Where neither is there, the values shipped for one shot a class are taken. The search runs in
@@ -155,13 +155,13 @@ def choose(
     table = _search_table(looked, fit.gain)
     if validation is not None:
         held_out = HeldOutLogits(best.logits, everything[:0], "validation set")
-        return Chosen(choice, table, held_out, calibrates=True, start=search.start)
+        return SoftmaxSearch(choice, table, held_out, calibrates=True, start=search.start)
     rows = torch.cat([fold.held_rows for fold in folds])
     shot_weights = None
     if not few and choice.label_noise >= NOISE_MATTERS:
         shot_weights = best.trusted.rows.new_ones(len(shots))
         shot_weights[rows] = best.trusted.rows
-    return Chosen(
+    return SoftmaxSearch(
         choice,
         table,
         HeldOutLogits(best.logits, rows, folds_protocol(len(folds))),
@@ -172,16 +172,16 @@ def choose(
     )
 
 
-def _one_shot(fit: WeightFit) -> Chosen:
+def _one_shot(fit: WeightFit) -> SoftmaxSearch:
     """What is shipped for one shot a class."""
-    start = Setting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0], DIAGONALS[0])
+    start = SoftmaxSetting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0], DIAGONALS[0])
     setting = _given(fit.settings, start)
     weights = fit.prior(setting, 1.0)
     if fit.shots.zero_shot is not None:
         weights[0] = ONE_SHOT_ALPHA
     choice = _choice(fit, setting, weights, None)
     names = ("shrinkage", "beta", "tau", "diagonal", "offset", "nll", "accuracy", "score")
-    return Chosen(choice, {name: np.array([getattr(choice, name)]) for name in names})
+    return SoftmaxSearch(choice, {name: np.array([getattr(choice, name)]) for name in names})
 
 
 def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tens
     return cross_fitted(logits_at, chosen, fold, labels)
 
 
-def _given(settings: Settings, setting: Setting) -> Setting:
+def _given(settings: SearchOptions, setting: SoftmaxSetting) -> SoftmaxSetting:
     """The setting with the hyper-parameters that were given in their places."""
     beta = setting.beta if settings.beta == "auto" else float(settings.beta)
     theta = setting.theta if settings.tau == "auto" else float(settings.tau) * min(beta, 1.0)
@@ -216,7 +216,7 @@ class _Search:
         #: Coefficients (n, c) near those of the chosen model.
         self.start: Tensor | None = None
         theta = FEW_THETA if fit.few else THETA
-        start = Setting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
+        start = SoftmaxSetting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
         self._start = _given(fit.settings, start)
 
     def run(self, folds: Sequence[Fold]) -> list[Looked]:
@@ -254,7 +254,7 @@ class _Search:
     def _folds(self, folds: Sequence[Fold]) -> Folds:
         return Folds(self._recipe, folds, self._fit.gain, scores=self._fit.scores)
 
-    def _look_at(self, folds: Folds, setting: Setting) -> Looked:
+    def _look_at(self, folds: Folds, setting: SoftmaxSetting) -> Looked:
         """The weights and the score of one setting."""
         self._look()
         parts, labels = folds.parts(setting), folds.labels
@@ -297,7 +297,7 @@ class _Search:
             if not all(inside):
                 return math.inf
             if spot not in seen:
-                setting = _given(given, Setting(shrinkage, beta, theta, *spot[3:]))
+                setting = _given(given, SoftmaxSetting(shrinkage, beta, theta, *spot[3:]))
                 seen[spot] = self._look_at(folds, setting)
                 self._forget(seen)
             return seen[spot].score
@@ -334,7 +334,9 @@ def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
     return (i, j, k, *spot[3:])
 
 
-def _choice(fit: WeightFit, setting: Setting, weights: Tensor, best: Looked | None) -> Choice:
+def _choice(
+    fit: WeightFit, setting: SoftmaxSetting, weights: Tensor, best: Looked | None
+) -> Choice:
     """The weights by name, as a model of all shots has them."""
     shots, given = fit.shots, fit.settings
     found = weights.tolist()

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpcache.methods.cache.search import Auto, Settings
+from gpcache.methods.cache.search import Auto, SearchOptions
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom
-from gpcache.methods.cache.softmax_folds import Setting
+from gpcache.methods.cache.softmax_folds import SoftmaxSetting
 from gpcache.metrics import fit_scales
 
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6, each
@@ -73,7 +73,7 @@ class WeightFit:
     """
 
     shots: Shots
-    settings: Settings
+    settings: SearchOptions
     gain: float
     scores: bool
     few: bool
@@ -84,7 +84,7 @@ class WeightFit:
         """How frequent each class (c,) is among the shots, as logits."""
         return class_frequency(self.shots)
 
-    def prior(self, setting: Setting, shots_left: float) -> Tensor:
+    def prior(self, setting: SoftmaxSetting, shots_left: float) -> Tensor:
         """The weights that few rows are pulled to, for models with so many shots a class."""
         has_text = self.shots.zero_shot is not None
         alpha = ALPHA if has_text else 1 + 1 / shots_left
@@ -96,7 +96,7 @@ class WeightFit:
             weights.append(self.gain)
         return torch.tensor(weights, dtype=torch.float64, device=self.shots.labels.device)
 
-    def fit(self, setting: Setting, parts: Tensor, labels: Tensor) -> Tensor:
+    def fit(self, setting: SoftmaxSetting, parts: Tensor, labels: Tensor) -> Tensor:
         """Non-negative weights (k,) of the least smoothed NLL; those that were given stay."""
         toward = self.prior(setting, self.shots_left)
         if self.scores:
@@ -154,7 +154,7 @@ def at_label(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.softmax(1).gather(1, labels[:, None])[:, 0]
 
 
-def text_gain(shots: Shots, settings: Settings) -> float:
+def text_gain(shots: Shots, settings: SearchOptions) -> float:
     """The gain of the text by itself on the shots, which it has not seen; at most one.
 
     A class without a shot has its text alone, of which the shots know nothing: the gain is then 1.

@@ -14,7 +14,7 @@ from gpcache.gp.kernels import unit_rows
 from gpcache.methods.cache.shots import Shots
 
 
-class Place(NamedTuple):
+class MovedModel(NamedTuple):
     """Where the parameters have taken a model: its map, its keys (n, d') in it, and its text."""
 
     feature_map: FeatureMap
@@ -26,19 +26,19 @@ class Move(NamedTuple):
     """Parameters, at step 0 those of the untrained model, and the place they stand for."""
 
     parameters: list[Tensor]
-    place: Callable[[], Place]
+    place: Callable[[], MovedModel]
 
 
 def move_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
     """Every key moves by itself, and φ keeps it on the sphere: n · d numbers (GPCache-F)."""
     rows = shots.features.clone().requires_grad_()
-    return Move([rows], lambda: Place(feature_map, feature_map(rows), text))
+    return Move([rows], lambda: MovedModel(feature_map, feature_map(rows), text))
 
 
 def move_free_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
     """Every key moves by itself and may leave the sphere: n · d numbers (Tip-Adapter-F)."""
     keys = feature_map(shots.features).clone().requires_grad_()
-    return Move([keys], lambda: Place(feature_map, keys, text))
+    return Move([keys], lambda: MovedModel(feature_map, keys, text))
 
 
 def move_metric(
@@ -52,12 +52,12 @@ def move_metric(
     up = shots.features.new_zeros(rank, width).requires_grad_()
     eye = torch.eye(width, dtype=up.dtype, device=up.device)
 
-    def place() -> Place:
+    def place() -> MovedModel:
         # The scaling to length one takes out what z was divided by, so one matrix does both.
         stretch = eye + down @ up
         matrix = stretch if feature_map.matrix is None else feature_map.matrix @ stretch
         moved = replace(feature_map, matrix=matrix)
-        return Place(moved, moved(shots.features), text)
+        return MovedModel(moved, moved(shots.features), text)
 
     return Move([down, up], place)
 
@@ -68,10 +68,10 @@ def move_classes(
     """All keys of a class, and its text, move by one residual: c · d numbers."""
     residual = shots.features.new_zeros(shots.n_classes, shots.features.shape[1]).requires_grad_()
 
-    def place() -> Place:
+    def place() -> MovedModel:
         keys = feature_map(shots.features + residual[shots.labels])
         if text is None:
-            return Place(feature_map, keys, None)
-        return Place(feature_map, keys, logit_scale * unit_rows(text / logit_scale + residual))
+            return MovedModel(feature_map, keys, None)
+        return MovedModel(feature_map, keys, logit_scale * unit_rows(text / logit_scale + residual))
 
     return Move([residual], place)

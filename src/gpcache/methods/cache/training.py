@@ -28,7 +28,7 @@ from gpcache.methods.cache.held_out import (
 )
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, HeldOut, Settings, shipped, weigh
+from gpcache.methods.cache.search import CacheOutputs, Choice, SearchOptions, shipped, weigh
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.trainable import Move, move_free_keys
 from gpcache.methods.training import Schedule, train
@@ -93,7 +93,7 @@ class Trainer:
         moved = self.start is not None and self.training.epochs > 0
         return moved and not bool(shots.absent.any())
 
-    def started(self, settings: Settings, *, with_text: bool) -> Choice:
+    def started(self, settings: SearchOptions, *, with_text: bool) -> Choice:
         """The hyper-parameters at `start`, those that were given in their places."""
         assert self.start is not None
         alpha = self.start[0] if is_auto(settings.alpha) else settings.alpha
@@ -130,9 +130,9 @@ def choose_start(
     trainer: Trainer,
     recipe: Recipe,
     shots: Shots,
-    settings: Settings,
+    settings: SearchOptions,
     validation: Shots | None,
-) -> tuple[regression.Chosen, Choice]:
+) -> tuple[regression.RegressionSearch, Choice]:
     """The hyper-parameters that were chosen without training, and those to train at."""
     with_text = shots.zero_shot is not None
     judged = validation is not None or shots.can_be_held_out
@@ -141,7 +141,7 @@ def choose_start(
         return chosen, chosen.choice
     start = trainer.started(settings, with_text=with_text)
     if judged:
-        return regression.Chosen([start]), start
+        return regression.RegressionSearch([start]), start
     chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
     # Beside text the weight of the cache matters, and here no unseen row can fit it afterwards.
     return chosen, chosen.choice if with_text else start
@@ -155,7 +155,7 @@ class TrainedCache:
     recipe: Recipe
     shots: Shots
     text: Tensor | None
-    settings: Settings
+    settings: SearchOptions
     choice: Choice
     trained_at: Choice
 
@@ -278,7 +278,7 @@ class TrainedCache:
         place = (self.choice.beta, self.choice.noise, self.choice.gain)
         refits = self.trainer.refits_weights(shots)
 
-        def weighed(held_out: HeldOut) -> Choice:
+        def weighed(held_out: CacheOutputs) -> Choice:
             return weigh(held_out, settings, place) if refits else self.choice
 
         choices = [weighed(one) for one in seen.held_out]
@@ -308,7 +308,7 @@ class TrainedCache:
     def in_folds(self, stops: Sequence[int]) -> InFolds:
         """What models that were trained without them say of held-out rows, at each stop."""
         shots, folds = self.shots, self.recipe.folds(self.shots, min(self.recipe.n_folds, FOLDS))
-        parts: dict[int, list[HeldOut]] = {stop: [] for stop in stops}
+        parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
         unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
 
@@ -319,13 +319,13 @@ class TrainedCache:
                 mean, variance = model.posterior(asked.features)
                 spread = model.precision.variance_of_classes(variance)
                 zero_shot = model.zero_shot(asked.features)
-                parts[epoch].append(HeldOut(mean, spread, zero_shot, asked.labels))
+                parts[epoch].append(CacheOutputs(mean, spread, zero_shot, asked.labels))
                 unlike[epoch].append(variance.amin(1))
 
             self.train(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         return InFolds(
-            [HeldOut.together(found) for found in parts.values()],
+            [CacheOutputs.together(found) for found in parts.values()],
             [self._novelty(torch.cat(found), rows) for found in unlike.values()],
             rows,
             folds_protocol(len(folds)),
@@ -356,7 +356,7 @@ class TrainedCache:
 class InFolds(NamedTuple):
     """Outputs for held-out rows (k,) at each stop, how unlike all others they were, and how."""
 
-    held_out: list[HeldOut]
+    held_out: list[CacheOutputs]
     novelty: list[NDArray[np.float64]]
     rows: Tensor
     protocol: str

@@ -22,7 +22,7 @@ from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.fusion import fuse
 from gpcache.gp.kernels import gram
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.methods.cache.search import Choice, HeldOut, Settings, search, shipped
+from gpcache.methods.cache.search import CacheOutputs, Choice, SearchOptions, search, shipped
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import fit_temperature
@@ -142,18 +142,18 @@ def _choose(shots: Shots, keys: Tensor, sets: Tensor, counted: Tensor) -> Choice
     present = len(torch.unique(shots.labels))
     # Rows know nothing of what the text is worth for classes that they do not have.
     judges_text = shots.zero_shot is not None and present == shots.n_classes
-    settings = Settings(eta=0.0, gain="auto" if judges_text else 1.0, residual=True)
+    settings = SearchOptions(eta=0.0, gain="auto" if judges_text else 1.0, residual=True)
     if present < 2 or not bool(counted.any()):
         return shipped(settings, with_text=shots.zero_shot is not None)
     zero_shot = None if shots.zero_shot is None else shots.zero_shot[counted]
 
-    def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[HeldOut]:
+    def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
         values = shots.at_gain(gain).values
         found = []
         for noise in noises:
             precision = ExactPrecision(None, keys, values, beta=beta, noise=noise)
             mean = precision.leave_out(sets).mean[counted]
-            found.append(HeldOut(mean, None, zero_shot, shots.labels[counted]))
+            found.append(CacheOutputs(mean, None, zero_shot, shots.labels[counted]))
         return found
 
     return search(evaluate, settings, shots=shots.per_class, uses_noise=True)[0]

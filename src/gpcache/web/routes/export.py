@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.model import files as model_files
 from gpcache.model.onnx import export_image_onnx, export_onnx
-from gpcache.model.training_images import Example, Training
+from gpcache.model.training_images import Example, TrainingFacts
 from gpcache.support.array_folders import CARD
 from gpcache.support.files import explained_writes
 from gpcache.support.temporary import temporary_sibling
@@ -117,7 +117,9 @@ def _written(workspace: Workspace) -> Iterator[Path]:
             Example(photo.name, str(photo.label), photo.hash, photo.group)
             for photo in learner.photos
         ],
-        training=Training(source=f"the workspace {document.name}", refused=list(document.refused)),
+        training=TrainingFacts(
+            source=f"the workspace {document.name}", refused=list(document.refused)
+        ),
         thumbnails={photo.hash: photo.thumbnail for photo in stored},
     )
     held_out = learner.held_out()

@@ -17,7 +17,7 @@ from gpcache.web.workspace_contents import Contents
 routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
 
 
-@routes.post("/classes", response_model=schemas.State)
+@routes.post("/classes", response_model=schemas.WorkspaceState)
 async def add_class(
     service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None
 ) -> Any:
@@ -30,7 +30,7 @@ async def add_class(
     return await service.change(edit, what, _revision(if_match, body))
 
 
-@routes.patch("/classes", response_model=schemas.State)
+@routes.patch("/classes", response_model=schemas.WorkspaceState)
 async def change_class(
     service: CurrentService, body: schemas.ChangedClass, if_match: IfMatch = None
 ) -> Any:
@@ -43,7 +43,7 @@ async def change_class(
     return await service.change(edit, what, _revision(if_match, body))
 
 
-@routes.delete("/classes", response_model=schemas.State)
+@routes.delete("/classes", response_model=schemas.WorkspaceState)
 async def remove_class(
     service: CurrentService, body: schemas.NamedClass, if_match: IfMatch = None
 ) -> Any:
@@ -71,7 +71,7 @@ async def add_examples(service: CurrentService, request: Request, if_match: IfMa
         return await service.add(form.files, label, revision)
 
 
-@routes.patch("/examples", response_model=schemas.State)
+@routes.patch("/examples", response_model=schemas.WorkspaceState)
 async def change_photos(
     service: CurrentService, body: schemas.ChangedPhotos, if_match: IfMatch = None
 ) -> Any:
@@ -91,8 +91,8 @@ async def change_photos(
     return await service.change(edit, what, _revision(if_match, body))
 
 
-@routes.delete("/examples", response_model=schemas.State)
-async def remove(service: CurrentService, body: schemas.Chosen, if_match: IfMatch = None) -> Any:
+@routes.delete("/examples", response_model=schemas.WorkspaceState)
+async def remove(service: CurrentService, body: schemas.PhotoIds, if_match: IfMatch = None) -> Any:
     """Forget photos."""
 
     def edit(contents: Contents) -> Contents:
@@ -117,15 +117,19 @@ async def picture(service: CurrentService, photo: str) -> Response:
     return Response(stored.thumbnail, media_type="image/jpeg", headers=headers)
 
 
-@routes.post("/pool", response_model=schemas.Pool, openapi_extra=schemas.files_body(image=False))
+@routes.post(
+    "/pool", response_model=schemas.PoolSize, openapi_extra=schemas.files_body(image=False)
+)
 async def fill_pool(service: CurrentService, request: Request) -> Any:
     """Add photos without a label."""
     async with received(request) as form, service.encoding.admitted():
         return await service.fill_pool(form.files)
 
 
-@routes.post("/label", response_model=schemas.State)
-async def label(service: CurrentService, body: schemas.Labelled, if_match: IfMatch = None) -> Any:
+@routes.post("/label", response_model=schemas.WorkspaceState)
+async def label(
+    service: CurrentService, body: schemas.LabelledPhoto, if_match: IfMatch = None
+) -> Any:
     """Move a photo of the pool into a class."""
 
     def edit(contents: Contents) -> Contents:
@@ -135,19 +139,19 @@ async def label(service: CurrentService, body: schemas.Labelled, if_match: IfMat
     return await service.change(edit, what, _revision(if_match, body))
 
 
-@routes.get("/state", response_model=schemas.State)
+@routes.get("/state", response_model=schemas.WorkspaceState)
 async def state(service: CurrentService) -> Any:
     """The workspace as it is."""
     return await service.run(service.workspace.state)
 
 
-@routes.post("/undo", response_model=schemas.State)
+@routes.post("/undo", response_model=schemas.WorkspaceState)
 async def undo(service: CurrentService, if_match: IfMatch = None) -> Any:
     """Take the last change back."""
     return await service.run(service.workspace.undo, _revision(if_match))
 
 
-@routes.delete("/refused", response_model=schemas.State)
+@routes.delete("/refused", response_model=schemas.WorkspaceState)
 async def clear_refused(service: CurrentService) -> Any:
     """Forget the files that were refused."""
     return await service.run(service.workspace.clear_refused)
