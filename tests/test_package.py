@@ -29,6 +29,15 @@ def test_importing_gpcache_imports_nothing_heavy():
     assert loaded_after("import gpcache; dir(gpcache); gpcache.DataError") == []
 
 
+def test_estimators_do_not_need_what_servers_and_benchmarks_need():
+    """They also run on machines that have torch and scikit-learn, and little else."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['pydantic', 'jinja2', 'rich', 'typer']))\n"
+        "import gpcache; gpcache.GPCacheClassifier().fit([[1, 0], [0, 1]], [0, 1])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["demo", "--help"], []])
 def test_help_and_version_import_nothing_heavy(arguments):
     code = f"""

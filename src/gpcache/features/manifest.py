@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from gpcache.encoders.lite import current_name
 from gpcache.errors import StoreError
 from gpcache.support.files import sha256, write_atomic
@@ -53,11 +51,11 @@ class Manifest:
         write_atomic(folder / NAME, json.dumps(sealed, indent=1, ensure_ascii=False).encode())
 
 
-_MANIFEST = TypeAdapter(Manifest)
-
-
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the store in `folder`; a missing, damaged or newer one is a StoreError."""
+    # Estimators import this module, and work where pydantic is not installed.
+    from pydantic import TypeAdapter
+
     path = folder / NAME
     try:
         content = json.loads(path.read_bytes())
@@ -65,7 +63,7 @@ def read_manifest(folder: Path) -> Manifest:
         if isinstance(schema, int) and schema > SCHEMA:
             raise StoreError(f"{str(path)!r} was written by a newer gpcache: upgrade gpcache.")
         intact = schema == SCHEMA and sha256(_canonical(content)) == seal
-        manifest = _MANIFEST.validate_python(content) if intact else None
+        manifest = TypeAdapter(Manifest).validate_python(content) if intact else None
     except FileNotFoundError:
         raise StoreError(f"{str(folder)!r} is no feature store: it has no {NAME}.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

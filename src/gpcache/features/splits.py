@@ -7,11 +7,10 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import StrictInt, StringConstraints, TypeAdapter, ValidationError
 
 from gpcache.errors import DataError
 from gpcache.support.checks import shown, whole
@@ -19,10 +18,6 @@ from gpcache.support.files import read_json
 
 SPLIT_PARTS = ("train", "val", "test")
 MAX_SPLIT_FILE = 1_000_000_000
-
-# One image of a split file: path, label number, class name.
-_Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
-_ROWS = TypeAdapter(list[tuple[_Text, StrictInt, _Text]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +132,12 @@ def read_split_file(path: str | os.PathLike[str]) -> SplitFile:
     part_of: dict[str, str] = {}
     parts: dict[str, Part] = {}
     for part in SPLIT_PARTS:
-        try:
-            rows = _ROWS.validate_python(content[part])
-        except ValidationError:
+        rows = content[part]
+        if not isinstance(rows, list) or not all(map(_is_image, rows)):
             raise DataError(
                 f"The part {part!r} of {file} must be a list of images, each with a path, a label "
                 "number and a class name."
-            ) from None
+            )
         for image, number, name in rows:
             if image in part_of:
                 first = part_of[image]
@@ -156,6 +150,13 @@ def read_split_file(path: str | os.PathLike[str]) -> SplitFile:
                 )
         parts[part] = Part(tuple(row[0] for row in rows), tuple(row[2] for row in rows))
     return SplitFile(_class_names(file, names), parts)
+
+
+def _is_image(row: Any) -> bool:
+    """Whether this is [path, label number, class name]."""
+    if not isinstance(row, list) or len(row) != 3 or type(row[1]) is not int:
+        return False
+    return all(isinstance(text, str) and text.strip() for text in (row[0], row[2]))
 
 
 def _class_names(file: Path, names: Mapping[int, str]) -> tuple[str, ...]:
