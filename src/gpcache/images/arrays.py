@@ -25,7 +25,7 @@ def pixels_in_memory(image: Any) -> NDArray[Any]:
     Numpy arrays have their channels last, torch tensors first; both hold uint8, uint16, or floats
     from 0 to 1. Everything else raises ImageRefusedError.
     """
-    array = to_numpy(image)
+    array: NDArray[Any] = to_numpy(image)
     if not isinstance(array, np.ndarray):
         raise ImageRefusedError(f"it must be {KINDS}, got {described(image)}")
     order = "(h, w, c)"
@@ -44,7 +44,8 @@ def pixels_in_memory(image: Any) -> NDArray[Any]:
                 "its floats must go from 0 to 1, so undo any normalisation, got "
                 f"{low:.3g} to {high:.3g} in a {described(image)}"
             )
-        return np.rint(255 * array.clip(0, 1)).astype(np.uint8)
+        pixels: NDArray[np.uint8] = np.rint(255 * array.clip(0, 1)).astype(np.uint8)
+        return pixels
     if array.dtype not in (np.uint8, np.uint16):
         raise ImageRefusedError(
             f"it must hold uint8 or uint16, or floats from 0 to 1, got a {described(image)}"

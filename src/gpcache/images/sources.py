@@ -181,7 +181,7 @@ def _from_rows(
     for number, row in enumerate(rows):
         if image not in row:
             raise DataError(f"Row {number} of the dataset has no column {image!r}.")
-        value = row.get(label)
+        value: Any = row.get(label)
         # Datasets mark a hidden label of a ClassLabel column with −1.
         value = value.item() if hasattr(value, "item") else value
         if value is not None and name_of is not None:
