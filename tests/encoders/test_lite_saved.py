@@ -36,7 +36,7 @@ def fitted(photos):
 @pytest.fixture
 def former_model(fitted, tmp_path):
     """A model folder that calls Lite0 `lite`, as that version wrote it."""
-    content = fitted._content()
+    content = fitted.content
     model_files.write(
         replace(content, encoder=replace(content.encoder, name="lite")), tmp_path / "m.gpc", None
     )

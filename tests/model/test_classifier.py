@@ -522,7 +522,7 @@ def test_the_default_method_forgets_what_was_undone(prompt, classifier):
 def test_a_class_of_text_alone_can_be_removed(classifier):
     model = classifier().fit(shots(), classes=["yellow"]).remove(label="yellow")
     assert model.classes == sorted(COLOURS)
-    assert model.content.prompts.class_names == tuple(sorted(COLOURS))
+    assert model.prompts.class_names == tuple(sorted(COLOURS))
 
 
 def test_photos_of_one_name_are_relabelled_together(fixed):

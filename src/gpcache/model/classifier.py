@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from gpcache.encoders import Encoder
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts
 from gpcache.images.records import Refused, Source, plural
 from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier
@@ -22,6 +22,7 @@ from gpcache.model import files as model_files
 from gpcache.model.answers import Prediction
 from gpcache.model.audit import Finding
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.learning import NotFittedClassifierError
 from gpcache.model.training_images import Example, Training
 from gpcache.similarity import SimilarityProjection
 
@@ -109,9 +110,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def content(self) -> model_files.Content:
         """All that was learned, as a model folder holds it."""
         if self._content is None:
-            raise learning.NotFittedClassifierError(
-                "This ImageClassifier is not fitted: call fit first."
-            )
+            raise NotFittedClassifierError("This ImageClassifier is not fitted: call fit first.")
         return self._content
 
     @property
@@ -128,6 +127,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def training(self) -> Training:
         """Where the training images came from, what was refused, and notices."""
         return self.content.training
+
+    @property
+    def prompts(self) -> Prompts | None:
+        """The sentences of each class; None without text."""
+        return self.content.prompts
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -222,7 +226,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:
         """Forget images by name, or a whole class, as if they had never been seen."""
-        has_text = label is not None and self.content.prompts is not None
+        has_text = label is not None and self.prompts is not None
         learning.remove(self.content, names, label, self.encoder_ if has_text else None)
         return self
 
@@ -380,8 +384,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=device,
         )  # fmt: skip
         # The name in a model folder was chosen by whoever made it, not by this user.
-        loaded._encoder, loaded._download = encoder, False
-        loaded._content = content
+        loaded._encoder, loaded._download, loaded._content = encoder, False, content
         if encoder is not None:
             _ = loaded.encoder_  # refuses another one at once
         return loaded
