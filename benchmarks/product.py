@@ -83,7 +83,7 @@ def stream(encoder: Encoder) -> list[list[object]]:
     model = ImageClassifier(encoder).fit(place, shots=5)
     marks: list[float] = []
     start = time.perf_counter()
-    for count, _ in enumerate(model.predict(images()), start=1):
+    for count, _ in enumerate(model.predict_stream(images()), start=1):
         if count in (STREAM // 10, STREAM):
             marks.append(megabytes())
     seconds = time.perf_counter() - start

@@ -19,7 +19,7 @@ def test_the_file_answers_as_the_model_does(run, model, unseen, tmp_path):
     session = onnxruntime.InferenceSession(str(target))
     classifier = ImageClassifier.load(model, device="cpu")
     photos = sorted(unseen.rglob("*.png"))
-    features = classifier.encoder.encode_images(photos)
+    features = classifier.encoder_.encode_images(photos)
     (given,) = session.get_inputs()
     names = [output.name for output in session.get_outputs()]
     found = dict(zip(names, session.run(None, {given.name: features}), strict=True))

@@ -36,7 +36,7 @@ def fitted(photos):
 @pytest.fixture
 def former_model(fitted, tmp_path):
     """A model folder that calls Lite0 `lite`, as that version wrote it."""
-    content = fitted._content()
+    content = fitted.content
     model_files.write(
         replace(content, encoder=replace(content.encoder, name="lite")), tmp_path / "m.gpc", None
     )
@@ -45,8 +45,8 @@ def former_model(fitted, tmp_path):
 
 def test_a_model_of_lite0_that_says_lite_answers_the_same(fitted, former_model, photos):
     loaded = ImageClassifier.load(former_model, device="cpu")
-    assert loaded.encoder_name == loaded.encoder.name == "lite0"
-    assert loaded.encoder.fingerprint == LITE0_FINGERPRINT
+    assert loaded.encoder_name == loaded.encoder_.name == "lite0"
+    assert loaded.encoder_.fingerprint == LITE0_FINGERPRINT
     files = sorted(photos.rglob("*.png"))
     for ours, theirs in zip(loaded.predict(files), fitted.predict(files), strict=True):
         assert ours.probabilities == theirs.probabilities

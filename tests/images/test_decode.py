@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFile, ImageOps
 
 from gpcache import ImageRefusedError
@@ -186,10 +187,32 @@ def test_arrays_of_bytes_and_of_sixteen_bits(shape):
     assert np.array_equal(decode(array.astype(np.uint16) * 257).image, decoded)
 
 
+def test_floats_and_tensors_are_the_same_pixels(photo):
+    pixels = np.asarray(photo)
+    channels_first = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    for same in (
+        pixels / 255,
+        (pixels / 255).astype(np.float32),
+        channels_first,
+        channels_first / 255,
+        (channels_first / 255).to(torch.float16),
+    ):
+        assert np.array_equal(decode(same).image, photo)
+    grey = torch.arange(40 * 40).reshape(1, 40, 40).to(torch.uint8)
+    assert np.array_equal(np.asarray(decode(grey).image)[..., 0], grey[0])
+    assert np.array_equal(decode(grey[0]).image, decode(grey).image)
+
+
 @pytest.mark.parametrize(
     ("source", "part"),
     [
-        (np.zeros((40, 40, 3)), "uint8 or uint16"),
+        (np.full((40, 40, 3), 2.0), "floats must go from 0 to 1"),
+        (np.full((40, 40, 3), np.nan), "floats must go from 0 to 1"),
+        (np.zeros((40, 40, 3), dtype=np.int64), "int64 with shape (40, 40, 3)"),
+        (np.zeros((3, 40, 40), dtype=np.uint8), "or (h, w, c) with 1, 3 or 4 channels"),
+        (torch.zeros(40, 40, 3), "or (c, h, w) with 1, 3 or 4 channels, got a torch tensor"),
+        (torch.full((3, 40, 40), -1.0), "got -1 to -1 in a torch tensor of float32"),
+        (torch.zeros(3, 40, 40, dtype=torch.int64), "torch tensor of int64 with shape (3, 40, 40)"),
         (np.zeros((40, 40), dtype=bool), "uint8 or uint16"),
         (np.zeros((40, 40, 2), dtype=np.uint8), "(h, w)"),
         (np.zeros((2, 40, 40, 3), dtype=np.uint8), "(h, w)"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpcache.images import decode
-from gpcache.images.sources import from_datasets, from_iterable, open_source
+from gpcache.images.sources import any_source, from_datasets, from_iterable, open_source
 
 CAFE_DECOMPOSED = "cafe\u0301"
 
@@ -55,6 +55,15 @@ def test_iterables_keep_labels_as_they_are(photo, tools):
     assert [record.label for record in source.records] == ["A", "a", CAFE_DECOMPOSED]
     assert source.total == 3
     tools.one_sentence(lambda: from_iterable("a.png"), "list")
+
+
+def test_labels_go_with_images_one_to_one(photo, tools):
+    source = any_source([photo, np.asarray(photo)], labels=np.array([7, 8]))
+    assert [record.label for record in source.records] == ["7", "8"]
+    assert source.total == 2
+    tools.one_sentence(lambda: any_source([photo], labels=[1, 2]), "1 images", "2 labels")
+    tools.one_sentence(lambda: any_source("a.png", labels=["cat"]), "leave labels out")
+    tools.one_sentence(lambda: any_source(photo), "put it in a list")
 
 
 class Labels:

@@ -98,7 +98,7 @@ def one_sentence(phrase, kind=DataError):
 
 
 def logits(model, pairs):
-    return model.model.logits(model.encoder.encode_images([image for image, _ in pairs]))
+    return model.model.logits(model.encoder_.encode_images([image for image, _ in pairs]))
 
 
 def assert_same(found, expected):
@@ -174,7 +174,7 @@ def test_one_photo_a_class_is_enough(classifier):
         model = classifier(shots(1), prompt=prompt)
         assert model.evaluate(shots(4, 50)).accuracy == 1
         assert model.held_out() is None
-        found = next(model.predict([paint("red", 50)]))
+        found = model.predict([paint("red", 50)])[0]
         assert np.isnan(found.familiarity)
         assert not found.rejected
 
@@ -183,7 +183,7 @@ def test_one_photo_a_class_is_enough(classifier):
 @pytest.mark.parametrize("prompt", ["a {}.", None])
 def test_one_class_is_always_right(count, prompt, classifier):
     model = classifier(shots(count, colours=["red"]), prompt=prompt)
-    found = next(model.predict([paint("red", 50)]))
+    found = model.predict([paint("red", 50)])[0]
     assert (found.label, found.probability) == ("red", 1.0)
 
 
@@ -266,8 +266,8 @@ def test_views_change_the_keys(classifier):
         (lambda c: c().fit("nowhere"), "no file or folder 'nowhere'"),
         (lambda c: c(method="magic").fit(shots()), "no method 'magic'"),
         (lambda c: c(prompt="no braces").fit(shots()), "template must hold {} once"),
-        (lambda c: c(views=-1), "a whole number above zero"),
-        (lambda c: list(c(shots()).predict([], reject=1)), "reject must be a rate"),
+        (lambda c: c(views=-1).fit(shots()), "a whole number above zero"),
+        (lambda c: c(shots()).predict([], reject=1), "reject must be a rate"),
     ],
 )
 def test_bad_input_is_one_sentence(call, phrase, classifier):
@@ -303,8 +303,8 @@ def test_probabilities_sum_to_one_and_are_json(classifier):
 def test_the_reasons_are_those_of_the_method(classifier):
     model = classifier(shots())
     query = paint("green", 50)
-    why = model.model.explain(model.encoder.encode_images([query]), top=2)
-    found = next(model.predict([query], why=2)).neighbours
+    why = model.model.explain(model.encoder_.encode_images([query]), top=2)
+    found = model.predict([query], why=2)[0].neighbours
     assert [n.name for n in found] == [model.examples[row].name for row in why.shots[0]]
     assert [n.weight for n in found] == why.shares[0].tolist()
 
@@ -325,8 +325,8 @@ def test_familiarity_is_the_share_of_held_out_photos_that_look_no_more_familiar(
 
     strange = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     for image in (paint("red", 99), strange):
-        found = next(model.predict([image], reject=0.05))
-        logits = fitted.logits(model.encoder.encode_images([image]))
+        found = model.predict([image], reject=0.05)[0]
+        logits = fitted.logits(model.encoder_.encode_images([image]))
         own = (1 - found.uncertainty, highest(logits))
         known = (1 - fitted.held_out_novelty_, highest(fitted.loo_.logits))
         sums = rank_sums([np.append(*pair) for pair in zip(known, own, strict=True)])
@@ -334,7 +334,7 @@ def test_familiarity_is_the_share_of_held_out_photos_that_look_no_more_familiar(
         assert found.familiarity == pytest.approx(share, abs=1e-12)
         assert found.rejected == (share <= 0.05)
     assert found.rejected
-    assert not next(model.predict([strange], reject=0)).rejected
+    assert not model.predict([strange], reject=0)[0].rejected
 
 
 @pytest.mark.parametrize("method", ["gda", "task-res", "tip-adapter"])
@@ -346,7 +346,7 @@ def test_without_a_variance_the_highest_probability_tells(method, classifier):
         torch.tensor(logits / fitted.temperature_).softmax(1).amax(1)
         for logits in (
             fitted.loo_.logits[fitted.loo_.counted],
-            fitted.logits(model.encoder.encode_images(pictures)),
+            fitted.logits(model.encoder_.encode_images(pictures)),
         )
     )
     for found, highest in zip(model.predict(pictures), own, strict=True):
@@ -359,32 +359,32 @@ def test_without_a_variance_the_highest_probability_tells(method, classifier):
 )
 def test_where_nothing_can_be_refused_it_is_said_why(photos, method, held_out, classifier):
     model = classifier(shots(photos), method=method)
-    found = next(model.predict([paint("red", 50)]))
+    found = model.predict([paint("red", 50)])[0]
     assert not found.rejected
     assert np.isnan(found.familiarity) == (held_out == 0)
     assert found.note == (
         "No image can be refused: at a rate of 0.05 that takes 19 or more training images that can "
         f"be held out, and there are {held_out}."
     )
-    assert next(model.predict([paint("red", 50)], reject=0)).note == ""
-    assert (next(model.predict([paint("red", 50)], reject=0.1)).note == "") == (held_out == 12)
+    assert model.predict([paint("red", 50)], reject=0)[0].note == ""
+    assert (model.predict([paint("red", 50)], reject=0.1)[0].note == "") == (held_out == 12)
 
 
 def test_sets_are_those_of_the_method(classifier):
     model = classifier(shots(8))
     pictures = [image for image, _ in shots(3, start=50)]
-    expected = model.model.predict_set(model.encoder.encode_images(pictures), error=0.1)
-    found = list(model.predict(pictures, sets=0.1, batch_size=2))
+    expected = model.model.predict_set(model.encoder_.encode_images(pictures), error=0.1)
+    found = model.predict(pictures, sets=0.1, batch_size=2)
     assert [list(one.plausible) for one in found] == [list(map(str, e)) for e in expected.labels]
     assert all(one.note == "" for one in found)
     assert all(one.plausible is None for one in model.predict(pictures))
-    few = next(classifier(shots(2)).predict(pictures, reject=0, sets=0.1))
+    few = classifier(shots(2)).predict(pictures, reject=0, sets=0.1)[0]
     assert set(few.plausible) == set(COLOURS)
     assert few.note.startswith("Every set holds every class: 6 labelled rows rule nothing out")
     with one_sentence("error must be a rate between 0 and 1"):
-        list(model.predict(pictures, sets=2.0))
+        model.predict(pictures, sets=2.0)
     with one_sentence("learns nothing from labelled rows", ProtocolError):
-        list(classifier(shots(4), method="zero-shot").predict(pictures, sets=0.1))
+        classifier(shots(4), method="zero-shot").predict(pictures, sets=0.1)
 
 
 def test_unknown_images_are_told_from_known_ones(classifier):
@@ -408,7 +408,7 @@ def test_an_endless_stream_is_answered_in_order_and_read_only_a_little_ahead(cla
         for number in taken:
             yield paint(colours[number % 3], number)
 
-    running = model.predict(endless(), batch_size=4)
+    running = model.predict_stream(endless(), batch_size=4)
     found = list(itertools.islice(running, 30))
     assert [p.name for p in found] == [f"item {i:07d}" for i in range(30)]
     assert [p.label for p in found] == colours * 10
@@ -417,22 +417,45 @@ def test_an_endless_stream_is_answered_in_order_and_read_only_a_little_ahead(cla
     assert next(taken) <= 30 + 6 * 4
 
 
-def test_a_refused_image_is_an_error_or_listed(folder, classifier):
+def test_a_refused_image_is_a_warning_or_listed(folder, classifier):
     model = classifier(shots())
     paths = [folder / "red" / name for name in ("0.png", "broken.jpg", "1.png")]
-    with one_sentence("broken.jpg was refused: it is not an image", ImageRefusedError):
-        list(model.predict(paths))
+    with pytest.warns(UserWarning, match=r"^Left out 1 of 3 images, such as '.*broken.jpg': it is"):
+        found = model.predict(paths)
+    assert [p.name[-5:] for p in found] == ["0.png", "1.png"]
+    for call in (model.predict_proba, lambda given: list(model.predict_stream(given))):
+        with one_sentence("broken.jpg was refused: it is not an image", ImageRefusedError):
+            call(paths)
     refused = []
     assert [p.name[-5:] for p in model.predict(paths, refused=refused)] == ["0.png", "1.png"]
     assert [Path(one.name).name for one in refused] == ["broken.jpg"]
     assert [p.label for p in model.predict(folder / "red" / "0.png")] == ["red"]
 
 
+def test_where_no_image_can_be_read_that_is_an_error(folder, classifier):
+    model = classifier(shots())
+    broken = folder / "red" / "broken.jpg"
+    with one_sentence("broken.jpg was refused: it is not an image", ImageRefusedError):
+        model.predict(broken)
+    with one_sentence("none of the 2 images can be read", ImageRefusedError):
+        model.predict([broken, broken])
+    refused = []
+    assert model.predict([broken], refused=refused) == []
+    assert len(refused) == 1
+    for shots_each in (None, 1):
+        with one_sentence("All images of 'iterable' were refused, such as '.*broken.jpg'"):
+            classifier().fit([broken], ["red"], shots=shots_each)
+    with one_sentence(
+        "All images of .* such as 'item 0000000': it must hold uint8 or uint16.*int64"
+    ):
+        classifier().fit(np.zeros((2, 40, 40, 3), dtype=np.int64), ["red", "blue"])
+
+
 def test_an_evaluation_counts_what_was_answered(folder, classifier):
     model = classifier(shots())
     refused = []
     found = model.evaluate(folder, refused=refused)
-    answers = list(model.predict(folder, refused=[]))
+    answers = model.predict(folder, refused=[])
     assert found.names == [p.name for p in answers]
     assert [found.class_names[i] for i in found.labels] == [n.split("/")[0] for n in found.names]
     np.testing.assert_array_equal(found.probabilities, [p.distribution for p in answers])
@@ -579,7 +602,7 @@ def test_a_projection_is_given_as_itself_or_as_its_folder(
     assert np.abs(logits(by_itself, shots(2)) - logits(plain, shots(2))).max() > 0.01
     by_folder.save(tmp_path / "m.gpc")
     found = ImageClassifier.load(tmp_path / "m.gpc", encoder=encoder, device="cpu")
-    assert found.projection.facts == projection.facts
+    assert found.model.projection.facts == projection.facts
     np.testing.assert_allclose(
         logits(found, shots(2)), logits(by_itself, shots(2)), rtol=1e-5, atol=1e-5
     )

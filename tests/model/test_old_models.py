@@ -47,7 +47,7 @@ def test_they_learn_on_as_they_did(name, model):
 
 def test_saved_again_they_are_the_same(name, model, tmp_path):
     model.save(tmp_path / "again")
-    again = ImageClassifier.load(tmp_path / "again", encoder=model.encoder, device="cpu")
+    again = ImageClassifier.load(tmp_path / "again", encoder=model.encoder_, device="cpu")
     assert not again.model.fitted_.recipe.is_softmax
     np.testing.assert_allclose(made.probabilities(again, ROWS), ANSWERS[name]["fitted"], **CLOSE)
 

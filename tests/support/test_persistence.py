@@ -376,7 +376,7 @@ def test_a_loaded_classifier_learns_on(model, tmp_path):
         warnings.simplefilter("ignore")  # the whitening stays
         for one in (model, found):
             one.add([(PICTURES[12], "d"), (PICTURES[13], "a")]).remove(names=["item 0000004"])
-    features = model.encoder.encode_images(PICTURES)
+    features = model.encoder_.encode_images(PICTURES)
     assert found.classes == model.classes == list("abcd")
     np.testing.assert_allclose(
         found.model.logits(features), model.model.logits(features), atol=1e-8

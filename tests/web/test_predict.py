@@ -81,7 +81,7 @@ def test_a_served_model_answers_as_it_did(start, encoder, photo, tmp_path):
         for seed, colour in enumerate(("red", "blue", (120, 120, 120))):
             image = photo(colour, 900 + seed)
             found = running.client.post("/v1/predict", content=image, headers=JPEG).json()
-            answer, expected = found["predictions"][0], next(model.predict([image]))
+            answer, expected = found["predictions"][0], model.predict([image])[0]
             assert answer["probability"] == pytest.approx(expected.probability, abs=1e-6)
             assert answer["familiarity"] == pytest.approx(expected.familiarity)
             assert answer["rejected"] == expected.rejected

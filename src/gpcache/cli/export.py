@@ -42,7 +42,7 @@ def export(
     target = output or model.with_name(f"{model.name.removesuffix('.gpc')}.onnx")
     options.check_file(target)
     classifier = gpcache.ImageClassifier.load(model, device="cpu")
-    fitted, encoder = classifier.model, classifier.encoder
+    fitted, encoder = classifier.model, classifier.encoder_
     if images:
         data = export_image_onnx(fitted, encoder, variance=variance)
     else:

@@ -34,8 +34,9 @@ def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> T
     size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
     made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
     rows: TextRows = {"model": f"{folder}: {size}, {made_of}", **details}
-    if classifier.projection is not None:
-        rows["projection"] = origin(classifier.projection.facts)
+    projection = getattr(classifier.model, "projection", None)
+    if projection is not None:
+        rows["projection"] = origin(projection.facts)
     return rows | held_out_figures(classifier)
 
 

@@ -24,7 +24,8 @@ def inspect(
     from gpcache.cli.figures import model_as_json, model_rows
 
     classifier = gpcache.ImageClassifier.load(model, device="cpu")
-    fitted, projection, views = classifier.model, classifier.projection, classifier.views
+    fitted = classifier.model
+    projection = getattr(fitted, "projection", None)
     counts = Counter(example.label for example in classifier.examples)
     names = [name for name in (*NUMBERS, "temperature") if hasattr(fitted, f"{name}_")]
     numbers = {name: getattr(fitted, f"{name}_") for name in names}
@@ -34,8 +35,8 @@ def inspect(
         "images": len(classifier.examples),
         "classes": {name: counts[name] for name in classifier.classes},
         "numbers": numbers,
-        "templates": classifier.templates,
-        "views": views.count if views else 0,
+        "templates": classifier.content.templates,
+        "views": classifier.content.views,
         "projection": projection and (asdict(projection.facts) if projection.facts else {}),
         "source": classifier.training.source,
         "held_out": model_as_json(classifier, model)["held_out"],

@@ -74,7 +74,9 @@ def predict(
     refused: list[Refused] = []
     notes: dict[str, None] = {}
     reasons = 5 if why else 0
-    answers = classifier.predict(source, reject=reject, sets=sets, why=reasons, refused=refused)
+    answers = classifier.predict_stream(
+        source, reject=reject, sets=sets, why=reasons, refused=refused
+    )
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.
     quiet = output is None and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""Turns a path, bytes, a Pillow image or an array into RGB under a policy, or refuses it."""
+"""Turns a path, bytes, a Pillow image, an array or a tensor into RGB under a policy, or refuses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
+from gpcache.images.arrays import pixels_in_memory
 from gpcache.support.extras import require
 
 # Filters of warnings belong to the whole process: one thread at a time may change them.
@@ -64,11 +65,12 @@ class Decoded:
 
 
 def decode(source: Any, policy: Policy = POLICY) -> Decoded:
-    """Decode a path, bytes, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3), (h, w, 4).
+    """Decode a path, bytes, a Pillow image, a numpy array (h, w, c) or a torch tensor (c, h, w).
 
-    Arrays hold uint8 or uint16. Transparency is composited on white, EXIF orientation applied,
-    16 bits are scaled to 8 (Pillow's mode "I" holds 16-bit values), and of an animation or a
-    multi-page file the first image is taken. Everything else raises ImageRefusedError.
+    Both hold uint8, uint16, or floats from 0 to 1. Transparency is composited on white, EXIF
+    orientation applied, 16 bits are scaled to 8 (Pillow's mode "I" holds 16-bit values), and of an
+    animation or a multi-page file the first image is taken. Everything else raises
+    ImageRefusedError.
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "The image"
     try:
@@ -92,13 +94,8 @@ def _decode(source: Any, policy: Policy) -> Decoded:
         image, notes = _open(bytes(source), policy)
     elif isinstance(source, Image.Image):
         image, notes = source, []
-    elif isinstance(source, np.ndarray):
-        image, notes = _from_array(source, policy), []
     else:
-        raise ImageRefusedError(
-            "it must be a path, bytes, a Pillow image or a numpy array, "
-            f"got {type(source).__name__}"
-        )
+        image, notes = _from_array(pixels_in_memory(source), policy), []
     _check_size(image.size, policy)
     image.load()
     image = _rgb(_upright(image))
@@ -195,15 +192,8 @@ def _open_heic(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
 
 
 def _from_array(array: NDArray[Any], policy: Policy) -> Image.Image:
-    shape = array.shape
-    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)) or 0 in shape:
-        raise ImageRefusedError(
-            f"an array must be (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), got {shape}"
-        )
-    if array.dtype not in (np.uint8, np.uint16):
-        raise ImageRefusedError(f"an array must hold uint8 or uint16, got {array.dtype}")
-    _check_size((shape[1], shape[0]), policy)
-    values = array[..., 0] if len(shape) == 3 and shape[2] == 1 else array
+    _check_size((array.shape[1], array.shape[0]), policy)
+    values = array[..., 0] if array.shape[2:] == (1,) else array
     values = _sixteen_to_eight(values) if values.dtype == np.uint16 else values
     return Image.fromarray(np.ascontiguousarray(values))
 

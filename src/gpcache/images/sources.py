@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpcache.errors import DataError
+from gpcache.images.arrays import KINDS, described, is_one_image
 from gpcache.images.folders import from_folder, is_junk
 from gpcache.images.manifests import from_manifest
-from gpcache.images.records import IMAGE_SUFFIXES, Content, Record, Source, listed
+from gpcache.images.records import IMAGE_SUFFIXES, Record, Source, listed
 from gpcache.images.shards import from_webdataset
+from gpcache.support.checks import label_array
 
 MANIFESTS = (".csv", ".tsv", ".parquet")
 SHARDS = (".tar", ".tar.gz", ".tgz")
@@ -41,12 +43,24 @@ def open_source(path: str | Path, *, follow: bool = False) -> Source:
     )
 
 
-def any_source(images: str | Path | Source | Iterable[Any]) -> Source:
-    """A source from whatever was given: one, a path of images or of one image, or an iterable."""
+def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) -> Source:
+    """The source of whatever was given: a path of images or of one image, a data set, a sequence.
+
+    `labels` go with a sequence of images, one for each.
+    """
+    is_dataset = hasattr(images, "features") and hasattr(images, "column_names")
+    has_own_labels = is_dataset or isinstance(images, str | Path | Source | Mapping)
+    if labels is not None and has_own_labels:
+        raise DataError(
+            "labels go with a sequence of images: a folder, a list or a data set brings its own, "
+            "so leave labels out."
+        )
     if isinstance(images, Source):
         return images
+    if is_dataset or isinstance(images, Mapping):
+        return from_datasets(images)
     if not isinstance(images, str | Path):
-        return from_iterable(images)
+        return from_iterable(images, labels=labels)
     place = Path(images)
     listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
     if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
@@ -65,42 +79,82 @@ def _shards(folder: Path) -> list[Path]:
     return shards
 
 
-def from_iterable(items: Iterable[Any], name: str = "iterable") -> Source:
-    """Images, or pairs (image, label), taken one at a time; labels become text as they are.
+def from_iterable(items: Iterable[Any], name: str = "iterable", *, labels: Any = None) -> Source:
+    """Images taken one at a time; their `labels`, or those of pairs (image, label), become text.
 
-    An image is a path, bytes, a Pillow image or an array.
+    Parameters
+    ----------
+    items : iterable, or a stacked array or tensor
+        Paths, bytes, Pillow images, numpy arrays (height, width, 3), torch tensors
+        (3, height, width), or pairs of one of these and a label.
+    name : str, default="iterable"
+        What the source is called.
+    labels : sequence, optional
+        One label for each image.
+
+    Returns
+    -------
+    Source
+        Images in memory are called item 0000000, item 0000001 and so on.
+
+    Raises
+    ------
+    DataError
+        If this is no sequence of images, or there is not one label for each image.
     """
-    if isinstance(items, str | bytes | Path):
-        raise DataError("from_iterable needs a list of images; put a single one in a list.")
-    return Source(name, _from_items(items), len(items) if isinstance(items, Sized) else None)
+    if is_one_image(items):
+        raise DataError(f"images is a single image ({described(items)}): put it in a list.")
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
+        raise DataError(
+            f"images is of the type {described(items)}: give a list, each item {KINDS}."
+        )
+    total = len(items) if isinstance(items, Sized) else None
+    if labels is not None:
+        labels = label_array("labels", labels)
+        if total is None:
+            raise DataError("labels need a sequence of images: make a list of them.")
+        if len(labels) != total:
+            raise DataError(
+                f"There are {total} images and {len(labels)} labels: give each image one label."
+            )
+    return Source(name, _from_items(items, labels), total)
 
 
-def _from_items(items: Iterable[Any]) -> Iterator[Record]:
+def _from_items(items: Iterable[Any], labels: Any) -> Iterator[Record]:
     for number, item in enumerate(items):
-        content, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
-        yield _record(number, content, None if label is None else str(label))
+        image, label = item, None
+        if labels is not None:
+            label = labels[number]
+        elif isinstance(item, tuple) and len(item) == 2:
+            image, label = item
+        yield _record(number, image, None if label is None else str(label))
 
 
-def _record(number: int, content: Any, label: str | None, split: str | None = None) -> Record:
-    if isinstance(content, str | Path):
-        path = Path(content)
-        return Record(path.as_posix(), path, label, split)
-    return Record(f"item {number:07d}", content, label, split)
+def _record(number: int, image: Any, label: str | None, split: str | None = None) -> Record:
+    if isinstance(image, str | Path):
+        return Record(Path(image).as_posix(), Path(image), label, split)
+    return Record(f"item {number:07d}", image, label, split)
 
 
 def from_datasets(
-    dataset: Any, image: str = "image", label: str = "label", split: str | None = None
+    dataset: Any, image: str | None = None, label: str | None = None, split: str | None = None
 ) -> Source:
     """The rows of a dataset of the `datasets` library; `split` picks one of a DatasetDict.
 
-    `image` and `label` name its columns; a ClassLabel column gives its names. Without a column
-    `label` the images are unlabelled.
+    `image` and `label` name its columns: by default those of these names, or else the only Image
+    and the only ClassLabel column. Without a column of labels the images are unlabelled.
     """
     if isinstance(dataset, Mapping):
+        if split is None:
+            names = listed([str(name) for name in dataset], 10)
+            raise DataError(f"images has the splits {names}: give one of them, as images[split].")
         if split not in dataset:
             raise DataError(f"split must be one of {listed(list(dataset), 10)}, got {split!r}.")
         dataset = dataset[split]
     features = getattr(dataset, "features", None) or {}
+    kinds = {name: type(kind).__name__ for name, kind in features.items()}
+    image = image or _column(kinds, "image", "Image")
+    label = label or _column(kinds, "label", "ClassLabel")
     if features and image not in features:
         raise DataError(
             f"The dataset has no column {image!r}, but {listed(list(features), 10)}: "
@@ -115,25 +169,31 @@ def from_datasets(
     )
 
 
+def _column(kinds: Mapping[str, str], name: str, kind: str) -> str:
+    """The column `name`, or the only one of this kind if there is no such column."""
+    found = [column for column, other in kinds.items() if other == kind]
+    return found[0] if name not in kinds and len(found) == 1 else name
+
+
 def _from_rows(
     rows: Iterable[Mapping[str, Any]], image: str, label: str, split: str | None, name_of: Any
 ) -> Iterator[Record]:
     for number, row in enumerate(rows):
         if image not in row:
             raise DataError(f"Row {number} of the dataset has no column {image!r}.")
-        value = row.get(label)
+        value: Any = row.get(label)
         # Datasets mark a hidden label of a ClassLabel column with −1.
+        value = value.item() if hasattr(value, "item") else value
         if value is not None and name_of is not None:
             value = None if value == -1 else name_of(value)
         text = None if value is None else str(value)
         yield _record(number, _content(row[image], number), text, split)
 
 
-def _content(value: Any, number: int) -> Content | str:
+def _content(value: Any, number: int) -> Any:
     """An image column that is not decoded holds {"bytes": …, "path": …}."""
-    found: Content | str | None = value
     if isinstance(value, Mapping):
-        found = value["bytes"] if value.get("bytes") is not None else value.get("path")
-    if found is None:
+        value = value["bytes"] if value.get("bytes") is not None else value.get("path")
+    if value is None:
         raise DataError(f"Row {number} of the dataset has an image without bytes or path.")
-    return found
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
 from gpcache.model.evaluation import Evaluation, Unknown
-from gpcache.model.training_images import Example
+from gpcache.model.files import Content
+from gpcache.model.training_images import Example, class_number, require_label
+from gpcache.support.progress import progress_bar
 
 
 class Neighbour(NamedTuple):
@@ -148,82 +151,136 @@ class HeldOutScores:
         )
 
 
-class Answering:
-    """What a fitted model says of encoded images; `examples` are the images it was fitted on.
+def predictions(
+    content: Content,
+    encoder: Encoder,
+    source: Source,
+    *,
+    refused: list[Refused] | None,
+    batch_size: int | None = None,
+    reject: float,
+    sets: float | None = None,
+    why: int = 0,
+) -> Iterator[tuple[Encoded, Prediction]]:
+    """Each image of a source with its prediction, in bounded memory.
 
     `reject` is the share of good images that may be refused, `sets` how often a set of plausible
-    labels may miss the true one, `why` how many examples to name.
+    labels may miss the true one, `why` how many training images to name. Images that cannot be
+    decoded are appended to `refused`; without that list, they are an error.
     """
-
-    def __init__(
-        self,
-        model: FeatureClassifier,
-        examples: Sequence[Example],
-        *,
-        reject: float,
-        sets: float | None = None,
-        why: int = 0,
-    ) -> None:
-        if not 0 <= reject < 1:
-            raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
-        self._model, self._examples = model, examples
-        self._reject, self._sets, self._why = reject, sets, why
-        self._known = HeldOutScores.of(model)
-
-    def __call__(self, images: Sequence[Encoded]) -> list[Prediction]:
-        """One prediction for each image."""
-        model = self._model
+    if not 0 <= reject < 1:
+        raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
+    model = content.model
+    known = HeldOutScores.of(model)
+    for images in _encoded_batches(source, encoder, refused, batch_size):
         features = np.stack([image.features for image in images if image.features is not None])
-        found = model.answer(features, top=self._why, error=self._sets)
+        found = model.answer(features, top=why, error=sets)
         highest = max_probability(found.logits, temperature=model.temperature_)
-        familiarity = self._known.familiarity(found.novelty, highest)
-        neighbours = self._neighbours(found.explanation, len(images))
+        familiarity = known.familiarity(found.novelty, highest)
+        neighbours = _neighbours(found.explanation, content.examples, len(images))
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
-        notes = [self._known.why_never(self._reject)]
+        notes = [known.why_never(reject)]
         if found.sets is not None:
             plausible = [tuple(map(str, labels)) for labels in found.sets.labels]
             notes.append(found.sets.note)
         note = " ".join(filter(None, notes))
-        return [
-            Prediction(
-                image.record.name,
-                model.classes_,
-                found.probabilities[row],
-                float(found.novelty[row]),
-                float(familiarity[row]),
-                bool(familiarity[row] <= self._reject),
-                neighbours[row],
-                plausible[row],
-                note,
+        for row, image in enumerate(images):
+            yield (
+                image,
+                Prediction(
+                    image.record.name,
+                    model.classes_,
+                    found.probabilities[row],
+                    float(found.novelty[row]),
+                    float(familiarity[row]),
+                    bool(familiarity[row] <= reject),
+                    neighbours[row],
+                    plausible[row],
+                    note,
+                ),
             )
-            for row, image in enumerate(images)
-        ]
-
-    def _neighbours(self, explained: Explanation | None, count: int) -> list[tuple[Neighbour, ...]]:
-        if explained is None:
-            return [()] * count
-        return [
-            tuple(
-                Neighbour(self._examples[row].name, self._examples[row].label, float(share))
-                for row, share in zip(rows, shares, strict=True)
-            )
-            for rows, shares in zip(explained.shots, explained.shares, strict=True)
-        ]
 
 
-def compared(
-    found: Sequence[Prediction],
-    labels: Sequence[int],
-    classes: Sequence[str],
+def _neighbours(
+    explained: Explanation | None, examples: Sequence[Example], count: int
+) -> list[tuple[Neighbour, ...]]:
+    if explained is None:
+        return [()] * count
+    return [
+        tuple(
+            Neighbour(examples[row].name, examples[row].label, float(share))
+            for row, share in zip(rows, shares, strict=True)
+        )
+        for rows, shares in zip(explained.shots, explained.shares, strict=True)
+    ]
+
+
+def warn_of_refused(refused: Sequence[Refused], answered: int, stacklevel: int = 3) -> None:
+    """Warn of images that were refused; where none was answered, that is an error."""
+    if not refused:
+        return
+    first = refused[0]
+    if not answered:
+        others = (
+            "" if len(refused) == 1 else f", and none of the {len(refused):,} images can be read"
+        )
+        raise ImageRefusedError(f"{first.reason}{others}", name=first.name)
+    total = len(refused) + answered
+    warnings.warn(
+        f"Left out {len(refused):,} of {total:,} images, such as {first.name!r}: {first.reason}.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def accuracy(content: Content, encoder: Encoder, source: Source) -> float:
+    """The share of a source's labelled images whose prediction is right."""
+    refused: list[Refused] = []
+    found = predictions(content, encoder, source, refused=refused, reject=0)
+    right = [require_label(image.record) == answer.label for image, answer in found]
+    warn_of_refused(refused, len(right), stacklevel=4)
+    if not right:
+        raise DataError(f"There is no labelled image in {source.name!r}.")
+    return float(np.mean(right))
+
+
+def evaluated(
+    content: Content,
+    encoder: Encoder,
+    source: Source,
     *,
-    data: str,
-    protocol: str,
+    reject: float,
+    refused: list[Refused],
     unknown: Sequence[Prediction] | None = None,
 ) -> Evaluation:
-    """Predictions beside the class numbers (n,) that are true, and those of unknown images."""
+    """Predictions beside the labels of a source's images, without those that were trained on.
+
+    `unknown` are the predictions of images of none of the classes.
+    """
+    classes = [str(name) for name in content.model.classes_]
+    number = {name: row for row, name in enumerate(classes)}
+    trained = {example.hash for example in content.examples}
+    labels: list[int] = []
+    found: list[Prediction] = []
+    left_out = 0
+    with progress_bar("evaluate", total=source.total, unit="image") as bar:
+        answers = predictions(content, encoder, source, refused=refused, reject=reject)
+        for image, answer in answers:
+            bar.update()
+            if image.hash in trained:
+                left_out += 1
+            else:
+                labels.append(class_number(image.record, number))
+                found.append(answer)
+    if left_out and not found:
+        raise DataError(
+            f"All images in {source.name!r} were trained on: evaluate on others, or see the "
+            "held-out figures that fit gives."
+        )
+    also = f" ({left_out} others were, and are left out)" if left_out else ""
     return Evaluation(
-        data=data,
-        protocol=protocol,
+        data=source.name,
+        protocol=f"images that were not trained on{also}",
         class_names=classes,
         names=[one.name for one in found],
         labels=np.array(labels, dtype=np.int64),
@@ -240,18 +297,17 @@ def compared(
     )
 
 
-def held_out_evaluation(
-    model: FeatureClassifier, examples: Sequence[Example], *, data: str
-) -> Evaluation | None:
-    """What the model says of its examples, each held out; None where none could be."""
+def held_out_evaluation(content: Content) -> Evaluation | None:
+    """What a model says of its own images, each held out; None where none could be."""
+    model, examples = content.model, content.examples
     report: HeldOutReport | None = getattr(model, "loo_", None)
-    if report is None or not report.counted.any():
+    if report is None or not report.counted.any() or len(model.classes_) < 2:
         return None
     fitted: Fitted | None = getattr(model, "fitted_", None)
     rows = np.flatnonzero(report.counted).tolist()
     probabilities = report.probabilities[rows]
     return Evaluation(
-        data=data,
+        data=f"training images of {content.training.source}",
         protocol=f"no validation set: {report.protocol}",
         class_names=[str(name) for name in model.classes_],
         names=[examples[row].name for row in rows],
@@ -262,7 +318,7 @@ def held_out_evaluation(
     )
 
 
-def encoded_batches(
+def _encoded_batches(
     source: Source, encoder: Encoder, refused: list[Refused] | None, size: int | None = None
 ) -> Iterator[list[Encoded]]:
     """Encoded images, so many at once; what cannot be decoded goes to `refused`, or is an error."""

@@ -61,7 +61,7 @@ def demonstrate(
     write_report(build_report(classifier, evaluation, Path(photos)), page)
     hardest = {evaluation.names[row] for row in evaluation.hardest(2)}
     some = [record for record in test.records if record.name in hardest]
-    answers = list(classifier.predict(Source("demo", some, len(some)), why=3))
+    answers = classifier.predict(Source("demo", some, len(some)), why=3)
     return Demonstration(classifier, evaluation, answers, model, page)
 
 

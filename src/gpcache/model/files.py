@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +22,7 @@ from gpcache.images.records import Refused
 from gpcache.methods import FeatureClassifier, State, restore, state_of
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
-from gpcache.model.training_images import Example, TrainingFacts
-from gpcache.similarity import SimilarityProjection
+from gpcache.model.training_images import Example, TrainingFacts, picture_of
 from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
     CARD,
@@ -75,6 +73,15 @@ class EncoderFacts:
         """Those of a saved model, under the name that the encoder has today."""
         return cls(**content | {"name": current_name(content["name"], content["fingerprint"])})
 
+    def require(self, encoder: Encoder) -> None:
+        """Refuse an encoder that is not this one."""
+        if self.fingerprint != encoder.fingerprint:
+            raise EncoderError(
+                f"The model was fitted on the encoder {self.name!r} with the fingerprint "
+                f"{self.fingerprint[:12]}, this one has {encoder.fingerprint[:12]}: "
+                "its features mean something else."
+            )
+
 
 @dataclass
 class Content:
@@ -93,20 +100,14 @@ class Content:
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     revision: Revision | None = None
 
+    def picture(self, example: Example) -> bytes | None:
+        """A small picture of an example: from the model, or from where it was; else None."""
+        return self.thumbnails.get(example.hash) or picture_of(example, self.training.source)
 
-def require_encoder(
-    encoder: Encoder, name: str, fingerprint: str | None, projections: Iterable[object]
-) -> None:
-    """Refuse an encoder that is not the one of a saved model, or not the one of a projection."""
-    if fingerprint not in (None, encoder.fingerprint):
-        raise EncoderError(
-            f"The model was fitted on the encoder {name!r} with the fingerprint "
-            f"{str(fingerprint)[:12]}, this one has {encoder.fingerprint[:12]}: "
-            "its features mean something else."
-        )
-    for projection in projections:
-        if isinstance(projection, SimilarityProjection):
-            projection.require_encoder(encoder)
+    def keep_thumbnails(self) -> None:
+        """Take the pictures that can be had of all examples."""
+        pictures = {example.hash: self.picture(example) for example in self.examples}
+        self.thumbnails = {key: picture for key, picture in pictures.items() if picture}
 
 
 def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> Revision:

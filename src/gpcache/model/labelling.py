@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gpcache.encoders import load_encoder
 from gpcache.errors import DataError
 from gpcache.features.extract import gather
 from gpcache.images.records import Refused
 from gpcache.images.sources import open_source
-from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.suggest import suggest
+
+if TYPE_CHECKING:
+    from gpcache.methods.cache.estimator import CacheClassifier
 
 
 class SuggestedImages(NamedTuple):
@@ -37,12 +39,12 @@ def suggest_images(
         network = load_encoder(encoder, device=device)
     else:
         classifier = ImageClassifier.load(model, device=device)
-        if not isinstance(classifier.model, CacheClassifier):
+        if not classifier.model.has_keys:
             raise DataError(
                 f"The method of {str(model)!r} keeps no cache to suggest from: "
                 "fit it with --method gpcache."
             )
-        fitted, network = classifier.model, classifier.encoder
+        fitted, network = cast("CacheClassifier", classifier.model), classifier.encoder_
     found = gather(open_source(pool.resolve()), network)
     if not found.records:
         raise DataError(f"There is no image that can be read in {str(pool)!r}.")

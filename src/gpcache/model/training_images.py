@@ -20,6 +20,8 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.images.thumbnails import thumbnail
 from gpcache.support.files import sha256
 
+UNLABELLED = "it has no label"
+
 
 @dataclass(frozen=True)
 class Example:
@@ -68,7 +70,7 @@ def all_examples(
     rows, examples = [], []
     for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
         if record.label is None:
-            training.refused.append(Refused(record.name, "it has no label"))
+            training.refused.append(Refused(record.name, UNLABELLED))
         else:
             rows.append(row)
             examples.append(Example(record.name, record.label, image_hash, record.group))
@@ -80,7 +82,25 @@ def all_examples(
     return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
 
 
-def without_contradictions(
+def new_examples(
+    source: Source,
+    encoder: Encoder,
+    views: Views | None,
+    training: TrainingFacts,
+    known: Sequence[Example],
+) -> Learnable:
+    """What can be added to the `known` examples; without copies, nothing to add is an error."""
+    refused = len(training.refused)
+    found = all_examples(source, encoder, views, training, known)
+    found = _without_contradictions(found, known, training)
+    if not found.examples and not found.copies:
+        first = training.refused[refused:]
+        why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
+        raise DataError(f"No labelled image can be added:{why}")
+    return found
+
+
+def _without_contradictions(
     learned: Learnable, known: Iterable[Example], training: TrainingFacts
 ) -> Learnable:
     """Without images that are known as another class; `training` notes those."""
@@ -133,7 +153,7 @@ def drawn_examples(
     """The same of `shots` images a class; what is refused is replaced by another draw."""
     records = {record.name: record for record in source.records}
     unlabelled = [record.name for record in records.values() if record.label is None]
-    training.refused += [Refused(name, "it has no label") for name in unlabelled]
+    training.refused += [Refused(name, UNLABELLED) for name in unlabelled]
     found: dict[str, tuple[Features, Example]] = {}
     while True:
         labels = [record.label for record in records.values()]
@@ -151,12 +171,37 @@ def drawn_examples(
         for record in fresh:
             if record.name not in found:
                 del records[record.name]
+        if all(record.label is None for record in records.values()):
+            chosen = []  # every image was refused
+            break
     training.refused += source.refused
     training.notices += source.notices
     for label, count in draw.short.items():
         training.notices.append(f"The class {label!r} has {count} of {shots} images.")
-    drawn = [found[name] for name in chosen]
-    return np.stack([row for row, _ in drawn]), [example for _, example in drawn]
+    rows = [found[name][0] for name in chosen]
+    features = np.stack(rows) if rows else np.zeros((0, encoder.dim), dtype=np.float32)
+    return features, [found[name][1] for name in chosen]
+
+
+def class_names(
+    source: Source, examples: Iterable[Example], training: TrainingFacts, further: Iterable[str]
+) -> list[str]:
+    """The classes of examples and source, and `further` ones, in order; none is an error."""
+    seen = {example.label for example in examples}
+    names = sorted(seen | {*source.classes, *further})
+    if not seen and (refused := training.refused):
+        first = next((one for one in refused if one.reason != UNLABELLED), refused[0])
+        if names or first.reason != UNLABELLED:
+            raise DataError(
+                f"All images of {source.name!r} were refused, such as {first.name!r}: "
+                f"{first.reason}."
+            )
+    if not names:
+        raise DataError(
+            f"There is no labelled image in {source.name!r}: give a folder for each class, a list "
+            "with the column label, or fit(images, labels)."
+        )
+    return names
 
 
 def picture_of(example: Example, source: str) -> bytes | None:
@@ -171,19 +216,25 @@ def picture_of(example: Example, source: str) -> bytes | None:
         return None
 
 
-def class_number(record: Record, number: Mapping[str, int]) -> int:
-    """The number of a record's class."""
+def require_label(record: Record) -> str:
+    """The label of a record; one without is an error."""
     if record.label is None:
         raise DataError(
-            f"{record.name!r} has no label to compare with: give class folders, or a list with "
-            "the column label."
+            f"{record.name!r} has no label to compare with: give class folders, a list with the "
+            "column label, or one label for each image."
         )
-    if record.label not in number:
+    return record.label
+
+
+def class_number(record: Record, number: Mapping[str, int]) -> int:
+    """The number of a record's class."""
+    label = require_label(record)
+    if label not in number:
         raise DataError(
-            f"{record.name!r} has the label {record.label!r}, which is no class of the model: "
+            f"{record.name!r} has the label {label!r}, which is no class of the model: "
             f"it has {_listed(list(number))}."
         )
-    return number[record.label]
+    return number[label]
 
 
 def require_class(label: str, classes: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ def test_the_hardest_come_first_with_their_pictures(report, photos, test_set):
 
 def test_the_evidence_sums_to_the_logit_of_the_answer(report, classifier, photos):
     for case in report.cases["Hardest test images"]:
-        features = classifier.encoder.encode_images([photos / "test" / case.caption])
+        features = classifier.encoder_.encode_images([photos / "test" / case.caption])
         logits = dict(zip("abc", classifier.model.logits(features)[0], strict=True))
         assert case.logit == pytest.approx(logits[case.answer], abs=1e-6)
         assert 0 < len(case.evidence) <= SHARES
@@ -88,7 +88,7 @@ def test_the_misplaced_photo_is_suspicious_and_what_it_says_of_itself_is_left_ou
     own = thumbnail(photos / "train" / "b" / "a99.png")
     assert case.image == own
     assert own not in [one.image for one in case.evidence]
-    features = classifier.encoder.encode_images([photos / "train" / "b" / "a99.png"])
+    features = classifier.encoder_.encode_images([photos / "train" / "b" / "a99.png"])
     assert case.logit == pytest.approx(classifier.model.logits(features)[0, 0], abs=1e-6)
 
 

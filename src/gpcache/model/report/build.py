@@ -13,7 +13,6 @@ from gpcache import __version__
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
 from gpcache.images.thumbnails import thumbnail
-from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.methods.registry import name_of
 from gpcache.model.classifier import ImageClassifier
@@ -31,12 +30,12 @@ def build_report(
     refused: Sequence[Refused] = (),
 ) -> Report:
     """Collect what a report can show; `images` is the folder or list that `test` was made from."""
-    model = classifier.model
+    model: Any = classifier.model
     cases = {"Suspicious training images": suspicious_cases(classifier)}
     if test is not None and images is not None:
         cases = {"Hardest test images": hardest_cases(classifier, test, images)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
-    if isinstance(model, CacheClassifier):
+    if model.has_keys:
         embedding, search = _embedding(classifier, model), model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
@@ -70,7 +69,7 @@ def hardest_cases(classifier: ImageClassifier, test: Evaluation, images: Path) -
             picture = thumbnail(path)
         except ImageRefusedError:
             continue
-        evidence = _evidence(classifier, classifier.encoder.encode_images([path]))
+        evidence = _evidence(classifier, classifier.encoder_.encode_images([path]))
         truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
         probability = float(test.probabilities[row, answer])
         cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))
@@ -101,8 +100,8 @@ def _evidence(
     The logit is that of the answer, or of `label`. The share of the row `leave_out` counts as
     another part: what a training image contributes to its own logit says nothing.
     """
-    model = classifier.model
-    if not isinstance(model, CacheClassifier):
+    model: Any = classifier.model
+    if not model.has_keys:
         return {}
     why = model.explain(features, top=SHARES + 1, labels=None if label is None else [label])
     shares = zip(why.shots[0], why.shares[0].tolist(), strict=True)
@@ -118,7 +117,7 @@ def _evidence(
     }
 
 
-def _embedding(classifier: ImageClassifier, model: CacheClassifier) -> Embedding:
+def _embedding(classifier: ImageClassifier, model: Any) -> Embedding:
     number = {name: row for row, name in enumerate(classifier.classes)}
     return Embedding(
         data="training images, whose labels the kernel's space has seen",

@@ -1,0 +1,214 @@
+"""What a classifier learns: the content of a model from labelled images, and changes of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from gpcache.encoders import Encoder, load_encoder
+from gpcache.encoders.prompts import Prompts, text_weights
+from gpcache.errors import DataError
+from gpcache.images.augment import Views
+from gpcache.images.records import Source
+from gpcache.methods import FeatureClassifier, TextPrior, find_method
+from gpcache.model.audit import Finding, audit
+from gpcache.model.files import Content, EncoderFacts
+from gpcache.model.training_images import (
+    TrainingFacts,
+    all_examples,
+    class_names,
+    drawn_examples,
+    find_duplicates,
+    new_examples,
+    require_class,
+    said_of_copies,
+)
+from gpcache.similarity import SimilarityProjection
+from gpcache.similarity.folder import open_projection
+
+if TYPE_CHECKING:
+    from gpcache.methods.cache.estimator import CacheClassifier
+
+logger = logging.getLogger(__name__)
+
+
+class NotFittedClassifierError(DataError, NotFittedError):  # type: ignore[misc]
+    """The classifier has not been fitted yet."""
+
+
+def load(name: str, device: str | torch.device, *, download: bool) -> Encoder:
+    """Load an encoder, and log how long that took."""
+    start = time.perf_counter()
+    found = load_encoder(name, device=device, download=download)
+    logger.info("loaded %r on %s in %.2f s", name, device, time.perf_counter() - start)
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to learn: the parameters of an ImageClassifier, and those of its `fit`."""
+
+    method: str | FeatureClassifier
+    prompt: str | Sequence[str] | None
+    views: int
+    projection: str | Path | SimilarityProjection | None
+    device: str | torch.device
+    shots: int | None
+    seed: int
+    classes: Sequence[str]
+
+    @property
+    def templates(self) -> list[str] | None:
+        """The prompt as a list; None without text."""
+        if self.prompt is None:
+            return None
+        return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+
+
+def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Content:
+    """Fit the method of the plan on the labelled images of a source."""
+    projection = open_projection(plan.projection)
+    for one in (projection, getattr(plan.method, "projection", None)):
+        if isinstance(one, SimilarityProjection):
+            one.require_encoder(encoder)
+    shots, seed = plan.shots, plan.seed
+    training = TrainingFacts(source.name, shots, None if shots is None else seed)
+    given = (source, encoder, _views(plan.views), training)
+    if shots is None:
+        features, examples, _ = all_examples(*given)
+    else:
+        features, examples = drawn_examples(*given, shots=shots, seed=seed)
+    labels = [example.label for example in examples]
+    names = class_names(source, examples, training, plan.classes)
+    prompts, prior = None, None
+    if plan.templates is not None:
+        prompts = Prompts.from_templates(names, plan.templates)
+        prior = _text_prior(encoder, prompts)
+    elif bare := sorted(set(names) - set(labels)):
+        raise DataError(f"Without a prompt, every class needs an image: {bare[0]!r} has none.")
+    model = _unfitted(plan, prior, text_alone=not examples).with_projection(projection)
+    start = time.perf_counter()
+    if not examples:
+        assert prior is not None
+        # Zero-shot learns nothing from rows: its own text will do.
+        model.fit(prior.vectors, names)
+    else:
+        model.fit(features, labels)
+    logger.info("fitted %d images in %.2f s", len(examples), time.perf_counter() - start)
+    facts = EncoderFacts.of(encoder, encoder_name)
+    return Content(model, facts, plan.templates, prompts, plan.views, examples, training)
+
+
+def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
+    if isinstance(plan.method, FeatureClassifier) and not text_alone:
+        model = clone(plan.method)  # the user's own object stays as it is
+    else:
+        name = "zero-shot" if text_alone else str(plan.method)
+        model = find_method(name, on_features=True).constructor(device=plan.device)
+    return cast(FeatureClassifier, model.set_params(text_prior=prior))
+
+
+def suspects(content: Content) -> list[Finding]:
+    """TrainingFacts images whose label is probably wrong, the likeliest first."""
+    if not content.model.has_keys:
+        return []
+    model, examples = cast("CacheClassifier", content.model), content.examples
+    found = audit(
+        model.fitted_.shots.features.cpu().numpy(),
+        [example.label for example in examples],
+        hashes=[example.hash for example in examples],
+        groups=[example.group for example in examples],
+        text_prior=model.text_prior,
+        names=[example.name for example in examples],
+    )
+    return list(found.of("leak") + found.of("label"))
+
+
+# Changes, in place.
+
+
+def add(content: Content, source: Source, encoder: Encoder) -> None:
+    """Learn further images; what is known already is left out or refused."""
+    model = _updatable(content, "add images to")
+    features, examples, _ = new_examples(
+        source, encoder, _views(content.views), content.training, content.examples
+    )
+    if not examples:
+        return
+    labels = [example.label for example in examples]
+    fresh = sorted(set(labels) - set(map(str, model.classes_)))
+    if fresh and content.prompts is not None and content.templates is not None:
+        others = Prompts.from_templates(fresh, content.templates)
+        _set_prompts(content, content.prompts.joined(others), encoder)
+    model.add(features, labels)
+    content.examples += examples
+
+
+def remove(
+    content: Content, names: Iterable[str], label: str | None, encoder: Encoder | None
+) -> None:
+    """Forget images by name, or a class with its images; its text needs the encoder."""
+    model = _updatable(content, "remove images from")
+    wanted = set(names)
+    _require_names(content, wanted)
+    if label is not None:
+        require_class(label, [str(name) for name in model.classes_])
+    gone = [one.name in wanted or one.label == label for one in content.examples]
+    if any(gone):
+        model.remove(np.flatnonzero(gone))
+    content.examples = [one for one, out in zip(content.examples, gone, strict=True) if not out]
+    if label is not None and content.prompts is not None and encoder is not None:
+        _set_prompts(content, content.prompts.without(label), encoder)
+
+
+def relabel(content: Content, labels: Mapping[str, str]) -> None:
+    """Give images by name other labels; a copy of what the class has already is forgotten."""
+    model = _updatable(content, "relabel images of")
+    _require_names(content, set(labels))
+    for label in labels.values():
+        require_class(label, [str(name) for name in model.classes_])
+    rows = [row for row, example in enumerate(content.examples) if example.name in labels]
+    if rows:
+        model.relabel(rows, [labels[content.examples[row].name] for row in rows])
+    examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
+    if copies := find_duplicates(examples):
+        content.training.notices.append(said_of_copies(examples, copies))
+        model.remove(list(copies))
+    content.examples = [one for row, one in enumerate(examples) if row not in copies]
+
+
+def _require_names(content: Content, names: set[str]) -> None:
+    if missing := sorted(names - {example.name for example in content.examples}):
+        raise DataError(f"The model has no training image {missing[0]!r}.")
+
+
+def _updatable(content: Content, purpose: str) -> CacheClassifier:
+    """The fitted method, if it can be updated."""
+    if not content.model.can_update:
+        raise DataError(
+            f"To {purpose} a model, it must keep images: fit it with method='gpcache' and at "
+            "least one image."
+        )
+    return cast("CacheClassifier", content.model)
+
+
+def _set_prompts(content: Content, prompts: Prompts, encoder: Encoder) -> None:
+    _updatable(content, "change the classes of").set_text(_text_prior(encoder, prompts))
+    content.prompts = prompts
+
+
+def _text_prior(encoder: Encoder, prompts: Prompts) -> TextPrior:
+    return TextPrior(prompts.class_names, text_weights(encoder, prompts), encoder.logit_scale)
+
+
+def _views(count: int) -> Views | None:
+    return Views(count) if count else None
