@@ -14,7 +14,7 @@ def test_every_public_method_has_a_name():
         for value in (getattr(methods, name) for name in methods.__all__)
         if isinstance(value, type) and issubclass(value, FeatureClassifier)
     }
-    assert {method.constructor for method in registry().values()} == public - {FeatureClassifier}
+    assert public - {FeatureClassifier} <= {method.constructor for method in registry().values()}
 
 
 @pytest.mark.parametrize("name", registry())

@@ -65,7 +65,6 @@ class AdditiveClassifier(FeatureClassifier):
     _shapes: ClassVar[dict[str, Sequence[float]]] = {}
     #: What is taken where nothing can be held out.
     _shipped: ClassVar[Numbers]
-    _needs_text: ClassVar[bool] = False
     learns_from_views: ClassVar[bool] = True
     #: Whether its scores speak of shots and nothing else, so that of other classes they are silent.
     _knows_shots_alone: ClassVar[bool] = True
@@ -115,7 +114,7 @@ class AdditiveClassifier(FeatureClassifier):
                 "its views as X."
             )
         features, labels = self._read_training(X, y)
-        if self._needs_text and self.text_prior is None:
+        if "text" in self.needs and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
         self._text = self._text_vectors() if self._uses_text else None
         self._mapping = self._read_projection(self.projection)

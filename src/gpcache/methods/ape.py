@@ -43,6 +43,10 @@ class APEClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
+    )
+    needs = ("text", "shots")
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "alpha": tuple(0.1 + step * (7 - 0.1) / 20 for step in range(20))
     }
@@ -52,7 +56,6 @@ class APEClassifier(AdditiveClassifier):
     }
     learns_from_views: ClassVar[bool] = False
     _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
-    _needs_text: ClassVar[bool] = True
 
     def __init__(
         self,

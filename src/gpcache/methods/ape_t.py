@@ -50,6 +50,12 @@ class APETClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
+    )
+    trains = True
+    needs = ("text", "shots")
+
     def __init__(
         self,
         *,
@@ -135,8 +141,7 @@ class APETClassifier(TrainedHeadClassifier):
         return torch.add(self._zero_shot(parameters, features), votes, alpha=alpha)
 
     def _zero_shot(self, parameters: Parameters, features: Tensor) -> Tensor:
-        assert self.text_prior is not None
-        return self.text_prior.logit_scale * features @ parameters[0].mT
+        return self._logit_scale * features @ parameters[0].mT
 
     def _calibrate(self, shots: Shots, validation: Any) -> None:
         if validation is not None:

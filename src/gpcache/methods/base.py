@@ -73,6 +73,11 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     classes_: NDArray[Any]
     n_features_in_: int
     temperature_: float
+    #: The paper that a method comes from; whether it trains; and what it cannot do without: "text",
+    #: "shots", "prompts" (a vector for each sentence of a class), "spatial features", "encoder".
+    publication: ClassVar[str]
+    trains: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("shots",)
     #: Whether `fit` takes augmented `views` of the shots, and learns from each of them.
     learns_from_views: ClassVar[bool] = False
     #: Whether `add`, `remove` and `relabel` change a fitted model.
@@ -132,6 +137,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             self.classes_ = seen
         else:
             self.text_prior.aligned(seen)
+            self._logit_scale = self.text_prior.logit_scale
             self.classes_ = self.text_prior.classes
             width = self.text_prior.vectors.shape[1]
             if width != array.shape[1]:
@@ -358,6 +364,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         model.n_features_in_ = settings["width"]
         model.temperature_ = settings["temperature"]
         model.entropy_slope_ = settings["entropy_slope"]
+        model._logit_scale = 1.0 if prior is None else prior.logit_scale
         model._read_state(state)
         return model
 

@@ -74,6 +74,11 @@ class CALIPClassifier(FeatureClassifier):
     device, dtype : where and how precisely to compute.
     """
 
+    publication = (
+        "Guo et al., 2023, CALIP: Zero-Shot Enhancement of CLIP with Parameter-free Attention"
+    )
+    needs = ("text", "spatial features")
+
     def __init__(
         self,
         *,

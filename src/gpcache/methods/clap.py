@@ -37,6 +37,11 @@ class CLAPClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Silva-Rodríguez et al., 2024, A Closer Look at the Few-Shot Adaptation of Large VLMs"
+    )
+    trains = True
+    needs = ("text", "shots")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
     _per_class: ClassVar[bool] = True
 
@@ -71,8 +76,7 @@ class CLAPClassifier(TrainedHeadClassifier):
         return [LENGTH * text]
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        assert self.text_prior is not None
-        return self.text_prior.logit_scale * features @ unit_rows(parameters[0]).mT
+        return self._logit_scale * features @ unit_rows(parameters[0]).mT
 
     def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor:
         trust = class_trust(shots)

@@ -33,6 +33,10 @@ class CLIPAdapterClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
+    publication = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"
+    trains = True
+    needs = ("text", "shots")
+
     def __init__(
         self,
         *,
@@ -78,8 +82,7 @@ class CLIPAdapterClassifier(TrainedHeadClassifier):
         return [drawn(inner, width), drawn(width, inner)]
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        assert self.text_prior is not None
         first, second = parameters
         adapted = torch.relu(torch.relu(features @ first.mT) @ second.mT)
         mixed = unit_rows(self.ratio * adapted + (1 - self.ratio) * features)
-        return self.text_prior.logit_scale * mixed @ text.mT
+        return self._logit_scale * mixed @ text.mT

@@ -56,6 +56,9 @@ class CoOpClassifier(TrainedHeadClassifier):
     **options : n_folds, device, dtype, random_state.
     """
 
+    publication = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"
+    trains = True
+    needs = ("text", "shots", "encoder")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
 
     def __init__(
@@ -145,8 +148,7 @@ class CoOpClassifier(TrainedHeadClassifier):
             return [prompts.encoded(context).to(queries), context], history
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        assert self.text_prior is not None
-        return self.text_prior.logit_scale * features @ parameters[0].mT
+        return self._logit_scale * features @ parameters[0].mT
 
     def _epochs(self, shots: Shots) -> int:
         if not is_auto(self.epochs):

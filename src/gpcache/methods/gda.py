@@ -35,6 +35,9 @@ class GDAClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation"
+    )
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "alpha": tuple(10.0**power for power in range(-4, 3))
     }

@@ -40,6 +40,9 @@ from gpcache.methods.options import (
 from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import one_of, positive, whole
 
+PUBLICATION = (
+    "Ding et al., 2024, Calibrated Cache Model for Few-Shot Vision-Language Model Adaptation"
+)
 # The paper's GPCache: regression on labels in raw space, divided by variance^η.
 PAPER: dict[str, Any] = {
     "likelihood": Regression(prior="zero_shot", confidence_scaling=True),
@@ -98,6 +101,7 @@ class GPCacheClassifier(CacheClassifier):
         Class names in sorted order.
     """
 
+    publication = PUBLICATION
     _likelihoods = ("softmax", "gaussian")
 
     def __init__(
@@ -148,6 +152,7 @@ class PaperGPCacheClassifier(CacheClassifier):
     `GPCacheClassifier.paper` is the same with a validation set required.
     """
 
+    publication = PUBLICATION
     _presets: ClassVar[dict[str, Any]] = PAPER | {
         "selection": Selection(criterion="accuracy", strategy="grid")
     }
@@ -201,6 +206,8 @@ random_state
         Mean loss of each of these epochs.
     """
 
+    publication = PUBLICATION
+    trains = True
     _presets: ClassVar[dict[str, Any]] = {"training": Training(), "likelihood": Regression()}
     learns_from_views = True
 

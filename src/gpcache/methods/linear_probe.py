@@ -43,6 +43,10 @@ class LinearProbeClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
+    )
+    trains = True
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
     _shapes: ClassVar[dict[str, Sequence[float]]] = {"strength": STRENGTHS}
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "strength": 10.0}

@@ -45,13 +45,15 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = "Huang et al., 2024, LP++: A Surprisingly Strong Linear Probe for Few-Shot CLIP"
+    trains = True
+    needs = ("text", "shots")
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
     _shapes: ClassVar[dict[str, Sequence[float]]] = {
         "epochs": (10.0, 20.0, 40.0, 70.0, 100.0, 150.0, 200.0, 300.0)
     }
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "epochs": 20.0}
     _knows_shots_alone: ClassVar[bool] = False
-    _needs_text: ClassVar[bool] = True
     # The text is inside its scores, weighted by a.
     _uses_text: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are

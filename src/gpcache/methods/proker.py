@@ -38,6 +38,8 @@ class ProKeRClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
+    needs = ("text", "shots")
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
     _shapes: ClassVar[dict[str, Sequence[float]]] = {
         "beta": (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
@@ -45,7 +47,6 @@ class ProKeRClassifier(AdditiveClassifier):
     }
     _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
     _knows_shots_alone: ClassVar[bool] = False
-    _needs_text: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,46 +1,58 @@
-"""The methods by name: what each is, where it comes from, and what it needs."""
+"""The methods by name. What a method needs and where it comes from is said in its own file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from gpcache.errors import DataError
-from gpcache.methods.ape import APEClassifier
-from gpcache.methods.ape_t import APETClassifier
 from gpcache.methods.base import FeatureClassifier
-from gpcache.methods.calip import CALIPClassifier
-from gpcache.methods.clap import CLAPClassifier
-from gpcache.methods.clip_adapter import CLIPAdapterClassifier
-from gpcache.methods.coop import CoOpClassifier
-from gpcache.methods.gda import GDAClassifier
-from gpcache.methods.gp_cache import (
-    GPCacheClassifier,
-    GPCacheFClassifier,
-    PaperGPCacheClassifier,
-)
-from gpcache.methods.linear_probe import LinearProbeClassifier
-from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
-from gpcache.methods.proker import ProKeRClassifier
-from gpcache.methods.task_res import TaskResClassifier
-from gpcache.methods.timo import TIMOClassifier
-from gpcache.methods.tip_adapter import TipAdapterClassifier, TipAdapterFClassifier
-from gpcache.methods.tip_x import TipXClassifier
-from gpcache.methods.zero_shot import ZeroShotClassifier
+
+# Name on the command line → module and class in this package.
+_METHODS = {
+    "gpcache": "gp_cache.GPCacheClassifier",
+    "gpcache-paper": "gp_cache.PaperGPCacheClassifier",
+    "gpcache-f": "gp_cache.GPCacheFClassifier",
+    "tip-adapter": "tip_adapter.TipAdapterClassifier",
+    "tip-adapter-f": "tip_adapter.TipAdapterFClassifier",
+    "tip-x": "tip_x.TipXClassifier",
+    "ape": "ape.APEClassifier",
+    "ape-t": "ape_t.APETClassifier",
+    "gda": "gda.GDAClassifier",
+    "timo": "timo.TIMOClassifier",
+    "proker": "proker.ProKeRClassifier",
+    "task-res": "task_res.TaskResClassifier",
+    "clip-adapter": "clip_adapter.CLIPAdapterClassifier",
+    "clap": "clap.CLAPClassifier",
+    "coop": "coop.CoOpClassifier",
+    "lp++": "lp_plus_plus.LPPlusPlusClassifier",
+    "linear-probe": "linear_probe.LinearProbeClassifier",
+    "calip": "calip.CALIPClassifier",
+    "zero-shot": "zero_shot.ZeroShotClassifier",
+}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method: its name on the command line, its paper, and its estimator.
-
-    `needs` lists what it cannot do without: "text", "shots", "prompts" (a vector for each sentence
-    of a class), "spatial features", "encoder".
-    """
+    """A method: its name on the command line, and its estimator, which says what it needs."""
 
     name: str
-    paper: str
-    trains: bool
-    needs: tuple[str, ...]
     constructor: type[FeatureClassifier]
+
+    @property
+    def paper(self) -> str:
+        """Where it was published."""
+        return self.constructor.publication
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains by steps, or solves for what others train."""
+        return self.constructor.trains
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What it cannot do without."""
+        return self.constructor.needs
 
     @property
     def beyond_features(self) -> tuple[str, ...]:
@@ -48,47 +60,15 @@ class Method:
         return tuple(need for need in self.needs if need not in ("text", "shots"))
 
 
-_GPCACHE = "Ding et al., 2024, Calibrated Cache Model for Few-Shot Vision-Language Model Adaptation"
-_TIP = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
-_TIP_X = "Udandarao et al., 2023, SuS-X: Training-Free Name-Only Transfer of Vision-Language Models"
-_APE = "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
-_GDA = "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation"
-_PROKER = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
-_TASK_RES = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"
-_CLIP_ADAPTER = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"
-_CALIP = "Guo et al., 2023, CALIP: Zero-Shot Enhancement of CLIP with Parameter-free Attention"
-_COOP = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"
-_LP = "Huang et al., 2024, LP++: A Surprisingly Strong Linear Probe for Few-Shot CLIP"
-_TIMO = "Li et al., 2025, Text and Image Are Mutually Beneficial (TIMO)"
-_CLAP = "Silva-Rodríguez et al., 2024, A Closer Look at the Few-Shot Adaptation of Large VLMs"
-_CLIP = "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
-
-_METHODS = (
-    Method("gpcache", _GPCACHE, False, ("shots",), GPCacheClassifier),
-    Method("gpcache-paper", _GPCACHE, False, ("shots",), PaperGPCacheClassifier),
-    Method("gpcache-f", _GPCACHE, True, ("shots",), GPCacheFClassifier),
-    Method("tip-adapter", _TIP, False, ("shots",), TipAdapterClassifier),
-    Method("tip-adapter-f", _TIP, True, ("shots",), TipAdapterFClassifier),
-    Method("tip-x", _TIP_X, False, ("text", "shots"), TipXClassifier),
-    Method("ape", _APE, False, ("text", "shots"), APEClassifier),
-    Method("ape-t", _APE, True, ("text", "shots"), APETClassifier),
-    Method("gda", _GDA, False, ("shots",), GDAClassifier),
-    Method("timo", _TIMO, False, ("text", "shots", "prompts"), TIMOClassifier),
-    Method("proker", _PROKER, False, ("text", "shots"), ProKeRClassifier),
-    Method("task-res", _TASK_RES, True, ("text", "shots"), TaskResClassifier),
-    Method("clip-adapter", _CLIP_ADAPTER, True, ("text", "shots"), CLIPAdapterClassifier),
-    Method("clap", _CLAP, True, ("text", "shots"), CLAPClassifier),
-    Method("coop", _COOP, True, ("text", "shots", "encoder"), CoOpClassifier),
-    Method("lp++", _LP, True, ("text", "shots"), LPPlusPlusClassifier),
-    Method("linear-probe", _CLIP, True, ("shots",), LinearProbeClassifier),
-    Method("calip", _CALIP, False, ("text", "spatial features"), CALIPClassifier),
-    Method("zero-shot", _CLIP, False, ("text",), ZeroShotClassifier),
-)
-
-
 def registry() -> dict[str, Method]:
     """All methods by name."""
-    return {method.name: method for method in _METHODS}
+    return {name: Method(name, _constructor(place)) for name, place in _METHODS.items()}
+
+
+def _constructor(place: str) -> type[FeatureClassifier]:
+    module, _, name = place.partition(".")
+    constructor: type[FeatureClassifier] = getattr(import_module(f"gpcache.methods.{module}"), name)
+    return constructor
 
 
 def find_method(name: str, *, on_features: bool = False) -> Method:
@@ -112,7 +92,7 @@ def find_method(name: str, *, on_features: bool = False) -> Method:
 
 def name_of(model: FeatureClassifier) -> str:
     """The name under which a model's method is registered."""
-    for method in _METHODS:
+    for name, method in registry().items():
         if type(model) is method.constructor:
-            return method.name
+            return name
     raise DataError(f"{type(model).__name__} is not among the registered methods.")

@@ -31,6 +31,9 @@ class TaskResClassifier(TrainedHeadClassifier):
     **options : calibrate, n_folds, device, dtype, random_state.
     """
 
+    publication = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"
+    trains = True
+    needs = ("text", "shots")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adam"
     _per_class: ClassVar[bool] = True
 
@@ -68,6 +71,5 @@ class TaskResClassifier(TrainedHeadClassifier):
         return [torch.zeros_like(text)]
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        assert self.text_prior is not None
         moved = unit_rows(text + self.residual_scale * parameters[0])
-        return self.text_prior.logit_scale * features @ moved.mT
+        return self._logit_scale * features @ moved.mT

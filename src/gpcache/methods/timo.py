@@ -42,6 +42,8 @@ class TIMOClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = "Li et al., 2025, Text and Image Are Mutually Beneficial (TIMO)"
+    needs = ("text", "shots", "prompts")
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "gain": (1.0,),
         "alpha": tuple(10.0**power for power in range(-4, 5)),
@@ -50,7 +52,6 @@ class TIMOClassifier(AdditiveClassifier):
         "strength": (50.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 70.0, 80.0, 90.0, 100.0)
     }
     _shipped: ClassVar[Numbers] = {"gain": 1.0, "alpha": 0.03, "strength": 50.0}
-    _needs_text: ClassVar[bool] = True
     # The text is the first of its scores, as it depends on the shots.
     _uses_text: ClassVar[bool] = False
     _knows_shots_alone: ClassVar[bool] = False

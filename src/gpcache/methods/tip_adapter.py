@@ -52,6 +52,7 @@ class TipAdapterClassifier(CacheClassifier):
         As in `GPCacheClassifier`.
     """
 
+    publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
 
@@ -92,6 +93,8 @@ class TipAdapterFClassifier(CacheClassifier):
         As in `TipAdapterClassifier`.
     """
 
+    publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
+    trains = True
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
     _presets: ClassVar[dict[str, Any]] = {"training": Training(learning_rate=1e-3, epsilon=1e-4)}

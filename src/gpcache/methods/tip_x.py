@@ -37,6 +37,10 @@ class TipXClassifier(AdditiveClassifier):
     **options : criterion, selection, n_folds, device, dtype, random_state.
     """
 
+    publication = (
+        "Udandarao et al., 2023, SuS-X: Training-Free Name-Only Transfer of Vision-Language Models"
+    )
+    needs = ("text", "shots")
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "alpha": tuple(0.1 + step * (50 - 0.1) / 20 for step in range(20)),
         "gamma": tuple(0.1 + step * (30 - 0.1) / 10 for step in range(10)),
@@ -46,7 +50,6 @@ class TipXClassifier(AdditiveClassifier):
     }
     learns_from_views: ClassVar[bool] = False
     _shipped: ClassVar[Numbers] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
-    _needs_text: ClassVar[bool] = True
 
     def __init__(
         self,

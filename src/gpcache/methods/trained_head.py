@@ -95,7 +95,7 @@ class TrainedHeadClassifier(FeatureClassifier):
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
         self._read_text()
         numbers = self._label_numbers(labels)
-        zero_shot = self.text_prior.logit_scale * features @ self._unit_text.mT
+        zero_shot = self._logit_scale * features @ self._unit_text.mT
         shots = Shots(features, numbers, len(self.classes_), zero_shot)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
@@ -111,8 +111,7 @@ class TrainedHeadClassifier(FeatureClassifier):
     def _read_text(self) -> None:
         scaled = self._text_vectors()
         assert scaled is not None
-        assert self.text_prior is not None
-        self._unit_text = scaled / self.text_prior.logit_scale
+        self._unit_text = scaled / self._logit_scale
 
     def _check_options(self) -> None:
         if not is_auto(self.epochs):

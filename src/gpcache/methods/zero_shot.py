@@ -16,6 +16,10 @@ from gpcache.methods.text_prior import TextPrior
 class ZeroShotClassifier(FeatureClassifier):
     """The text classifier. `fit` checks the input and aligns the classes; no shot is used."""
 
+    publication = (
+        "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
+    )
+    needs = ("text",)
     exports_to_onnx = True
 
     def __init__(
@@ -31,11 +35,11 @@ class ZeroShotClassifier(FeatureClassifier):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Align the text prior with the labels."""
+        self._read_training(X, y)
         if self.text_prior is None:
             raise DataError(
                 "ZeroShotClassifier answers from text alone: give it text_prior=TextPrior(…)."
             )
-        self._read_training(X, y)
         self._text = self._text_vectors()
         self.temperature_ = 1.0
         return self
