@@ -350,7 +350,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answers.held_out_evaluation(self.content)
 
     def suspects(self) -> list[Finding]:
-        """TrainingFacts images whose label is probably wrong, the likeliest first."""
+        """Training images whose label is probably wrong, the likeliest first."""
         return learning.suspects(self.content)
 
     def picture(self, row: int) -> bytes | None:

@@ -118,7 +118,7 @@ def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> Featu
 
 
 def suspects(content: Content) -> list[Finding]:
-    """TrainingFacts images whose label is probably wrong, the likeliest first."""
+    """Training images whose label is probably wrong, the likeliest first."""
     if not content.model.has_keys:
         return []
     model, examples = cast("CacheClassifier", content.model), content.examples
