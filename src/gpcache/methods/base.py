@@ -137,7 +137,6 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             self.classes_ = seen
         else:
             self.text_prior.aligned(seen)
-            self._logit_scale = self.text_prior.logit_scale
             self.classes_ = self.text_prior.classes
             width = self.text_prior.vectors.shape[1]
             if width != array.shape[1]:
@@ -364,7 +363,6 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         model.n_features_in_ = settings["width"]
         model.temperature_ = settings["temperature"]
         model.entropy_slope_ = settings["entropy_slope"]
-        model._logit_scale = 1.0 if prior is None else prior.logit_scale
         model._read_state(state)
         return model
 

@@ -111,6 +111,8 @@ class TrainedHeadClassifier(FeatureClassifier):
     def _read_text(self) -> None:
         scaled = self._text_vectors()
         assert scaled is not None
+        assert self.text_prior is not None
+        self._logit_scale = self.text_prior.logit_scale
         self._unit_text = scaled / self._logit_scale
 
     def _check_options(self) -> None:
