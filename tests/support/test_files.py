@@ -51,7 +51,7 @@ def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path):
     write_atomic(path, b"old")
     code = f"""
 import errno, os, resource, signal
-from gpcache.support import files
+from gpcache.support import files, temporary
 from gpcache.errors import DataError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -72,3 +72,19 @@ def test_checksums_are_sha256(tmp_path):
     (tmp_path / "file").write_bytes(b"abc" * 1_000_000)
     assert sha256_of_file(tmp_path / "file") == sha256(b"abc" * 1_000_000)
     assert sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_interrupt_right_after_the_temporary_is_made_leaves_nothing(
+    folder, tmp_path, monkeypatch
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(temporary, "_lock", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        temporary.temporary_sibling(tmp_path / "answers.csv", 0o600, folder=folder),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -32,11 +32,14 @@ def temporary_sibling(target: Path, mode: int, *, folder: bool = False) -> Itera
 
     The user's umask applies to `mode`.
     """
-    place, lock = _create(target, mode, folder)
+    places: list[Path] = []  # named before they are made: an interrupt may come at any moment
+    lock = None
     try:
-        yield place
+        lock = _create(target, mode, folder, places)
+        yield places[-1]
     finally:
-        remove(place)
+        for place in places:
+            remove(place)
         if lock is not None:
             os.close(lock)
 
@@ -97,10 +100,11 @@ def _prefix(name: str) -> str:
     return f".{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}."
 
 
-def _create(target: Path, mode: int, folder: bool) -> tuple[Path, int | None]:
-    """A new temporary and its lock; None where the system has none."""
+def _create(target: Path, mode: int, folder: bool, places: list[Path]) -> int | None:
+    """Make a new temporary, the last of `places`; returns its lock, None if there are no locks."""
     while True:
-        place = target.with_name(f"{_prefix(target.name)}{secrets.token_hex(4)}{SUFFIX}")
+        place = target.with_name(f"{_prefix(target.name)}{secrets.token_hex(16)}{SUFFIX}")
+        places.append(place)
         if folder:
             place.mkdir(mode)
         else:
@@ -108,7 +112,7 @@ def _create(target: Path, mode: int, folder: bool) -> tuple[Path, int | None]:
         # Somebody who removes stale files may come before the lock: then begin again.
         lock = _lock(place, wait=True)
         if place.exists():
-            return place, lock
+            return lock
         if lock is not None:
             os.close(lock)
 

@@ -7,6 +7,7 @@ waits for it: twice the threads then take many times as long as one.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 # Products of fewer multiplications than this gain little from a second thread.
 SMALL = 2**24
 RUNNING = Path("/proc/loadavg")
+# Looks at what runs, and seconds between them: our own threads may still be waiting actively.
+LOOKS, PAUSE = 5, 0.002
 
 _lock = Lock()
 _users = 0
@@ -25,8 +28,11 @@ _users = 0
 def free_cores() -> int:
     """Cores that no other process is using now; all where the system does not tell."""
     cores = os.cpu_count() or 1
+    running = cores
     try:
-        running = int(RUNNING.read_text().split()[3].split("/")[0])
+        for _ in range(LOOKS):
+            running = min(running, int(RUNNING.read_text().split()[3].split("/")[0]))
+            time.sleep(PAUSE)
     except (OSError, ValueError, IndexError):
         return cores
     return cores - max(0, running - 1)  # one of those that run is this thread
