@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from gpcache.errors import DataError
+from gpcache.support import temporary
 from gpcache.support.files import make_folder, sha256, sha256_of_file, write_atomic
 
 
