@@ -11,12 +11,20 @@ from pathlib import Path
 import numpy as np
 from development_data import folder
 from pages import table, write_page
+from scipy.special import softmax
 
 from gpcache import GPCacheClassifier, ImageClassifier, load_encoder
 from gpcache.encoders import Encoder
 
-STREAM = 100_000
+STREAM = 10_000
 UPDATE = 1_600
+NOTE = """
+An update solves the softmax likelihood from the coefficients before it: about 27 products of the
+kernel with the classes, each 8 ms. The goal of 0.1 s is missed. Products in float32 save 30 %; the
+exact inverse of the kernel as a preconditioner saves no iteration, because what limits the solver
+is how much the curvature differs from shot to shot; and no class can be left out, because nearly
+all of them move a little.
+"""
 
 
 def megabytes() -> float:
@@ -49,28 +57,35 @@ def photos(encoder: Encoder) -> list[list[object]]:
 
 
 def update() -> list[list[object]]:
-    """One shot more at n = 1,600: seconds, and how far from a refit with the same numbers."""
+    """One shot more, less or relabelled at n = 1,600: seconds, and the distance to a refit."""
     rng = np.random.default_rng(0)
     classes, width = 100, 512
     y = np.arange(UPDATE + 1) % classes
     X = rng.normal(size=(classes, width))[y] + 3 * rng.normal(size=(UPDATE + 1, width))
-    model = GPCacheClassifier.from_options(kernel_space="raw").fit(X[:-1], y[:-1])
-    numbers = {name: getattr(model, f"{name}_") for name in ("alpha", "beta", "noise")}
-    start = time.perf_counter()
-    model.add(X[-1:], y[-1:])
-    seconds = time.perf_counter() - start
-    refit = GPCacheClassifier.from_options(kernel_space="raw", **numbers).fit(X, y)
+    model = GPCacheClassifier(kernel_space="raw", device="cpu").fit(X[:-1], y[:-1])
+    changes = {
+        "add": lambda: model.add(X[-1:], y[-1:]),
+        "relabel": lambda: model.relabel([0], [y[1]]),
+        "remove": lambda: model.remove([0]),
+    }
+    seconds = []
+    for change in changes.values():
+        start = time.perf_counter()
+        change()
+        seconds.append(f"{time.perf_counter() - start:.3f} s")
+    chosen = {name: getattr(model, f"{name}_") for name in ("alpha", "beta", "tau")}
+    refit = GPCacheClassifier.from_options(kernel_space="raw", device="cpu", **chosen)
+    refit.fit(X[1:], y[1:])
     queries = rng.normal(size=(200, width))
-    difference = np.abs(model.decision_function(queries) - refit.decision_function(queries)).max()
-    scale = np.abs(refit.decision_function(queries)).max()
+    found, expected = (softmax(one.logits(queries), axis=1) for one in (model, refit))
     return [
-        ["add one encoded photo at n = 1,600", f"{seconds:.3f} s"],
-        ["its largest difference to a refit, relative to the logits", f"{difference / scale:.1e}"],
+        [f"{', '.join(changes)} one encoded photo at n = 1,600, c = 100", ", ".join(seconds)],
+        ["largest difference to a refit, in probability", f"{np.abs(found - expected).max():.1e}"],
     ]
 
 
 def stream(encoder: Encoder) -> list[list[object]]:
-    """100,000 images that never all exist at once: images a second, and memory on the way."""
+    """10,000 images that never all exist at once: images a second, and memory on the way."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
 
@@ -103,6 +118,7 @@ def main() -> None:
         "Speed of the product",
         "Two CPU cores of a quiet machine, encoder `lite` already loaded, caltech20 photos.",
         table(rows),
+        NOTE,
     )
 
 
