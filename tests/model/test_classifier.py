@@ -395,7 +395,7 @@ def test_unknown_images_are_told_from_known_ones(classifier):
     familiar = [one.familiarity for one in model.predict([image for image, _ in shots(5, 50)])]
     foreign = [one.familiarity for one in model.predict(strange)]
     wins = [(a > b) + (a == b) / 2 for a in familiar for b in foreign]
-    assert found.unknown_told.auroc == pytest.approx(np.mean(wins))
+    assert found.unknown_separation.auroc == pytest.approx(np.mean(wins))
     assert found.unknown.rejected.tolist() == [p <= 0.05 for p in foreign]
     assert model.evaluate(shots(5, 50)).unknown is None
 

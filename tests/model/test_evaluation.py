@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpcache.errors import DataError
-from gpcache.model.evaluation import ClassScore, Confusion, Evaluation, Told, Unknown
+from gpcache.model.evaluation import ClassScore, Confusion, Evaluation, Separation, Unknown
 
 
 @pytest.fixture
@@ -95,21 +95,21 @@ def test_the_most_confident_are_kept_first(case):
 
 def test_confidence_tells_right_from_wrong(case):
     """Of right (0.7, 0.4, 0.8) against wrong (0.5, 0.5), four of six pairs are in order."""
-    assert case.errors_told == Told(pytest.approx(4 / 6), 1.0)
+    assert case.error_separation == Separation(pytest.approx(4 / 6), 1.0)
     right = replace(case, labels=case.predicted)
-    assert right.errors_told is None
+    assert right.error_separation is None
     assert right.summary()["errors_told"] is None
 
 
 def test_familiarity_tells_unknown_images(case):
-    assert case.unknown_told is None
+    assert case.unknown_separation is None
     unknown = Unknown(np.array([0.05, 0.3, 0.01]), np.array([True, False, True]))
     familiar = replace(case, familiarity=np.array([0.9, 0.8, 0.2, 0.4, 0.3]), unknown=unknown)
-    assert familiar.unknown_told == Told(pytest.approx(13.5 / 15), pytest.approx(1 / 3))
+    assert familiar.unknown_separation == Separation(pytest.approx(13.5 / 15), pytest.approx(1 / 3))
     told = familiar.summary()["unknown"]
     assert (told["n"], told["rejected"], told["told"]["fpr95"]) == (3, 2, pytest.approx(1 / 3))
     blind = replace(familiar, familiarity=np.full(5, np.nan))
-    assert blind.unknown_told is None
+    assert blind.unknown_separation is None
     assert json.loads(json.dumps(blind.summary(), allow_nan=False))["unknown"]["told"] is None
 
 

@@ -75,15 +75,15 @@ def test_confusion_cell_shows_its_photos(drawn, server, visit):
     seen = visit()
     seen.collect({"ball": photos["ball"][:5], "star": [*photos["star"][:5], photos["ball"][5]]})
     seen.go("check")
-    seen.page.get_by_role("button", name="1 photo of star said to be ball").press("Enter")
+    seen.page.get_by_role("button", name="1 photo of star classified as ball").press("Enter")
     shown = seen.page.locator("#cell-photos button")
     expect(shown).to_have_count(1)
     expect(shown).to_have_attribute("aria-label", re.compile("ball-5.png"))
     shown.click()
     seen.page.get_by_label("Move to…").select_option("ball")
-    expect(seen.page.get_by_role("button", name=re.compile("star said to be ball"))).to_have_count(
-        0
-    )
+    expect(
+        seen.page.get_by_role("button", name=re.compile("star classified as ball"))
+    ).to_have_count(0)
     assert photos["ball"][5].name in server.labels()["ball"]
     assert seen.complaints == []
 

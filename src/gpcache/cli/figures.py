@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpcache.model.classifier import ImageClassifier
-    from gpcache.model.evaluation import Evaluation, Told
+    from gpcache.model.evaluation import Evaluation, Separation
 
 TextRows = dict[str, str | list[str]]
 
@@ -74,14 +74,16 @@ def doubts(evaluation: "Evaluation", coverage: float | None) -> TextRows:
     if answered.any():
         right = percent(evaluation.correct[answered].mean())
         rejected += f"; of the others {right} are right"
-    told = _separation("right answers from wrong ones", evaluation.errors_told)
-    rows: TextRows = {"rejected": rejected, "selective": f"AURC {evaluation.aurc:.4f}{told}"}
+    separation = _separation("right answers from wrong ones", evaluation.error_separation)
+    rows: TextRows = {"rejected": rejected, "selective": f"AURC {evaluation.aurc:.4f}{separation}"}
     if coverage is not None:
         share, right = percent(coverage), percent(evaluation.accuracy_at(coverage))
         rows["coverage"] = f"of the most confident {share} of the answers {right} are right"
     if unknown is not None:
-        told = _separation("known images from them", evaluation.unknown_told)
-        rows["unknown"] = f"n = {len(unknown.rejected):,}, {_rejected(unknown.rejected)}{told}"
+        separation = _separation("known images from them", evaluation.unknown_separation)
+        rows["unknown"] = (
+            f"n = {len(unknown.rejected):,}, {_rejected(unknown.rejected)}{separation}"
+        )
     return rows
 
 
@@ -90,7 +92,7 @@ def _rejected(rejected: "NDArray[np.bool_]") -> str:
     return f"{percent(share)} answered by 'I don't know'"
 
 
-def _separation(kinds: str, told: "Told | None") -> str:
-    if told is None:
+def _separation(kinds: str, found: "Separation | None") -> str:
+    if found is None:
         return ""
-    return f"; telling {kinds}: AUROC {percent(told.auroc)}, FPR95 {percent(told.fpr95)}"
+    return f"; telling {kinds}: AUROC {percent(found.auroc)}, FPR95 {percent(found.fpr95)}"

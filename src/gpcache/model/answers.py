@@ -321,7 +321,7 @@ def held_out_evaluation(content: Content) -> Evaluation | None:
 def _encoded_batches(
     source: Source, encoder: Encoder, refused: list[Refused] | None, size: int | None = None
 ) -> Iterator[list[Encoded]]:
-    """Encoded images, so many at once; what cannot be decoded goes to `refused`, or is an error."""
+    """Batches of `size` encoded images; unreadable ones go to `refused`, or are an error."""
     size = size or encoder.batch_size
     with closing(encoded(source, encoder, repeat=True, batch_size=size)) as stream:
         # itertools.batched comes with Python 3.12.

@@ -17,7 +17,7 @@ COVERAGES = tuple(tenth / 10 for tenth in range(1, 11))
 
 
 class Confusion(NamedTuple):
-    """So many `images` of the class `truth` were taken for `answer`."""
+    """The number of `images` of the class `truth` that were classified as `answer`."""
 
     truth: str
     answer: str
@@ -33,7 +33,7 @@ class ClassScore(NamedTuple):
     precision: float
 
 
-class Told(NamedTuple):
+class Separation(NamedTuple):
     """How well a score tells good images from bad.
 
     `auroc` is the chance that a good one scores higher; `fpr95` the share of the bad that pass
@@ -127,21 +127,21 @@ class Evaluation:
         return metrics.accuracy_at_coverage(self.confidence, self.correct, coverage)
 
     @property
-    def errors_told(self) -> Told | None:
+    def error_separation(self) -> Separation | None:
         """How well the confidence tells right answers from wrong ones; None without both."""
         if self.correct.all() or not self.correct.any():
             return None
-        return _told(self.confidence, self.correct)
+        return _separation_of(self.confidence, self.correct)
 
     @property
-    def unknown_told(self) -> Told | None:
+    def unknown_separation(self) -> Separation | None:
         """How well the familiarity tells these images from unknown ones; None without either."""
         if self.unknown is None or self.familiarity is None or not len(self.unknown.familiarity):
             return None
         scores = np.concatenate([self.familiarity, self.unknown.familiarity])
         if np.isnan(scores).any():
             return None
-        return _told(scores, np.arange(len(scores)) < len(self))
+        return _separation_of(scores, np.arange(len(scores)) < len(self))
 
     def per_class(self) -> list[ClassScore]:
         """One row for every class, in order."""
@@ -192,13 +192,13 @@ class Evaluation:
             "accuracy_at_coverage": {
                 f"{coverage:g}": self.accuracy_at(coverage) for coverage in COVERAGES
             },
-            "errors_told": _as_dict(self.errors_told),
+            "errors_told": _as_dict(self.error_separation),
             "unknown": None
             if self.unknown is None
             else {
                 "n": len(self.unknown.rejected),
                 "rejected": int(self.unknown.rejected.sum()),
-                "told": _as_dict(self.unknown_told),
+                "told": _as_dict(self.unknown_separation),
             },
             "per_class": {
                 score.name: {
@@ -212,12 +212,12 @@ class Evaluation:
         }
 
 
-def _told(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Told:
-    return Told(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
+def _separation_of(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Separation:
+    return Separation(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
 
 
-def _as_dict(told: Told | None) -> dict[str, float] | None:
-    return None if told is None else told._asdict()
+def _as_dict(found: Separation | None) -> dict[str, float] | None:
+    return None if found is None else found._asdict()
 
 
 def _or_none(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Locks on folders that several processes may change, with a notice to whoever waits.
+"""Locks on folders that several processes may change, with a notice for a process that waits.
 
 The folder itself is locked, so that no lock file is left behind. It may be replaced by another one
 while somebody waits: then the new one is locked.
@@ -21,7 +21,7 @@ try:
 except ImportError:  # Windows has no lock on folders: the last writer wins there
     fcntl = None  # type: ignore[assignment]
 
-# Seconds after which whoever waits is told so.
+# Seconds after which a process that waits says so.
 PATIENCE = 1.0
 _POLL = 0.05
 

@@ -66,12 +66,12 @@ class Texts:
     def prior(self, prompts: Prompts) -> TextPrior:
         """What the text says of each class."""
         pairs = dict(zip(prompts.class_names, prompts.sentences, strict=True))
-        fresh = {name: told for name, told in pairs.items() if told not in self._known}
+        fresh = {name: text for name, text in pairs.items() if text not in self._known}
         if fresh:
             with self._lock:
                 vectors = text_weights(self._encoder, Prompts(tuple(fresh), tuple(fresh.values())))
             self._known |= dict(zip(fresh.values(), vectors, strict=True))
-        rows = np.stack([self._known[told] for told in pairs.values()])
+        rows = np.stack([self._known[text] for text in pairs.values()])
         return TextPrior(prompts.class_names, rows, self._encoder.logit_scale)
 
 

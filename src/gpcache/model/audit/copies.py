@@ -23,7 +23,7 @@ NEAR = 0.05
 # And within this share of that to the nearest row: images of one narrow class are no copies.
 NEARER = 0.2
 NEIGHBOURS = 8
-# Pairs of so many rows tell the typical distance.
+# The typical distance is estimated from the pairs of this many rows.
 SAMPLE = 1000
 # What is closer than this is equal but for the rounding of float32.
 ROUNDING = 1e-6

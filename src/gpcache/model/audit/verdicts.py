@@ -12,9 +12,9 @@ from gpcache.model.audit.judge import HeldOutRows, Judge
 from gpcache.model.audit.rows import LabelledRows, plain
 from gpcache.support.checks import shown
 
-# A label is called wrong where another class is so many times as probable, which Jeffreys calls
-# substantial evidence. Of few rows no more can be had, as one error among ten makes the judge doubt
-# itself; of many it leaves out the near ties, but hardly a planted error.
+# A label is called wrong where another class is this many times as probable, which Jeffreys calls
+# substantial evidence. Few rows give no stronger evidence: one error among ten lowers every
+# probability. With many rows it drops near ties, but hardly a planted error.
 ODDS = 3.0
 # Nats that the other rows gain in all: one of them becomes twice as probable.
 HARM = math.log(2)

@@ -77,9 +77,9 @@ function cell(found, names, i, j, most) {
   const count = found.confusion[i][j];
   if (count === 0) return element("td", {});
   const key = `${i},${j}`;
-  const told = `${counted(count, "photo")} of ${names[i]} said to be ${names[j]}`;
+  const label = `${counted(count, "photo")} of ${names[i]} classified as ${names[j]}`;
   const press = button(String(count), () => showCell(found, names, openCell === key ? null : key), {
-    "aria-label": told, title: told, "data-cell": key,
+    "aria-label": label, title: label, "data-cell": key,
   });
   return element("td", { class: i === j ? "right" : "wrong", "--share": count / most }, press);
 }
@@ -92,7 +92,7 @@ function showCell(found, names, key) {
   const ids = new Set(found.cells[key] ?? []);
   const [i, j] = (key ?? "0,0").split(",").map(Number);
   byId("cell-title").textContent = ids.size === 0 ? "Press a number to see its photos."
-    : `${names[i]} said to be ${names[j]}`;
+    : `${names[i]} classified as ${names[j]}`;
   const photos = state().photos.filter((photo) => ids.has(photo.id));
   show(byId("cell-photos"), ...photos.map(thumbnail));
 }
