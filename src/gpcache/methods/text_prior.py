@@ -83,9 +83,15 @@ class TextPrior:
         return rows
 
 
-def require_text_prior(value: Any) -> None:
-    """Refuse what is no TextPrior."""
+def require_text_prior(value: Any, width: int | None = None) -> None:
+    """Refuse what is no TextPrior, or one of other vectors than those of shots of this width."""
     if not isinstance(value, TextPrior):
         raise DataError(
             f"text_prior must be a TextPrior(class_names, vectors), got a {type(value).__name__}."
+        )
+    columns = value.vectors.shape[1]
+    if width is not None and columns != width:
+        raise DataError(
+            f"The text vectors have {columns} columns, the shots {width}: both must come from the "
+            "same encoder."
         )

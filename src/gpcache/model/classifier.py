@@ -216,10 +216,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def add(self, images: Images, labels: Any = None) -> Self:
-        """Learn further images, given as in `fit`, without a refit; new classes are welcome.
+        """Learn further images, given as in `fit`; new classes are welcome.
 
-        An image that its class has already is left out, with a notice; one that another class has
-        is refused.
+        Only the new images are encoded. Hyper-parameters and temperature are chosen again on all
+        images; beyond 2,000 of them, once a twentieth has changed. An image that its class has
+        already is left out, with a notice; one that another class has is refused.
         """
         learning.add(self.content, any_source(images, labels), self.encoder_)
         return self

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpcache.errors import DataError
 
@@ -122,3 +122,31 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object = N
 
 def _of(owner: object) -> str:
     return "" if owner is None else f" of {type(owner).__name__}"
+
+
+def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -> NDArray[Any]:
+    """Labels of `count` further rows, of the kind of the classes; each must name one."""
+    labels = label_array(name, y)
+    if len(labels) != count:
+        raise DataError(f"{name} got {count} rows and {len(labels)} labels.")
+    if not same_kind(labels, classes):
+        raise DataError(
+            f"Label {shown(labels[0])} is of another kind than the classes "
+            f"({shown(classes[0])}, …): use text with text and numbers with numbers."
+        )
+    unknown = [label for label in labels.tolist() if label is None or label != label]
+    if unknown:
+        raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
+    return labels
+
+
+def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Distinct row numbers from 0 to count − 1."""
+    numbers = np.atleast_1d(np.asarray(rows))
+    if not len(numbers):
+        numbers = numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= count).any():
+        raise DataError(f"Row numbers must be whole numbers from 0 to {count - 1}.")
+    if len(np.unique(numbers)) != len(numbers):
+        raise DataError("A row number stands there more than once.")
+    return numbers.astype(np.int64)
