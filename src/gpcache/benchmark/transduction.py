@@ -8,7 +8,8 @@ Written from the paper. The rows z_i of the test images maximise
 with ŷ the probabilities of a method that saw the shots alone, p Gaussians of the classes with one
 diagonal covariance, and w the cosines to the nearest test images. Blocks in turn: z by a fixed
 point, then means and variances in closed form. λ = ½ as in the paper's few-shot setting; γ, which
-the paper chooses on validation rows, is fixed.
+the paper chooses on validation rows, is fixed. As in the authors' code, log p is divided by 50 in
+the step for z, w is symmetric and averages over the neighbours, and means have length one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpcache.gp.kernels import unit_rows
+
 TEXT_WEIGHT = 0.5  # λ
 SHOT_WEIGHT = 0.02  # γ, one of the four values that the paper tries
 NEIGHBOURS = 3
+DENSITY_SCALE = 50.0
 ROUNDS, STEPS = 10, 5
 _TINY = 1e-12
 
@@ -49,7 +53,7 @@ def predicted_together(
     variance = torch.full((rows.shape[1],), 1 / rows.shape[1], dtype=torch.float64)
     means = _means(z, rows, values, keys)
     for _ in range(ROUNDS):
-        fit = _log_density(rows, means, variance)
+        fit = _log_density(rows, means, variance) / DENSITY_SCALE
         for _ in range(STEPS):
             z = (fit + near @ z + TEXT_WEIGHT * prior).softmax(1)
         means = _means(z, rows, values, keys)
@@ -62,7 +66,8 @@ def _affinities(rows: Tensor) -> Tensor:
     """Cosines (m, m) to the nearest other rows, 0 elsewhere."""
     cosines = (rows @ rows.mT).fill_diagonal_(-torch.inf)
     best = cosines.topk(min(NEIGHBOURS, len(rows) - 1), dim=1)
-    return torch.zeros_like(cosines).scatter(1, best.indices, best.values.clamp(min=0))
+    near = torch.zeros_like(cosines).scatter(1, best.indices, best.values.clamp(min=0))
+    return (near + near.mT) / (2 * NEIGHBOURS)
 
 
 def _weights(z: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,8 +77,7 @@ def _weights(z: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _means(z: Tensor, rows: Tensor, values: Tensor, keys: Tensor) -> Tensor:
     of_rows, of_shots = _weights(z, values)
-    total = of_rows.sum(0) + of_shots.sum(0)
-    return (of_rows.mT @ rows + of_shots.mT @ keys) / total.clamp(min=_TINY)[:, None]
+    return unit_rows(of_rows.mT @ rows + of_shots.mT @ keys)
 
 
 def _variance(z: Tensor, rows: Tensor, values: Tensor, keys: Tensor, means: Tensor) -> Tensor:
