@@ -18,7 +18,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.reading import projection_map, unit_tensor
-from gpcache.methods.text_prior import TextPrior, require_text_prior
+from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import label_array, shown, to_numpy
@@ -339,7 +339,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         arrays: Arrays = {}
         if self.text_prior is not None:
             names = np.asarray(self.text_prior.class_names).tolist()
-            settings["text"] = {"classes": names, "scale": self.text_prior.logit_scale}
+            prior = self.text_prior
+            settings["text"] = {"classes": names, "scale": prior.logit_scale}
+            settings["text"]["length"] = prior.length
             arrays["text"] = np.asarray(self.text_prior.vectors)
         state = State(settings, arrays)
         self._write_state(state)
@@ -352,7 +354,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         prior = None
         if "text" in settings:
             text = settings["text"]
-            prior = TextPrior(text["classes"], arrays["text"], text["scale"])
+            length = text.get("length", CLIP_TEXT_LENGTH)
+            prior = TextPrior(text["classes"], arrays["text"], text["scale"], length)
             # They have length one already; to scale them again would move their last bits.
             object.__setattr__(prior, "vectors", arrays["text"])
         options = cls._saved_options(state)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from gpcache.errors import DataError
 from gpcache.support.checks import positive, shown, to_numpy
 
+# How long CLIP's text embeddings are before they are scaled to length one.
+CLIP_TEXT_LENGTH = 10.0
 UNSORTABLE = (
     "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "
     "numbers."
@@ -24,11 +26,14 @@ class TextPrior:
     """Class names, one text vector each (c, d), and the scale that turns cosines into logits.
 
     Classes are matched to labels by name, never by position. Vectors are scaled to length one.
+    `length` is the length that the encoder gives its text vectors: TaskRes and CLAP train from
+    vectors of that length, as their authors do.
     """
 
     class_names: Sequence[Hashable]
     vectors: NDArray[Any]
     logit_scale: float = 100.0
+    length: float = CLIP_TEXT_LENGTH
 
     def __post_init__(self) -> None:
         vectors = np.asarray(to_numpy(self.vectors), dtype=np.float64)
@@ -57,6 +62,8 @@ class TextPrior:
             scale = scale.item()
         scale = positive("logit_scale", scale, owner=self, auto=False)
         object.__setattr__(self, "logit_scale", scale)
+        length = positive("length", self.length, owner=self, auto=False)
+        object.__setattr__(self, "length", length)
         object.__setattr__(self, "class_names", tuple(names))
         object.__setattr__(self, "vectors", vectors / lengths[:, None])
 
