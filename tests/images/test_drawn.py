@@ -1,6 +1,8 @@
 """Drawn pictures: the same for the same seed, all different, and files as a camera makes them."""
 
 import re
+import subprocess
+from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -9,7 +11,9 @@ from PIL import Image
 
 from gpcache.errors import DataError
 from gpcache.images.drawn import DRAWN_CLASSES, DRAWN_OTHERS, draw_picture, draw_pictures
+from gpcache.images.records import IMAGE_SUFFIXES
 
+ROOT = Path(__file__).resolve().parents[2]
 ALL = DRAWN_CLASSES + DRAWN_OTHERS
 
 
@@ -73,3 +77,16 @@ def test_drawing_is_quick():
     for name in DRAWN_CLASSES:
         draw_picture(name, 7)
     assert process_time() - start < 2
+
+
+def test_the_repository_holds_no_photographs():
+    """Its images are plots of results, or screenshots of drawn pictures that a script takes."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("This is no clone: what belongs to the repository is not known.")
+    images = [Path(name) for name in listed.stdout.splitlines()]
+    images = [file for file in images if file.suffix.lower() in IMAGE_SUFFIXES]
+    script = (ROOT / "benchmarks" / "screenshots.py").read_text()
+    taken = {file for file in images if re.search(rf'"{file.stem}(\{file.suffix})?"', script)}
+    assert taken
+    assert {file.parts[:2] for file in set(images) - taken} <= {("docs", "results")}
