@@ -58,8 +58,9 @@ def test_demo_on_own_photos(run, shapes, tmp_path):
 
 
 def test_one_image_a_class(run, shapes, tmp_path):
-    code, out, _ = run("demo", shapes, "-o", tmp_path, "--shots", "1")
+    code, out, err = run("demo", shapes, "-o", tmp_path, "--shots", "1")
     assert code == 0
+    assert "No image can be refused" in err
     assert "Trained on 3 pictures" in out
     assert f"gpcache predict {tmp_path / 'demo.gpc'}" in out
     assert "not known: no class has two training pictures" in out

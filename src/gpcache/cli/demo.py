@@ -31,11 +31,11 @@ def demo(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Show in a minute what gpcache does, on drawn pictures or on your photos.
+    """Show what gpcache does, on drawn pictures or on your photos.
 
     It trains on a few pictures of each class, estimates the accuracy and tests it, finds a wrong
-    label, says "I don't know", suggests what to label next, and writes a report. Nothing is
-    downloaded.
+    label, says "I don't know", suggests what to label next, and writes a report. It takes less than
+    a minute and downloads nothing.
 
     **Examples**
 
@@ -86,13 +86,16 @@ def _tell(step: "Step") -> None:
             _heading("3. Find a wrong label", "gpcache check")
             name, truth, label = map(output.printable, (step.name, step.truth, step.label))
             echo(f"For this step we label one training picture of {truth} as {label}: {name}.")
-            found = "It was not found." if step.finding is None else step.finding.sentence
-            echo(f"{'' if step.finding is None else 'Found: '}{output.printable(found)}")
+            found = "It was not found. More pictures of each class make it easier to find."
+            if step.finding is not None:
+                found = f"Found: {step.finding.sentence}"
+            echo(output.printable(found))
         case demo.OtherPictures():
             _heading("4. Show it something else", "gpcache predict")
             echo("These pictures belong to none of the classes:")
             for answer in step.answers:
                 echo(lines(answer, 1))
+            output.print_notices(sorted({answer.note for answer in step.answers if answer.note}))
         case demo.NextPictures():
             _heading("5. What to label next", "gpcache suggest")
             names = ", ".join(map(output.printable, step.names))
