@@ -67,7 +67,7 @@ def _tell(step: "Step") -> None:
             kind = " Drawn by a program: these are not photographs." if step.drawn else ""
             _heading("Pictures", "")
             echo(f"{plural(images, 'picture')} in {output.printable(str(step.folder))}.{kind}")
-        case demo.Trained():
+        case demo.TrainedModel():
             classifier = step.classifier
             output.print_notes(classifier.training.refused, classifier.training.notices)
             _heading("1. Train", "gpcache fit")
@@ -120,7 +120,7 @@ def _as_json(step: "Step") -> dict[str, Any]:
     match step:
         case demo.Pictures():
             return {"pictures": str(step.folder), "drawn": step.drawn}
-        case demo.Trained():
+        case demo.TrainedModel():
             held_out = step.classifier.held_out()
             return {"held_out": None if held_out is None else held_out.summary()}
         case demo.PlantedLabel():

@@ -47,7 +47,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """The fitted classifier, and the seconds that loading the encoder and fitting took."""
 
     classifier: ImageClassifier
@@ -87,7 +87,7 @@ class Written:
     report: Path
 
 
-Step = Pictures | Trained | Evaluation | PlantedLabel | OtherPictures | NextPictures | Written
+Step = Pictures | TrainedModel | Evaluation | PlantedLabel | OtherPictures | NextPictures | Written
 
 
 def demonstrate(
@@ -124,7 +124,7 @@ def demonstrate(
     yield Pictures(images, drawn, train, test)
     start = perf_counter()
     classifier = ImageClassifier("lite").fit(train)
-    yield Trained(classifier, perf_counter() - start)
+    yield TrainedModel(classifier, perf_counter() - start)
     evaluation = classifier.evaluate(test, refused=[])
     yield evaluation
     if planted := plant_label(classifier, seed):
