@@ -24,6 +24,7 @@ def test_demo_tells_its_story_on_drawn_pictures(run, tmp_path):
     planted = re.search(r"one training picture of (\w+) as (\w+): (\S+)\.\n", out)
     assert f"Found: {planted[3]} is labelled {planted[2]!r}" in out
     assert f"but looks like {planted[1]!r}" in out
+    assert int(re.search(r"Other labels that it suspects: (\d+)\.", out)[1]) <= 5
     # A missed stranger in four is no failure of the demo.
     assert out.count("I don't know  (unlike") >= 3
     assert len(re.search(r"Label these first:\n(.*)\n", out)[1].split(", ")) == 5

@@ -90,6 +90,7 @@ def _tell(step: "Step") -> None:
             if step.finding is not None:
                 found = f"Found: {step.finding.sentence}"
             echo(output.printable(found))
+            echo(f"Other labels that it suspects: {step.others}.")
         case demo.OtherPictures():
             _heading("4. Show it something else", "gpcache predict")
             echo("These pictures belong to none of the classes:")
@@ -126,7 +127,7 @@ def _as_json(step: "Step") -> dict[str, Any]:
         case demo.PlantedLabel():
             suggestion = None if step.finding is None else step.finding.suggestion
             labels = {"label": step.label, "truth": step.truth, "suggestion": suggestion}
-            return {"planted": {"image": step.name} | labels}
+            return {"planted": {"image": step.name, **labels, "other_suspects": step.others}}
         case demo.OtherPictures():
             return {"others": [answer.as_dict() for answer in step.answers]}
         case demo.NextPictures():

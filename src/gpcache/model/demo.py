@@ -56,12 +56,16 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class PlantedLabel:
-    """A training picture that got another label on purpose, and the finding that names it."""
+    """A training picture that got another label on purpose, and the finding that names it.
+
+    `others` counts the other labels that are suspected beside it.
+    """
 
     name: str
     truth: str
     label: str
     finding: Finding | None
+    others: int
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,8 @@ def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
     examples[row] = replace(example, label=label)
     findings = learning.suspects(replace(content, examples=examples))
     found = next((finding for finding in findings if finding.row == row), None)
-    return PlantedLabel(example.name, example.label, label, found)
+    others = len({finding.row for finding in findings} - {row})
+    return PlantedLabel(example.name, example.label, label, found, others)
 
 
 def next_pictures(classifier: ImageClassifier, pool: list[Record]) -> NextPictures:
