@@ -115,9 +115,7 @@ def test_what_the_confidence_is_worth_is_shown(report, read):
     area = roc_auc_score(
         np.arange(len(test) + 9) < len(test), np.append(given.familiarity, unknown.familiarity)
     )
-    assert lines[1]["separates known from unknown images"].startswith(
-        f"AUROC {in_percent(area)}"
-    )
+    assert lines[1]["separates known from unknown images"].startswith(f"AUROC {in_percent(area)}")
 
 
 def test_evidence_is_signed_and_its_sum_is_shown(page):
