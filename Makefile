@@ -16,7 +16,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 
 .PHONY: demo test test-clip lint bench bench-gpu clean
 
-# PHOTOS=my/folder (one folder a class) instead of the digits that come with the installation.
+# PHOTOS=my/folder (one folder for each class) instead of pictures that a program draws.
 demo: $(VENV)/.base
 	$(BIN)/python -m gpcache demo $(PHOTOS)
 
@@ -47,7 +47,7 @@ clean:
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[lite,report]"
+	$(INSTALL) ".[lite,report,serve]"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made
