@@ -42,7 +42,12 @@ other pages.
 """
 # Title, what the page is made of, specs of its rows, and sections.
 PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
-    "headline": ("Every method", headline, ("headline", "robust", "transductive"), ()),
+    "headline": (
+        "Every method",
+        headline,
+        ("headline", "robust", "transductive"),
+        ("shipped-values",),
+    ),
     "calibration": ("Calibration", calibration, ("headline", "coverage", "rejection"), ()),
     "paper": (
         "The paper's tables and figures",
