@@ -76,9 +76,7 @@ def test_measures_add_figures_and_a_wrong_name_is_one_sentence(write_features, r
     assert row["set_size_0.05"] >= row["set_size_0.2"]
     assert row["auroc_both"] > 0.5
     assert 0 <= row["refused_inside"] <= row["refused_outside"] <= 1
-    with pytest.raises(
-        DataError, match="measures has no measure 'covrage' .did you mean 'coverage'"
-    ):
+    with pytest.raises(DataError, match=r"has no measure 'covrage' \(did you mean 'coverage'\?\)"):
         rows_of("gpcache", measures=("covrage",))
 
 
@@ -126,17 +124,17 @@ def test_a_file_names_its_draws_and_its_parts(write_features):
 
 def test_images_that_are_predicted_together_help_each_other():
     generator = np.random.default_rng(0)
-    centres = np.eye(3, 12)
+    centres = np.eye(3, 256)
     labels = np.repeat(np.arange(3), 40)
-    rows = centres[labels] + 0.12 * generator.normal(size=(120, 12))
+    rows = centres[labels] + 0.04 * generator.normal(size=(120, 256))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     weak = np.full((120, 3), 0.3)
     weak[np.arange(120), labels] = 0.4
-    swapped = generator.random(120) < 0.25
+    swapped = np.arange(120) % 4 == 0
     weak[swapped] = np.roll(weak[swapped], 1, axis=1)
     found = predicted_together(weak, rows, centres, np.arange(3))
     np.testing.assert_allclose(found.sum(1), 1)
-    assert (weak.argmax(1) == labels).mean() < 0.8
+    assert (weak.argmax(1) == labels).mean() == 0.75
     assert (found.argmax(1) == labels).mean() > 0.95
 
 

@@ -76,7 +76,7 @@ def test_two_specs_with_different_figures_for_one_cell_are_found(modules, tmp_pa
     assert results.contradictions(tmp_path / "rows") == []
 
 
-def test_a_page_that_was_changed_by_hand_is_found(modules, tmp_path, monkeypatch):
+def test_a_page_that_was_changed_by_hand_is_found(modules, monkeypatch):
     results = modules[0]
     pages = dict(results.generated())
     page = ROOT / "docs" / "results" / "headline.md"
