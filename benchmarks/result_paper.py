@@ -8,7 +8,9 @@ from statistics import fmean, stdev
 from pages import section, table
 from result_rows import PAPER, REPORTING, VALIDATION, results, shown, title, with_error
 
+from gpcache.benchmark.output import paper_specs
 from gpcache.benchmark.published import published
+from gpcache.benchmark.spec import read_spec
 
 Rows = list[list[object]]
 NO_CLIP = "needs CLIP's weights and the images; `gpcache benchmark paper` runs it where they are"
@@ -71,7 +73,7 @@ def _few_shot() -> str:
     found = results("headline")
     paper = published("few_shot")
     rows: Rows = [["data", "shots", "GPCache as published", "published, RN50, 16 shots"]]
-    for cell in found.cells(VALIDATION, REPORTING):
+    for cell in found.cells(VALIDATION, [data for data in REPORTING if ":" not in data]):
         value, error = (f(VALIDATION, cell, PAPER) for f in (found.mean, found.error))
         name = cell[0].split("_vitb")[0].removesuffix("_rn50")
         theirs = paper.value("gpcache", name) if cell[1] == 16 else None
@@ -113,14 +115,18 @@ def _approximations() -> str:
     found = results("approximations")
     cells = found.cells(VALIDATION, ["dtd_rn50", "stanford_cars_vitb32"])
     heads = (f"{title(data)}: accuracy, seconds" for data, _ in cells)
-    rows: Rows = [["posterior", *heads]]
+    spec, theirs = read_spec(paper_specs()["approximations"]), published("approximations")
+    rows_of = {line.label: line.published for line in spec.methods}
+    rows: Rows = [["posterior", *heads, "published, ImageNet: accuracy, seconds"]]
     for label in found.labels:
         values = []
         for cell in cells:
             value, error = (f(VALIDATION, cell, label) for f in (found.mean, found.error))
             seconds = found.mean(VALIDATION, cell, label, "seconds")
             values.append(f"{with_error(value, error)}, {shown(seconds)}")
-        rows.append([label, *values])
+        kind = "trained" if label.startswith("GPCache-F") else "training-free"
+        beside = [theirs.value(rows_of.get(label, ""), f"{kind}{s}") for s in ("", " seconds")]
+        rows.append([label, *values, "–" if None in beside else f"{beside[0]}, {beside[1]:g}"])
     return _or_not_run(rows)
 
 
