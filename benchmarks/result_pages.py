@@ -282,7 +282,7 @@ def photos() -> list[str]:
 caltech20 (20 classes of Caltech-101: 400 photos to draw from, 378 to test on) and trash6 (six
 materials of TrashNet: 120 and 480) through the encoder `lite`, with class names. Most classes of
 caltech20 are ImageNet classes, which the image network of `lite` was trained on; those of trash6
-are not. Five draws.
+are not. Five draws. The sections below answer other questions, on draws of their own.
 """
     parts = [text]
     for protocol in (NO_VALIDATION, VALIDATION):
