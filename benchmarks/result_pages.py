@@ -94,7 +94,8 @@ def summaries(found: Results, protocol: str, datasets: Sequence[str]) -> list[st
         for few, kept in (("1 shot", [c for c in cells if c[1] == 1]), ("2 to 16 shots", many)):
             if kept:
                 names = ", ".join(dict.fromkeys(title(data) for data, _ in kept))
-                head = f"**{words.capitalize()}, {few}**: mean of {plural(len(kept), 'cell')} ({names})."
+                start = f"**{words.capitalize()}, {few}**: mean of "
+                head = f"{start}{plural(len(kept), 'cell')} ({names})."
                 parts += [head, table(summary(found, protocol, kept))]
     return parts or [NOT_RUN]
 
@@ -206,7 +207,7 @@ def _own_figures(found: Results, datasets: Sequence[str]) -> str:
     text = (
         "*held out* is what `loo_` says: folds of the shots, everything chosen on the other folds. "
         "At two shots a model with one shot a class is tested, which is weaker than the model with "
-        "two. UCF101's shots are frames of the same videos, so that they are easier than test rows. "
+        "two. UCF101's shots are frames of the same videos, and easier than test rows. "
         "AURC in %: the mean error over all shares of images that are answered, lower is better."
     )
     return f"{text}\n\n{table(rows)}" if len(rows) > 1 else NOT_RUN
