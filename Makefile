@@ -1,5 +1,5 @@
-# The two commands of the README (demo, test), the checks (lint), the timings (bench, bench-gpu), and
-# clean; all but bench-gpu share one .venv.
+# The two commands of the README (demo, test), the checks (lint), the timings (bench, bench-gpu), the
+# result pages (results), and clean; all but bench-gpu share one .venv.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test test-clip lint bench bench-gpu clean
+.PHONY: demo test test-clip lint bench bench-gpu results clean
 
 # PHOTOS=my/folder (one folder for each class) instead of pictures that a program draws.
 demo: $(VENV)/.base
@@ -33,13 +33,20 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# How near every hot path comes to the limit of this machine; writes docs/results/roofline.md.
+# How near every hot path comes to the limit of this machine; writes a section of docs/results/speed.md.
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/roofline.py
 
 # A machine with a GPU has a torch of its own, which an environment would hide.
 bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/roofline.py --device cuda
+
+# The pages in docs/results and the table of the README, from the rows. RUN=1 first runs what is
+# missing, and goes on where it was stopped; ONLY="headline" names specs, JOBS=4 the processes.
+JOBS ?= 1
+results: $(VENV)/.test
+	$(if $(RUN),$(BIN)/python benchmarks/prepare_data.py)
+	$(BIN)/python benchmarks/results.py $(if $(RUN),--run --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)))
 
 clean:
 	rm -rf $(VENV) .venv-clip gpcache-demo build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

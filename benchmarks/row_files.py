@@ -67,10 +67,10 @@ def typed(line: dict[str, str]) -> Row:
     return row | (json.loads(line["further"]) if line["further"] else {})
 
 
-def known_keys(folder: Path = ROWS) -> set[str]:
-    """The keys, cut to KEY_LENGTH, of all rows that are done in a folder."""
-    files = folder.glob("*.csv")
-    return {row["key"] for file in files for row in read(file) if row["status"] == "done"}
+def known_keys(folder: Path = ROWS, source: str | None = None) -> set[str]:
+    """The keys, cut to KEY_LENGTH, of rows that are done in a folder, of one source if given."""
+    rows = (row for file in folder.glob("*.csv") for row in read(file) if row["status"] == "done")
+    return {row["key"] for row in rows if source in (None, row["source"])}
 
 
 def append(runs: Iterable[Path], folder: Path = ROWS) -> None:

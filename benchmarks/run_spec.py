@@ -11,7 +11,8 @@ spec. A machine without pydantic reads a plan, which a machine with it writes:
 It is `gpcache benchmark SPEC -o FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is
 known, and the same command goes on where it was stopped. Cells that have a row in docs/results/rows
 are left out. ``--jobs`` computes so many cells at once; ``--trained-device`` is where methods that
-train do so; ``--only`` names the specs of a plan. Data sets lie below ``--root``, by default
+train do so; ``--only`` names the specs of a plan; ``--stale`` repeats rows that other source of
+the estimators made. Data sets lie below ``--root``, by default
 build/data (`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
 """
 
@@ -29,6 +30,7 @@ from typing import Any
 
 from row_files import KEY_LENGTH, known_keys
 
+from gpcache.benchmark.cells import estimator_source
 from gpcache.benchmark.rows import Row
 from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import Claim, MethodSpec, Override, Spec, read_spec
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--trained-device")
+    parser.add_argument("--stale", action="store_true", help="repeat rows of other source")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     root = PREPARED if PREPARED.is_dir() else ROOT.parent / "shared"
     parser.add_argument("--root", type=Path, default=Path(os.environ.get("GPCACHE_DEV_DATA", root)))
@@ -63,7 +66,8 @@ def main() -> int:
 
 def run_one(spec: Spec, options: argparse.Namespace) -> int:
     """Run a spec; returns how many rows failed."""
-    start, known = time.monotonic(), known_keys()
+    start = time.monotonic()
+    known = known_keys(source=estimator_source() if options.stale else None)
 
     def say(row: Row) -> None:
         what = f"{row.get('accuracy', 0):.4f}" if row["status"] == "done" else row["why"]
