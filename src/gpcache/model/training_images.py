@@ -17,7 +17,7 @@ from gpcache.features.splits import draw_shots
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source
-from gpcache.images.thumbnails import thumbnail
+from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
 
 UNLABELLED = "it has no label"
@@ -211,7 +211,7 @@ def picture_of(example: Example, source: str) -> bytes | None:
     root = place if place.is_dir() else place.parent
     try:
         content = read_file(root / example.name)
-        return thumbnail(content) if sha256(content) == example.hash else None
+        return small_picture(content) if sha256(content) == example.hash else None
     except ImageRefusedError:
         return None
 
