@@ -391,7 +391,7 @@ def test_names_of_every_kind_are_saved_and_name_no_file(tmp_path):
         "x" * 300,
         "..",
         "../../x",
-        "a\nb",
+        "a b",
         "| # |",
     ]
     model = ImageClassifier(tiny.ColourEncoder(), device="cpu")
