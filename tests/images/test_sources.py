@@ -1,8 +1,10 @@
 """What else is given as a source of images: other files, iterables and datasets."""
 
 import io
+import os
 import tarfile
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +126,20 @@ def test_nan_is_no_class_anywhere(photo, tmp_path, tools):
     source = open_source(tmp_path / "a.tar")
     assert list(source.records) == []
     assert "NaN" in source.refused[0].reason
+
+
+def test_paths_that_are_no_utf8_have_names_that_can_be_written(photo, tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png"))
+    photo.save(path)
+    for source in (any_source(path), any_source([path]), from_iterable([str(path)])):
+        (record,) = source.records
+        assert record.name.encode().endswith(rb"/caf\xe9.png")
+        assert decode(record.content).notes == ()
+    shard = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar"))
+    with tarfile.open(shard, "w") as opened:
+        opened.add(path, "a.png")
+    (record,) = open_source(shard).records
+    assert record.name.encode() == rb"caf\xe9.tar/a"
 
 
 def test_labels_go_with_images_one_to_one(photo, tools):

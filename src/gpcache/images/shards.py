@@ -97,7 +97,7 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
         seen: set[str] = set()
         try:
             for group in _groups(path, ignored):
-                name = f"{path.name}/{group.key}"
+                name = f"{readable(path.name)}/{group.key}"
                 label, origin = _label(group)
                 if group.key in seen:
                     group.reason = "its key stands twice in the shard"
@@ -114,7 +114,9 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
         except Exception as error:  # tarfile and the decompressors raise many kinds
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             source.refused.append(
-                Refused(path.name, f"the shard is broken, the rest was not read ({reason})")
+                Refused(
+                    readable(path.name), f"the shard is broken, the rest was not read ({reason})"
+                )
             )
         if ignored:
             source.notices.append(

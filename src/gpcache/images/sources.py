@@ -10,7 +10,7 @@ from gpcache.errors import DataError
 from gpcache.images.arrays import KINDS, described, is_one_image
 from gpcache.images.folders import from_folder, is_junk
 from gpcache.images.manifests import from_manifest
-from gpcache.images.records import IMAGE_SUFFIXES, ClassNames, Record, Source, listed
+from gpcache.images.records import IMAGE_SUFFIXES, ClassNames, Record, Source, listed, readable
 from gpcache.images.shards import from_webdataset
 from gpcache.support.checks import label_array
 
@@ -64,7 +64,7 @@ def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) 
     place = Path(images)
     listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
     if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
-        return Source(str(images), [Record(str(images), place)], 1)
+        return Source(str(images), [Record(readable(str(images)), place)], 1)
     return open_source(place)
 
 
@@ -135,7 +135,7 @@ def _from_items(items: Iterable[Any], labels: Any, names: ClassNames) -> Iterato
 
 def _record(number: int, image: Any, label: str | None, split: str | None = None) -> Record:
     if isinstance(image, str | Path):
-        return Record(Path(image).as_posix(), Path(image), label, split)
+        return Record(readable(Path(image).as_posix()), Path(image), label, split)
     return Record(f"item {number:07d}", image, label, split)
 
 
