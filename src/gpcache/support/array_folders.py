@@ -108,6 +108,9 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         raise _unreadable(place / TENSORS, error) from None
     if sha256(data) != content.get("tensors_sha256"):
         raise _damaged(place / TENSORS)
+    # What a killed update left beside the model goes with the next command, whichever that is.
+    real = Path(os.path.realpath(place))
+    remove_stale(real.parent, real.name)
     try:
         return content, load(data)
     except (SafetensorError, LookupError, TypeError, ValueError):  # also types numpy has not
