@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,8 @@ def outcome(content: bytes, picture: Image.Image) -> str:
     return "refused" if any("damage" in note for note in found.notes) else "changed"
 
 
-def count(report: Callable[[str, str, str], None]) -> None:
-    """Damage every file in every way; `report` is told file, damage and outcome."""
+def damaged_images(_: Path) -> Iterator[tuple[str, str]]:
+    """Every file damaged in every way: what was tried, and the outcome."""
     picture = drawn_picture()
     for name, (kind, options) in FILES.items():
         content = file_of(picture, kind, options)
@@ -134,4 +135,4 @@ def count(report: Callable[[str, str, str], None]) -> None:
         assert not whole.notes, (name, whole.notes)
         for damage, changed in damaged(content, kind):
             if changed != content:
-                report(name, damage, outcome(changed, whole.image))
+                yield f"{name}: {damage}", outcome(changed, whole.image)

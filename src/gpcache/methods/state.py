@@ -23,26 +23,30 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     constructor = find_method(state.settings["method"]).constructor
     _check_arrays(state)
     try:
-        return constructor.from_state(state, device=device)
+        model = constructor.from_state(state, device=device)
+        if "spatial features" not in constructor.needs:
+            model.logits(np.ones((1, state.settings["width"])))
+        return model
     except GPCacheError:
         raise
-    # Each method has arrays and settings of its own, which only its reading can judge.
+    # Each method has arrays and settings of its own, which only their use can judge.
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:100]
         raise DataError(f"its parts do not fit together: {reason}") from None
 
 
-# The dimensions of saved arrays: n shots, c classes, d features, t text vectors, v views.
+# The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
+# v views.
 _DIMENSIONS = {
     "text": "td",
     "trained_text": "cd",
     "features": "nd",
     "labels": "n",
     "views": "nvd",
-    "keys": "k*",
+    "keys": "nw",
     "map_mean": "d",
-    "map_matrix": "**",
+    "map_matrix": "dw",
     "coefficients": "nc",
     "belief_weights": "n",
     "belief_labels": "n",
@@ -61,6 +65,8 @@ def _check_arrays(state: State) -> None:
     sizes = {"c": len(settings["classes"]), "d": settings["width"]}
     if "text" in settings:
         sizes["t"] = len(settings["text"]["classes"])
+    if "map_matrix" not in arrays:
+        sizes["w"] = sizes["d"]
     for name, array in arrays.items():
         dimensions = _DIMENSIONS.get(name, "*" * array.ndim)
         fits = array.ndim == len(dimensions) and all(

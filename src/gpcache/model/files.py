@@ -193,6 +193,9 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
 
 def _check_examples(model: FeatureClassifier, examples: list[dict[str, Any]]) -> None:
     """Refuse training images that are not those of the model's shots."""
+    report = getattr(model, "loo_", None)
+    if report is not None and len(report.labels) != len(examples):
+        raise DataError("its images and its held-out figures differ in number")
     if not isinstance(model, CacheClassifier):
         return
     labels = model.classes_[model.fitted_.shots.labels.cpu().numpy()]
