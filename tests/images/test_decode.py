@@ -282,7 +282,7 @@ def test_heic(photo, tmp_path):
     assert difference.mean() < 6
     assert "HEIF" not in Image.OPEN  # Pillow is as it was
     content = path.read_bytes()
-    with pytest.raises(ImageRefusedError, match="cannot be decoded"):
+    with pytest.raises(ImageRefusedError, match="truncated"):
         decode(content[: len(content) // 2])
     with pytest.raises(ImageRefusedError, match="million pixels"):
         decode(path, Policy(max_pixels=99))

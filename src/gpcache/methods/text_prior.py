@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.support.checks import positive, shown, to_numpy
+from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to_numpy
 
 # How long CLIP's text embeddings are before they are scaled to length one.
 CLIP_TEXT_LENGTH = 10.0
@@ -45,6 +45,8 @@ class TextPrior:
             )
         if not names:
             raise DataError("TextPrior needs at least one class name.")
+        refuse_nan("class_names", names)
+        refuse_twins(names)
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")

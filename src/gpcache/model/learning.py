@@ -165,7 +165,7 @@ def remove(
     wanted = set(names)
     _require_names(content, wanted)
     if label is not None:
-        require_class(label, [str(name) for name in model.classes_])
+        label = require_class(label, [str(name) for name in model.classes_])
     gone = [one.name in wanted or one.label == label for one in content.examples]
     if any(gone):
         model.remove(np.flatnonzero(gone), refit=_may_wait(content))
@@ -179,8 +179,8 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
     """Give images by name other labels; a copy of what the class has already is forgotten."""
     model = _updatable(content, "relabel images of")
     _require_names(content, set(labels))
-    for label in labels.values():
-        require_class(label, [str(name) for name in model.classes_])
+    classes = [str(name) for name in model.classes_]
+    labels = {name: require_class(label, classes) for name, label in labels.items()}
     rows = [row for row, example in enumerate(content.examples) if example.name in labels]
     if rows:
         names = [labels[content.examples[row].name] for row in rows]
