@@ -10,6 +10,7 @@ from PIL import Image
 
 from gpcache.encoders.lite import LITE0_FINGERPRINT
 from gpcache.errors import DataError
+from gpcache.support.seals import UNSEALED, seal
 from gpcache.web.open_workspace import open_workspace
 
 JPEG = {"content-type": "image/jpeg"}
@@ -336,7 +337,10 @@ def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path, change, where):
     file = folder / "workspace.json"
     content = json.loads(file.read_text())
     change(content)
-    file.write_text(json.dumps(content))
+    content["sha256"] = UNSEALED
+    data = seal(json.dumps(content, separators=(",", ":")).encode())
+    for name in ("workspace.json", "workspace-copy.json"):
+        (folder / name).write_bytes(data)
     with pytest.raises(DataError, match=f"is damaged.*{where}") as refused:
         open_workspace(folder, encoder=encoder)
     assert "\n" not in str(refused.value)

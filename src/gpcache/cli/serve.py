@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, VerboseOption
-from gpcache.cli.output import json_text, printable
+from gpcache.cli.output import json_text, print_notes, printable
 
 
 def serve(
@@ -93,6 +93,7 @@ def _run(
     with ExitStack() as stack:
         ray = stack.enter_context(connected()) if on_ray else None
         opened = open_workspace(folder, model=model, encoder=encoder, device=device)
+        print_notes([], opened.notices)
         encode = None if ray is None else stack.enter_context(deployed(ray, opened, replicas))
         asyncio.run(run(opened, token, listener, started, encode))
 

@@ -24,8 +24,8 @@ __all__ = ["DecodePool", "Prepared", "prepare"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
-# Bytes: far more than a thumbnail of 160 pixels a side can have.
-MAX_THUMBNAIL = 200_000
+# Bytes: more than a JPEG of the largest side that is asked for can have.
+MAX_THUMBNAIL = 40_000_000
 
 
 class DecodePool:
@@ -59,8 +59,10 @@ class DecodePool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, content: bytes, key: str, *, thumbnail: bool = False) -> Future[Prepared]:
+    def submit(self, content: bytes, key: str, *, thumbnail: int = 0) -> Future[Prepared]:
         """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
+
+        `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
 
         Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """
@@ -123,8 +125,8 @@ class DecodePool:
             worker.close()
 
 
-# Content, key, and whether a thumbnail is wanted.
-_Image = tuple[bytes, str, bool]
+# Content, key, and the side of the thumbnail.
+_Image = tuple[bytes, str, int]
 
 
 def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:

@@ -206,14 +206,23 @@ def class_names(
 
 def picture_of(example: Example, source: str) -> bytes | None:
     """A small picture of a training image from where it was; None if it is no longer that image."""
+    content = original_of(example.name, example.hash, source)
+    try:
+        return None if content is None else thumbnail(content)
+    except ImageRefusedError:
+        return None
+
+
+def original_of(name: str, content_hash: str, source: str) -> bytes | None:
+    """The file of a training image from where it was; None if it is no longer that image."""
     place = Path(source)
     # A list of images names them by its own folder.
     root = place if place.is_dir() else place.parent
     try:
-        content = read_file(root / example.name)
-        return thumbnail(content) if sha256(content) == example.hash else None
+        content = read_file(root / name)
     except ImageRefusedError:
         return None
+    return content if sha256(content) == content_hash else None
 
 
 def require_label(record: Record) -> str:

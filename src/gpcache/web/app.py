@@ -20,7 +20,7 @@ from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
 from gpcache.web.routes import batch, export, inference_v2, predict
 from gpcache.web.routes import workspace as workspace_routes
-from gpcache.web.service import Service
+from gpcache.web.service import MissingOriginalError, Service
 from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
 from gpcache.web.workspace import StaleError, Workspace
 
@@ -31,6 +31,7 @@ STATUS = {
     TooMuchError: 413,
     BusyError: 429,
     MissingBatchError: 404,
+    MissingOriginalError: 404,
     NoTemporaryFolderError: 503,
     DiskFullError: 507,
 }

@@ -121,6 +121,7 @@ class WorkspaceState(BaseModel):
     refused: list[RefusedFile]
     can_undo: bool
     undo: str
+    notices: list[str]
     loo: Figures | None
 
 

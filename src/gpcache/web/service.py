@@ -14,16 +14,26 @@ from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
+from gpcache.images.workers import DecodePool
 from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
+from gpcache.web.repair import original
 from gpcache.web.uploads import Upload
 from gpcache.web.workspace import Edit, Workspace, parted
+from gpcache.web.workspace_contents import Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 Result = TypeVar("Result")
 
+# Pixels: the photos of most cameras are shown in full.
+LARGE_SIDE = 4_096
+
 logger = logging.getLogger(__name__)
+
+
+class MissingOriginalError(GPCacheError):
+    """Only the small picture of a photo is there; the client gets a 404."""
 
 
 class AnsweredPhoto(NamedTuple):
@@ -49,11 +59,13 @@ class Service:
         )
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._pictures: DecodePool | None = None  # made when the first original is shown
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         if workspace.document.templates is not None:
             # Loading a text encoder takes seconds, which the first class need not wait for.
             self._warming = asyncio.create_task(asyncio.to_thread(workspace.texts.warm))
+        self._refit_if_outgrown()  # what a stop may have cut off
 
     @property
     def ready(self) -> bool:
@@ -70,6 +82,8 @@ class Service:
             if task is not None:
                 task.cancel()
         await self.encoding.close()
+        if self._pictures is not None:
+            await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._thread.shutdown)
         self.workspace.folder.close()
 
@@ -123,6 +137,21 @@ class Service:
         answered = iter(await self.run(work))
         return [one if isinstance(one, Refused) else next(answered) for one in read]
 
+    async def large_picture(self, photo: Photo) -> bytes:
+        """The original of a photo as a JPEG without its metadata, decoded under limits."""
+        workspace = self.workspace
+        folder, document = workspace.folder, workspace.document
+        content = await asyncio.to_thread(original, folder, document, photo)
+        if content is None:
+            raise MissingOriginalError(
+                f"The original of {photo.name!r} is not there, or is damaged: the small picture is "
+                "all that is left."
+            )
+        if self._pictures is None:
+            self._pictures = DecodePool(workspace.encoder.preprocess, workers=1)
+        job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
+        return (await asyncio.wrap_future(job)).thumbnail
+
     async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
         """Classes, and the probabilities (1, c) that their text alone gives a row."""
         workspace = self.workspace
@@ -136,7 +165,9 @@ class Service:
         except ImageRefusedError as error:
             return Refused(upload.name, error.reason)
         if keep:
-            await asyncio.to_thread(self.workspace.folder.put, photo)
+            folder = self.workspace.folder
+            await asyncio.to_thread(folder.put_original, await upload.read(), photo.hash)
+            await asyncio.to_thread(folder.put, photo)
         return photo._replace(name=upload.name)
 
     def _refit_if_outgrown(self) -> None:

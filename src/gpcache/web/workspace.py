@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +15,10 @@ from gpcache.encoders import Encoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
 from gpcache.web.learner import Learner, Texts
+from gpcache.web.stored_model import write_model
 from gpcache.web.workspace_contents import Contents, Photo, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
@@ -24,6 +27,8 @@ MAX_COMPARED = 2_000
 MAX_STEPS = 50
 MAX_REFUSED = 100
 MAX_POINTS = 1_000
+
+logger = logging.getLogger(__name__)
 
 Edit = Callable[[Contents], Contents]
 
@@ -37,7 +42,8 @@ class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
     A change is checked, learned and written to the folder, and only then counts as done.
-    `features` gives those of a photo by its hash; `template` is the model it began with.
+    `features` gives those of a photo by its hash; `template` is the model it began with; `notices`
+    say what was damaged when it was opened.
     """
 
     folder: WorkspaceFolder
@@ -48,6 +54,8 @@ class Workspace:
     features: Callable[[str], NDArray[np.float32]]
     template: CacheClassifier | None
     device: Any
+    notices: Sequence[str] = ()
+    _kept: Fitted | None = None
 
     # Changes. A `revision` that is not the latest is refused.
 
@@ -119,6 +127,21 @@ class Workspace:
         """Go on with a model whose hyper-parameters were chosen again."""
         refitted.follow(self.document.contents)
         self.learner = refitted
+        self.keep_model()
+
+    def keep_model(self) -> None:
+        """Write the model down, so that a restart answers as before.
+
+        Where that fails the last one stays, and a restart brings it up to date.
+        """
+        stored = self.learner.stored()
+        if stored is None or stored.model.fitted_ is self._kept:
+            return
+        try:
+            write_model(self.folder.model, stored)
+            self._kept = stored.model.fitted_
+        except GPCacheError as error:
+            logger.warning("The model was not written: %s", error)
 
     # Questions.
 
@@ -150,6 +173,7 @@ class Workspace:
             "refused": [asdict(one) for one in document.refused],
             "can_undo": bool(steps),
             "undo": steps[-1].what if steps else "",
+            "notices": list(self.notices),
             "loo": None if held_out is None else held_out.summary(),
         }
 
@@ -211,6 +235,7 @@ class Workspace:
                 curve = (*curve, point)[-MAX_POINTS:]
         self._keep(replace(document, revision=document.revision + 1, curve=curve))
         self.learner = learner
+        self.keep_model()
 
     def _keep(self, document: Document) -> None:
         self.folder.write(document)

@@ -10,9 +10,9 @@ from gpcache.errors import DataError
 from gpcache.images.records import plural
 from gpcache.web import schemas
 from gpcache.web.schemas import IfMatch
-from gpcache.web.service import CurrentService
+from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import received
-from gpcache.web.workspace_contents import Contents
+from gpcache.web.workspace_contents import Contents, Photo
 
 routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
 
@@ -108,13 +108,28 @@ PICTURE: dict[int | str, Any] = {200: {"content": {"image/jpeg": {}}}}
 @routes.get("/photos/{photo}", response_class=Response, responses=PICTURE)
 async def picture(service: CurrentService, photo: str) -> Response:
     """A small picture, encoded anew."""
-    known = service.workspace.document.contents.photos.get(photo)
+    known = _photo(service, photo)
+    stored = await service.run(service.workspace.folder.get, known.hash)
+    return _jpeg(stored.thumbnail)
+
+
+@routes.get("/photos/{photo}/original", response_class=Response, responses=PICTURE)
+async def original_picture(service: CurrentService, photo: str) -> Response:
+    """The photo in full, up to 4,096 pixels a side, encoded anew without its metadata."""
+    return _jpeg(await service.large_picture(_photo(service, photo)))
+
+
+def _photo(service: Service, key: str) -> Photo:
+    known = service.workspace.document.contents.photos.get(key)
     if known is None:
         raise HTTPException(404, "There is no such photo")
-    stored = await service.run(service.workspace.folder.get, known.hash)
+    return known
+
+
+def _jpeg(content: bytes) -> Response:
     # The picture of an id never changes, and nobody else can read this cache.
     headers = {"cache-control": "private, max-age=86400, immutable"}
-    return Response(stored.thumbnail, media_type="image/jpeg", headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 @routes.post(
