@@ -28,6 +28,7 @@ from gpcache.model.training_images import (
     class_names,
     drawn_examples,
     find_duplicates,
+    find_example,
     new_examples,
     require_class,
     said_of_copies,
@@ -158,8 +159,7 @@ def remove(
 ) -> None:
     """Forget images by name, or a class with its images; its text needs the encoder."""
     model = _updatable(content, "remove images from")
-    wanted = set(names)
-    _require_names(content, wanted)
+    wanted = {find_example(name, content.examples) for name in names}
     if label is not None:
         require_class(label, [str(name) for name in model.classes_])
     gone = [one.name in wanted or one.label == label for one in content.examples]
@@ -173,7 +173,7 @@ def remove(
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
     """Give images by name other labels; a copy of what the class has already is forgotten."""
     model = _updatable(content, "relabel images of")
-    _require_names(content, set(labels))
+    labels = {find_example(name, content.examples): label for name, label in labels.items()}
     for label in labels.values():
         require_class(label, [str(name) for name in model.classes_])
     rows = [row for row, example in enumerate(content.examples) if example.name in labels]
@@ -184,11 +184,6 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
         content.training.notices.append(said_of_copies(examples, copies))
         model.remove(list(copies))
     content.examples = [one for row, one in enumerate(examples) if row not in copies]
-
-
-def _require_names(content: Content, names: set[str]) -> None:
-    if missing := sorted(names - {example.name for example in content.examples}):
-        raise DataError(f"The model has no training image {missing[0]!r}.")
 
 
 def _updatable(content: Content, purpose: str) -> CacheClassifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,6 +203,45 @@ def class_names(
             "with the column label, or fit(images, labels)."
         )
     return names
+
+
+def find_example(given: str, examples: Sequence[Example]) -> str:
+    """The name in the model of a training image, given by that name, its file's name or its path.
+
+    A file that is on this disk is found by its content. What fits several images is an error that
+    lists them, and what fits none one that suggests the nearest names.
+    """
+    names = [example.name for example in examples]
+    if given in names:
+        return given
+    try:
+        content_hash = sha256(read_file(Path(given)))
+    except ImageRefusedError:
+        content_hash = ""
+    wanted = _parts(given)
+    fitting = [one.name for one in examples if one.hash == content_hash] or [
+        name for name in names if _end_alike(_parts(name), wanted)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise DataError(
+            f"{given!r} fits {len(fitting)} training images: give one of {_listed(fitting)}."
+        )
+    near = get_close_matches(given, names, 3, 0.4)
+    near = near or get_close_matches(wanted[-1] if wanted else "", names, 3, 0.4)
+    hint = f"did you mean {_listed(near)}?" if near else f"it has {_listed(names)}."
+    raise DataError(f"The model has no training image {given!r}: {hint}")
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+
+
+def _end_alike(one: list[str], other: list[str]) -> bool:
+    """Whether two paths are the same as far as the shorter one goes, from its end."""
+    length = min(len(one), len(other))
+    return length > 0 and one[-length:] == other[-length:]
 
 
 def picture_of(example: Example, source: str) -> bytes | None:
