@@ -60,7 +60,7 @@ def take(page: Page, name: str, height: int) -> None:
     # Notices say what was just done, and go after some seconds.
     expect(page.locator("#said")).to_be_empty(timeout=30_000)
     page.mouse.move(0, 0)
-    page.evaluate("scrollTo(0, 0)")
+    page.evaluate("document.querySelector('main').scrollTo(0, 0)")
     with Image.open(io.BytesIO(page.screenshot(animations="disabled"))) as picture:
         # 256 colours: a third of the size.
         picture.convert("RGB").quantize().save(PICTURES / f"{name}.png", optimize=True)

@@ -38,9 +38,13 @@ STATUS = {
 
 
 def create_app(
-    workspace: Workspace, token: str, make_encoding: MakeEncoding | None = None
+    workspace: Workspace,
+    token: str,
+    make_encoding: MakeEncoding | None = None,
+    *,
+    sharing: bool = False,
 ) -> FastAPI:
-    """The server of one workspace, for whoever has the token."""
+    """The server of one workspace, for whoever has the token; `sharing` lets other machines in."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -59,7 +63,11 @@ def create_app(
     _add_metrics(app, service)
     _add_errors(app)
     app.add_middleware(
-        AccessMiddleware, token=token, metrics=service.metrics, busy=service.encoding.busy
+        AccessMiddleware,
+        token=token,
+        metrics=service.metrics,
+        busy=service.encoding.busy,
+        sharing=sharing,
     )
     return app
 

@@ -106,6 +106,8 @@ class Figures(BaseModel):
     interval: tuple[float, float]
     ece: float
     nll: float
+    covered: int
+    of: int
 
 
 class WorkspaceState(BaseModel):
@@ -192,6 +194,14 @@ class Snippets(BaseModel):
 
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="The revision that the change rests on.")
+]
+DropId = Annotated[
+    str,
+    Header(
+        alias="Gpcache-Drop",
+        max_length=64,
+        description="The same for all requests of one drop of files, which are undone together.",
+    ),
 ]
 REJECT = 0.05
 

@@ -87,18 +87,20 @@ class Service:
         await asyncio.to_thread(self._thread.shutdown)
         self.workspace.folder.close()
 
-    async def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
+    async def change(
+        self, edit: Edit, what: str, revision: int | None, drop: str = ""
+    ) -> dict[str, Any]:
         """Edit the contents; the state afterwards."""
-        state = await self.run(self.workspace.change, edit, what, revision)
+        state = await self.run(self.workspace.change, edit, what, revision, drop)
         self._refit_if_outgrown()
         return state
 
     async def add(
-        self, uploads: Sequence[Upload], label: str, revision: int | None
+        self, uploads: Sequence[Upload], label: str, revision: int | None, drop: str = ""
     ) -> dict[str, Any]:
         """Learn photos of a class; what was added, what was refused, and the state."""
         read = await self.read(uploads, keep=True)
-        added = await self.run(self.workspace.add, read, label, revision)
+        added = await self.run(self.workspace.add, read, label, revision, drop)
         self._refit_if_outgrown()
         return added
 

@@ -26,6 +26,7 @@ from gpcache.images.records import Refused
 from gpcache.support.files import make_folder, sha256, write_atomic
 from gpcache.support.seals import UNSEALED, is_sealed, seal
 from gpcache.support.temporary import remove_stale
+from gpcache.web.curve import Curve
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo, UndoStep, by_id
 
 SCHEMA = 3
@@ -67,9 +68,9 @@ def _write_contents(contents: Contents) -> dict[str, Any]:
 class Document:
     """Everything that the workspace knows, at one revision.
 
-    `curve` holds the number of photos and the leave-one-out accuracy after each change that moved
-    them. `templates` is None where class names do not count. `source` is where the photos of the
-    model lay that the workspace began with, and `began_with` the SHA-256 of its config.
+    `curve` holds the held-out accuracy after each change that moved it. `templates` is None where
+    class names do not count. `source` is where the photos of the model lay that the workspace began
+    with, and `began_with` the SHA-256 of its config.
     """
 
     encoder: str
@@ -84,7 +85,7 @@ class Document:
     ] = field(default_factory=Contents)
     steps: tuple[UndoStep, ...] = ()
     refused: tuple[Refused, ...] = ()
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Curve = ()
     source: str = ""
     began_with: str = ""
     schema: int = SCHEMA
@@ -239,6 +240,8 @@ def _read_document(file: Path) -> Document:
     try:
         if missing:
             raise ValueError(f"{missing[0]} is missing")
+        if unsealed:
+            content["curve"] = ()  # it did not tell classes apart
         document = _DOCUMENT_JSON.validate_python(content)
     except ValueError as error:
         raise _DamagedError(first_problem(error)) from None

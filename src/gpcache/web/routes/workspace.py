@@ -9,7 +9,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from gpcache.errors import DataError
 from gpcache.images.records import plural
 from gpcache.web import schemas
-from gpcache.web.schemas import IfMatch
+from gpcache.web.curve import comparable
+from gpcache.web.schemas import DropId, IfMatch
 from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import received
 from gpcache.web.workspace_contents import Contents, Photo
@@ -19,7 +20,7 @@ routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
 
 @routes.post("/classes", response_model=schemas.WorkspaceState)
 async def add_class(
-    service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None
+    service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
     """Add a class, known by its name and prompt alone at first."""
 
@@ -27,7 +28,7 @@ async def add_class(
         return contents.with_class(body.name, body.prompt)
 
     what = f"adding the class {body.name[:80]}"
-    return await service.change(edit, what, _revision(if_match, body))
+    return await service.change(edit, what, _revision(if_match, body), drop)
 
 
 @routes.patch("/classes", response_model=schemas.WorkspaceState)
@@ -61,14 +62,16 @@ async def remove_class(
     response_model=schemas.Added,
     openapi_extra=schemas.files_body(label=True, image=False),
 )
-async def add_examples(service: CurrentService, request: Request, if_match: IfMatch = None) -> Any:
+async def add_examples(
+    service: CurrentService, request: Request, if_match: IfMatch = None, drop: DropId = ""
+) -> Any:
     """Learn photos of one class."""
     revision = _revision(if_match)
     async with received(request) as form, service.encoding.admitted():
         label = form.fields.get("label", "")
         if not label.strip():
             raise DataError("Say which class the photos are of, in the field 'label'.")
-        return await service.add(form.files, label, revision)
+        return await service.add(form.files, label, revision, drop)
 
 
 @routes.patch("/examples", response_model=schemas.WorkspaceState)
@@ -180,8 +183,9 @@ async def loo(service: CurrentService) -> dict[str, Any]:
 
 @routes.get("/curve", response_model=list[schemas.Point])
 async def curve(service: CurrentService) -> Any:
-    """The leave-one-out accuracy after each change, the latest last."""
-    return [{"n": n, "accuracy": accuracy} for n, accuracy in service.workspace.document.curve]
+    """The held-out accuracy after each change of the same classes, the latest last."""
+    points = comparable(service.workspace.document.curve)
+    return [{"n": point.photos, "accuracy": point.accuracy} for point in points]
 
 
 @routes.get("/suggest", response_model=schemas.Suggested)
