@@ -18,7 +18,7 @@ from gpcache.errors import DiskFullError, GPCacheError
 from gpcache.web.batch_files import MissingBatchError
 from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
-from gpcache.web.routes import batch, export, inference_v2, predict
+from gpcache.web.routes import batch, export, inference_v2, predict, test_set
 from gpcache.web.routes import workspace as workspace_routes
 from gpcache.web.service import MissingOriginalError, Service
 from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
@@ -57,7 +57,7 @@ def create_app(
     )
     service = app.state.service = Service(workspace, make_encoding)
     app.state.token = token
-    for part in (workspace_routes, predict, batch, export, inference_v2):
+    for part in (workspace_routes, predict, batch, export, test_set, inference_v2):
         app.include_router(part.routes)
     _add_page(app)
     _add_metrics(app, service)

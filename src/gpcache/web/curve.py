@@ -10,6 +10,8 @@ from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.workspace_contents import Contents
 
 MAX_POINTS = 1_000
+# What a point covers that only says: here was no figure, and the curve begins again.
+NO_FIGURE = ""
 
 
 class CurvePoint(NamedTuple):
@@ -39,9 +41,10 @@ def continued(
     if names := _renamed(before, after):
         curve = tuple(_with_name(point, *names, before) for point in curve)
     summary = None if held_out is None else held_out.summary()
-    if held_out is None or summary is None or len(covered := covered_classes(held_out)) < 2:
-        return curve
-    point = CurvePoint(revision, len(after.labelled()), summary["accuracy"], _mark(covered))
+    point = CurvePoint(revision, 0, 0.0, NO_FIGURE)
+    if held_out and summary and len(covered := covered_classes(held_out)) > 1:
+        photos = len(after.labelled())
+        point = CurvePoint(revision, photos, summary["accuracy"], _mark(covered))
     if curve and (curve[-1].photos, curve[-1].covers) == (point.photos, point.covers):
         same = curve[-1].accuracy == point.accuracy
         return curve if same else (*curve[:-1], point)
@@ -54,8 +57,13 @@ def undone(curve: Curve, revision: int) -> Curve:
 
 
 def comparable(curve: Curve) -> Curve:
-    """The points of the same classes as the last one: figures of others do not compare."""
-    return tuple(point for point in curve if point.covers == curve[-1].covers)
+    """The last points of the same classes: figures of others do not compare with them."""
+    found: list[CurvePoint] = []
+    for point in reversed(curve):
+        if point.covers != curve[-1].covers or point.covers == NO_FIGURE:
+            break
+        found.insert(0, point)
+    return tuple(found)
 
 
 def _renamed(before: Contents, after: Contents) -> tuple[str, str] | None:

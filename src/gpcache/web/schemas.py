@@ -184,6 +184,15 @@ class BatchState(BaseModel):
     refused: int
 
 
+class TestState(BaseModel):
+    """A test set: folders that name no class of the model are `foreign`."""
+
+    photos: int
+    refused: list[RefusedFile]
+    foreign: list[str]
+    figures: dict[str, Any] | None
+
+
 class Snippets(BaseModel):
     """Lines to copy."""
 

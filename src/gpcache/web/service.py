@@ -19,6 +19,7 @@ from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
 from gpcache.web.repair import original
+from gpcache.web.test_set import TestSet
 from gpcache.web.uploads import Upload
 from gpcache.web.workspace import Edit, Workspace, parted
 from gpcache.web.workspace_contents import Photo
@@ -50,6 +51,7 @@ class Service:
 
     def __init__(self, workspace: Workspace, make_encoding: MakeEncoding | None = None) -> None:
         self.workspace = workspace
+        self.test_set = TestSet()
         self.metrics = Metrics()
         views = workspace.document.views
         self.encoding: PhotoEncoding = (
@@ -109,10 +111,14 @@ class Service:
         return await self.run(self.workspace.fill_pool, await self.read(uploads, keep=True))
 
     async def read(
-        self, uploads: Sequence[Upload], *, keep: bool = False
+        self, uploads: Sequence[Upload], *, keep: bool = False, picture: bool = False
     ) -> list[EncodedPhoto | Refused]:
-        """Decode and encode uploads, in their order; `keep` stores them."""
-        return list(await asyncio.gather(*(self._read(one, keep) for one in uploads)))
+        """Decode and encode uploads, in their order; `keep` stores them.
+
+        `picture` makes thumbnails, too, where examples are made of one view as questions are.
+        """
+        learn = keep or (picture and not self.workspace.document.views)
+        return list(await asyncio.gather(*(self._read(one, keep, learn) for one in uploads)))
 
     async def answer(
         self, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
@@ -159,11 +165,11 @@ class Service:
         workspace = self.workspace
         return await self.run(workspace.learner.by_text, row[None], workspace.document.contents)
 
-    async def _read(self, upload: Upload, keep: bool) -> EncodedPhoto | Refused:
+    async def _read(self, upload: Upload, keep: bool, learn: bool) -> EncodedPhoto | Refused:
         if upload.refused is not None:
             return Refused(upload.name, upload.refused)
         try:
-            photo = await self.encoding.encode(upload.read, learn=keep)
+            photo = await self.encoding.encode(upload.read, learn=learn)
         except ImageRefusedError as error:
             return Refused(upload.name, error.reason)
         if keep:

@@ -6,7 +6,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
+from gpcache.encoders.prompts import (
+    DEFAULT_TEMPLATES,
+    Prompts,
+    clean_class_name,
+    filled_template,
+)
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames, plural
 
@@ -27,9 +32,8 @@ class ClassEntry:
     def sentences(self, templates: Sequence[str] | None) -> tuple[str, ...]:
         """The sentences for the text encoder; {} stands for the name of the class."""
         lines = self.prompt.splitlines() if self.prompt is not None else templates
-        name = clean_class_name(self.name)
         lines = lines or DEFAULT_TEMPLATES
-        return tuple(line.strip().replace("{}", name) for line in lines if line.strip())
+        return tuple(filled_template(line.strip(), self.name) for line in lines if line.strip())
 
 
 @dataclass(frozen=True)

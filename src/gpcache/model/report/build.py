@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.content import Case, Embedding, Evidence, Report
 
+# A small picture, and features (1, d).
+Seen = tuple[bytes, Any]
+
 CASES = 12
 SHARES = 6
 
@@ -28,12 +32,17 @@ def build_report(
     test: Evaluation | None = None,
     images: Path | None = None,
     refused: Sequence[Refused] = (),
+    hardest: Sequence[Case] = (),
 ) -> Report:
-    """Collect what a report can show; `images` is the folder or list that `test` was made from."""
+    """Collect what a report can show; `images` is the folder or list that `test` was made from.
+
+    Where there is none, `hardest` are the cases of `hardest_cases`.
+    """
     model: Any = classifier.model
     cases = {"Suspicious training images": suspicious_cases(classifier)}
     if test is not None and images is not None:
-        cases = {"Hardest test images": hardest_cases(classifier, test, images)} | cases
+        hardest = hardest_cases(classifier, test, partial(_found_image, classifier, images))
+    cases = {"Hardest test images": list(hardest)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
     if model.has_keys:
         embedding, search = _embedding(classifier, model), model.search_
@@ -58,18 +67,26 @@ def build_report(
     )
 
 
-def hardest_cases(classifier: ImageClassifier, test: Evaluation, images: Path) -> list[Case]:
-    """The test images whose true class got the lowest probability."""
+def _found_image(classifier: ImageClassifier, images: Path, name: str) -> Seen | None:
     # The names in a list of images start from the folder of the list.
-    root = images if images.is_dir() else images.parent
+    path = (images if images.is_dir() else images.parent) / name
+    try:
+        return thumbnail(path), classifier.encoder_.encode_images([path])
+    except ImageRefusedError:
+        return None
+
+
+def hardest_cases(
+    classifier: ImageClassifier, test: Evaluation, find: Callable[[str], Seen | None]
+) -> list[Case]:
+    """The test images whose true class got the lowest probability; `find` gives them by name."""
     cases = []
     for row in test.hardest(CASES):
-        path, answer = root / test.names[row], int(test.predicted[row])
-        try:
-            picture = thumbnail(path)
-        except ImageRefusedError:
+        answer, seen = int(test.predicted[row]), find(test.names[row])
+        if seen is None:
             continue
-        evidence = _evidence(classifier, classifier.encoder_.encode_images([path]))
+        picture, features = seen
+        evidence = _evidence(classifier, features)
         truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
         probability = float(test.probabilities[row, answer])
         cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))

@@ -8,6 +8,7 @@ import { complain, handled, say } from "./notices.js";
 import { startOriginals } from "./photos.js";
 import { change, refresh, state, subscribe } from "./state.js";
 import { startSuspects } from "./suspects.js";
+import { showTestSet, startTestSet } from "./testset.js";
 import { pasteIntoTry, startTry } from "./try.js";
 import { showUse, startUse } from "./use.js";
 
@@ -27,6 +28,7 @@ function go() {
     else link.removeAttribute("aria-current");
   }
   showCheck(step() === "check");
+  showTestSet(step() === "check");
   showGrow(step() === "grow");
   showUse(step() === "use");
 }
@@ -97,6 +99,7 @@ function start() {
   startTry();
   startGrow();
   startUse();
+  startTestSet();
   go();
   handled(refresh)();
 }
