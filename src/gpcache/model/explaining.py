@@ -41,6 +41,6 @@ def why_uneven(model: FeatureClassifier, error: float) -> str:
     others = f", and {len(listed) - 1} more classes are like it" if len(listed) > 1 else ""
     return (
         f"Classes differ: the sets of held-out training images hold the true class for {held} of "
-        f"{rows} images of {str(model.classes_[number])!r}, where {1 - error:.0%} are "
+        f"{rows} images of {str(model.classes_[number])!r}, where {100 * (1 - error):.0f} % are "
         f"promised on average{others}. With --per-class every class gets its own promise."
     )

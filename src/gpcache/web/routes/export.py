@@ -51,7 +51,7 @@ async def card(service: CurrentService) -> Response:
 @routes.get("/snippets", response_model=schemas.Snippets)
 async def snippets(service: CurrentService, request: Request) -> Any:
     """Lines to copy."""
-    address = f"http://{request.headers['host']}"
+    address = f"{request.url.scheme}://{request.headers['host']}"
     return _snippets(service.workspace.document.name, address, request.app.state.token)
 
 

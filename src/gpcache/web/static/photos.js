@@ -73,6 +73,7 @@ export function startOriginals() {
 export function pictureOf(file) {
   const image = element("img", { src: URL.createObjectURL(file), alt: file.name });
   image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
+  image.addEventListener("click", () => image.classList.toggle("large"));
   return image;
 }
 
@@ -94,7 +95,7 @@ export function thumbnail(photo) {
   });
   if (flags.length > 0) {
     made.append(element("span", { class: "flags", "aria-hidden": "true" }, ...flags.map((flag) => (
-      element("span", { class: flag }, flag)))));
+      element("span", { class: `flag-${flag}` }, flag)))));
   }
   made.addEventListener("dragstart", (event) => {
     event.dataTransfer.setData(PHOTO_TYPE, JSON.stringify([photo.id]));
