@@ -22,7 +22,7 @@ PROJECTION = "Use a similarity projection, made by gpcache project."
 
 ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help="Model to write.")]
 ShotsOption = Annotated[int | None, Option(min=1, metavar="K", help="Draw K images of each class.")]
-PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a {}.")]
+PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a(n) {}.")]
 ClassOption = Annotated[list[str] | None, Option("--class", help=CLASS)]
 ViewsOption = Annotated[int, Option(min=0, metavar="N", help=VIEWS)]
 ProjectionOption = Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)]

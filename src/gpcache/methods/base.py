@@ -260,7 +260,14 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Logarithms (m, c) of `predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
-    def answer(self, X: ArrayLike, *, top: int = 0, error: float | None = None) -> RowAnswers:
+    def answer(
+        self,
+        X: ArrayLike,
+        *,
+        top: int = 0,
+        error: float | None = None,
+        class_conditional: bool = False,
+    ) -> RowAnswers:
         """Everything about rows X (m, d) from one computation.
 
         Parameters
@@ -271,6 +278,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             How many shots to name as reasons; 0 names none. Ignored by methods without keys.
         error : float, optional
             The rate at which prediction sets may miss the true class; None makes no sets.
+        class_conditional : bool, default=False
+            Whether sets promise that rate for every class, not on average.
 
         Returns
         -------
@@ -283,7 +292,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         if error is not None:
             from gpcache.methods.conformal import sets_of
 
-            sets = sets_of(self, features, probabilities, error=error)
+            sets = sets_of(
+                self, features, probabilities, error=error, class_conditional=class_conditional
+            )
         numbers = logits.double().cpu().numpy()
         return RowAnswers(numbers, probabilities, novelty, explanation, sets)
 

@@ -239,14 +239,13 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning.relabel(self.content, labels)
         return self
 
-    # Answers.
-
     def predict(
         self,
         images: Images,
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
@@ -261,6 +260,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The share of good images that may be answered by "I don't know".
         sets : float, optional
             Also give the plausible labels, which miss the true one at this rate.
+        per_class : bool, default=False
+            Keep that rate for each class, not on average; sets are larger.
         why : int, default=0
             How many of the training images that drove the answer to name.
         refused : list, optional
@@ -279,10 +280,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If none of the images can be read.
         """
         noted: list[Refused] = [] if refused is None else refused
-        stream = self.predict_stream(
-            images, reject=reject, sets=sets, why=why, refused=noted, batch_size=batch_size
-        )
-        found = list(stream)
+        found = list(self.predict_stream(
+            images, reject=reject, sets=sets, per_class=per_class, why=why, refused=noted,
+            batch_size=batch_size,
+        ))  # fmt: skip
         if refused is None:
             answers.warn_of_refused(noted, len(found))
         return found
@@ -293,6 +294,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
@@ -303,7 +305,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         found = answers.predictions(
             self.content, self.encoder_, any_source(images), refused=refused,
-            batch_size=batch_size, reject=reject, sets=sets, why=why,
+            batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
         return (answer for _, answer in found)
 
@@ -357,8 +359,6 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def picture(self, row: int) -> bytes | None:
         """A small picture of a training image: from the model, or from where it was; else None."""
         return self.content.picture(self.examples[row])
-
-    # Files.
 
     def save(self, folder: str | Path, *, thumbnails: bool = False) -> None:
         """Write the model folder, in one step; `thumbnails` keeps small pictures in it."""

@@ -106,6 +106,8 @@ class Figures(BaseModel):
     interval: tuple[float, float]
     ece: float
     nll: float
+    covered: int
+    of: int
 
 
 class WorkspaceState(BaseModel):
@@ -121,6 +123,7 @@ class WorkspaceState(BaseModel):
     refused: list[RefusedFile]
     can_undo: bool
     undo: str
+    notices: list[str]
     loo: Figures | None
 
 
@@ -181,6 +184,15 @@ class BatchState(BaseModel):
     refused: int
 
 
+class TestState(BaseModel):
+    """A test set: folders that name no class of the model are `foreign`."""
+
+    photos: int
+    refused: list[RefusedFile]
+    foreign: list[str]
+    figures: dict[str, Any] | None
+
+
 class Snippets(BaseModel):
     """Lines to copy."""
 
@@ -191,6 +203,14 @@ class Snippets(BaseModel):
 
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="The revision that the change rests on.")
+]
+DropId = Annotated[
+    str,
+    Header(
+        alias="Gpcache-Drop",
+        max_length=64,
+        description="The same for all requests of one drop of files, which are undone together.",
+    ),
 ]
 REJECT = 0.05
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
+from gpcache.encoders.prompts import (
+    DEFAULT_TEMPLATES,
+    Prompts,
+    clean_class_name,
+    filled_template,
+)
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames
+from gpcache.images.records import ClassNames, plural
 from gpcache.support.names import JOINERS, is_printed, tidy_name
 
 MAX_NAME = 200
@@ -25,9 +30,8 @@ class ClassEntry:
     def sentences(self, templates: Sequence[str] | None) -> tuple[str, ...]:
         """The sentences for the text encoder; {} stands for the name of the class."""
         lines = self.prompt.splitlines() if self.prompt is not None else templates
-        name = clean_class_name(self.name)
         lines = lines or DEFAULT_TEMPLATES
-        return tuple(line.strip().replace("{}", name) for line in lines if line.strip())
+        return tuple(filled_template(line.strip(), self.name) for line in lines if line.strip())
 
 
 @dataclass(frozen=True)
@@ -157,17 +161,33 @@ class Contents:
 
 @dataclass(frozen=True)
 class UndoStep:
-    """How to take one change back: the classes and the photos that were different before it."""
+    """How to take one change back: the classes and the photos that were different before it.
+
+    `revision` is the one before it. Changes of one `drop` of files are one step.
+    """
 
     what: str
     classes: tuple[ClassEntry, ...]
     photos: Mapping[str, Photo | None]
+    revision: int = 0
+    drop: str = ""
 
     @classmethod
-    def between(cls, before: Contents, after: Contents, what: str) -> UndoStep:
+    def between(
+        cls, before: Contents, after: Contents, what: str, revision: int, drop: str = ""
+    ) -> UndoStep:
         keys = before.photos.keys() | after.photos.keys()
         old, new = before.photos.get, after.photos.get
-        return cls(what, before.classes, {k: old(k) for k in sorted(keys) if old(k) != new(k)})
+        photos = {k: old(k) for k in sorted(keys) if old(k) != new(k)}
+        return cls(what, before.classes, photos, revision, drop)
+
+    def joined(self, earlier: UndoStep, after: Contents) -> UndoStep:
+        """One step that takes this change back, which led to `after`, and the one before it."""
+        photos = {**self.photos, **earlier.photos}
+        labels = {after.photos[key].label for key in photos if key in after.photos}
+        classes = "1 class" if len(labels) == 1 else f"{len(labels)} classes"
+        what = f"adding {plural(len(photos), 'photo')} to {classes}" if photos else self.what
+        return UndoStep(what, earlier.classes, photos, earlier.revision, self.drop)
 
     def undone(self, contents: Contents) -> Contents:
         """The contents before the change."""
