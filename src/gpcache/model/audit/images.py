@@ -12,6 +12,7 @@ from gpcache.features.extract import gather
 from gpcache.images.records import Record, Refused, Source
 from gpcache.methods import TextPrior
 from gpcache.model.audit import Audit, audit
+from gpcache.model.audit.fingerprints import fingerprint
 
 GROUPS = ("list", "folder", "none")
 
@@ -33,7 +34,7 @@ def check_images(
     """Look for what is suspicious among the labelled images of `source`."""
     if groups not in GROUPS:
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
-    found = gather(source, encoder)
+    found = gather(source, encoder, picture=fingerprint)
     records = found.records
     labels = [record.label for record in records]
     classes = sorted({label for label in labels if label is not None})
@@ -53,6 +54,7 @@ def check_images(
         groups=[_group(record, groups) for record in records],
         text_prior=prior,
         names=[record.name for record in records],
+        pictures=found.pictures,
     )
     names = [record.name for record in records]
     return Checked(audited, names, len(classes), found.refused, found.notices)
