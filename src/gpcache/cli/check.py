@@ -66,6 +66,7 @@ def check(
         ],
         "refused": output.refused_as_json(found.refused),
         "notices": notices,
+        "advice": [asdict(one) for one in found.advice],
     }
     classes = "1 class" if found.classes == 1 else f"{found.classes:,} classes"
     faults = sum(finding.kind in FAULTS for finding in findings)
@@ -77,4 +78,8 @@ def check(
         sentences = [finding.sentence for finding in found.audit.of(kind)]
         for sentence in output.shortened(sentences, top, " (--top)."):
             echo(f"  {output.printable(sentence)}")
+    if found.advice and not json:
+        echo("\nAdvice")
+        for one in found.advice:
+            echo(f"  {output.printable(one.sentence)}")
     raise Exit(1 if faults else 0)

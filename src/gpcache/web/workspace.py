@@ -16,7 +16,7 @@ from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.registry import name_of
 from gpcache.web.learner import Learner, Texts
-from gpcache.web.workspace_contents import Contents, Photo, UndoStep
+from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
@@ -143,7 +143,13 @@ class Workspace:
                 for entry in contents.classes
             ],
             "photos": [
-                {"id": one.id, "name": one.name, "label": one.label, "flags": flags.get(one.id, [])}
+                {
+                    "id": one.id,
+                    "name": one.name,
+                    "label": one.label,
+                    "flags": flags.get(one.id, []),
+                    "given": one.label if one.proposal is None else one.proposal.label,
+                }
                 for one in photos
             ],
             "pool": len(contents.pool()),
@@ -159,6 +165,11 @@ class Workspace:
         if held_out is None:
             return {"why": "There is no photo to leave out yet: add photos to two classes."}
         return held_out.report()
+
+    def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
+        """Which of the photos would get a label that the model itself proposes."""
+        held_out = self.learner.held_out()
+        return {} if held_out is None else held_out.proposals(ids, label)
 
     def suggestions(self, count: int) -> list[dict[str, Any]]:
         """The photos of the pool to label next, each with a guess."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,11 @@ __all__ = ["FAULTS", "KINDS", "Audit", "Finding", "audit"]
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings by kind, the gravest first, and what could not be looked at."""
+    """Findings by kind, the gravest first, what could not be looked at, and who judged."""
 
     findings: tuple[Finding, ...]
     notices: tuple[str, ...]
+    judge: Judge | None = field(default=None, compare=False, repr=False)
 
     def of(self, kind: Kind) -> tuple[Finding, ...]:
         """The findings of one kind, the gravest first."""
@@ -71,7 +72,7 @@ def audit(
         suspects = list({place[finding.row]: None for finding in found})
         found += [*harm_findings(judged, judge, suspects), *copy_findings(rows, copies)]
     found.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(found), tuple(_notices(judged, judge)))
+    return Audit(tuple(found), tuple(_notices(judged, judge)), judge)
 
 
 def _notices(rows: LabelledRows, judge: Judge) -> Iterator[str]:

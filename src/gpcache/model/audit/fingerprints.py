@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from gpcache.gp.kernels import unit_rows
+
 SIDE = 32
 # Pixels a side that are compared.
 COMPARED = 16
@@ -23,7 +25,6 @@ CROPS = (0.96, 0.92, 0.88)
 PLACES = (0.0, 0.5, 1.0)
 # Pairs at once: 60 MB of crops.
 CHUNK = 1024
-FLAT = 1e-6
 
 
 def fingerprint(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -53,14 +54,14 @@ def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
 def _cropped(pictures: Tensor) -> Tensor:
     """The pictures (n, 32, 32) whole, then each crop of them: (n, crops, 16, 16)."""
     rows, columns = _windows()
-    return torch.matmul(torch.matmul(rows, pictures[:, None]), columns.mT)
+    cropped: Tensor = rows @ pictures[:, None] @ columns.mT
+    return cropped
 
 
 def _standard(pictures: Tensor) -> Tensor:
     """Rows of length one without a mean; of a picture of one colour nothing is left."""
     rows = pictures.flatten(-2)
-    rows = rows - rows.mean(-1, keepdim=True)
-    return rows / rows.norm(dim=-1, keepdim=True).clamp_min(FLAT)
+    return unit_rows(rows - rows.mean(-1, keepdim=True))
 
 
 @cache

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision
 from gpcache.gp.feature_maps import KernelSpace
-from gpcache.gp.precision import BATCH_ELEMENTS, padded_sets
+from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, padded_sets
 from gpcache.methods.text_prior import TextPrior
 from gpcache.model.audit.label_noise import fit_label_noise, given_label
 
@@ -51,12 +51,14 @@ class HeldOutRows:
 class Judge(HeldOutRows):
     """An exact GP over all rows; `scale` is what its logits make of a mean.
 
-    `rate` is the estimated share of wrong labels.
+    `rate` is the estimated share of wrong labels; `zero_shot` (n, c) is what the text says.
     """
 
     precision: ExactPrecision
     scale: float
     rate: float
+    features: Tensor
+    zero_shot: Tensor | None
 
     @classmethod
     def of(
@@ -77,9 +79,7 @@ class Judge(HeldOutRows):
             zero_shot = text_prior.logit_scale * features @ vectors.mT
         numbers = torch.as_tensor(np.searchsorted(classes, labels))
         ExactPrecision.plan(numbers, len(classes))
-        keys = KernelSpace("centred").fit(features, numbers)(features)
-        values = torch.nn.functional.one_hot(numbers, len(classes)).to(features)
-        precision = ExactPrecision(None, keys, values, beta=BETA, noise=NOISE)
+        precision = _posterior(features, numbers, len(classes))
         mean, variance = precision.leave_out(sets)
         counted = countable(numbers, sets)
         parts = [mean] if zero_shot is None else [mean, zero_shot]
@@ -96,6 +96,8 @@ class Judge(HeldOutRows):
             precision,
             found.weights[0],
             found.rate,
+            features,
+            zero_shot,
         )
 
     def removal_gains(self, removed: Tensor) -> Tensor:
@@ -131,6 +133,17 @@ class Judge(HeldOutRows):
         """The log-probability of the given labels (...), right or wrong, at logits (..., c)."""
         at_label = logits.gather(-1, column.expand(logits.shape[:-1])[..., None])[..., 0]
         return given_label((at_label - logits.logsumexp(-1)).exp(), self.rate, logits.shape[-1])
+
+
+def held_out_means(features: Tensor, labels: Tensor, n_classes: int) -> Posterior:
+    """Scores (n, c) of unit rows with class numbers (n,), each left out, and variances (n, 1)."""
+    return _posterior(features, labels, n_classes).leave_out(torch.arange(len(labels)))
+
+
+def _posterior(features: Tensor, labels: Tensor, n_classes: int) -> ExactPrecision:
+    keys = KernelSpace("centred").fit(features, labels)(features)
+    values = torch.nn.functional.one_hot(labels, n_classes).to(features)
+    return ExactPrecision(None, keys, values, beta=BETA, noise=NOISE)
 
 
 def countable(labels: Tensor, sets: Tensor) -> Tensor:
