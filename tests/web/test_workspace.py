@@ -302,6 +302,51 @@ def test_a_kept_suspect_is_none_until_it_is_undone(start, photo, filled):
     assert look() == (True, ["suspect"], figures)
 
 
+def test_a_label_that_the_model_proposed_counts_as_it_was_before(start, photo, filled):
+    """The figure stays, also after a restart, until the user vouches for the label."""
+    running = start()
+    client = running.client
+    wrong = filled(client, photo, 5)["photos"][0]["id"]
+    client.patch("/v1/examples", json={"ids": [wrong], "label": "blue"})
+    before = client.get("/v1/loo").json()
+    suspect = before["suspects"][0]
+    assert (suspect["id"], suspect["certain"], suspect["suggested"]) == (wrong, True, "red")
+    state = client.patch("/v1/examples", json={"ids": [wrong], "label": "red"}).json()
+    found = next(one for one in state["photos"] if one["id"] == wrong)
+    assert (found["label"], found["given"]) == ("red", "blue")
+    assert (state["loo"]["proposed"], state["loo"]["n"]) == (1, 15)
+    assert state["loo"]["accuracy"] <= before["accuracy"] < 1
+    start.stop(running)
+    client = start().client
+    assert client.get("/v1/state").json()["loo"] == state["loo"]
+    client.patch("/v1/classes", json={"name": "blue", "new_name": "azure"})
+    found = client.get("/v1/state").json()["photos"][0]
+    assert (found["label"], found["given"]) == ("red", "azure")
+    state = client.patch("/v1/examples", json={"ids": [wrong], "keep": True}).json()
+    assert (state["loo"]["proposed"], state["loo"]["accuracy"]) == (0, 1)
+    for _ in range(3):
+        client.post("/v1/undo")
+    assert client.get("/v1/loo").json() == before
+
+
+def test_a_label_that_the_user_chose_is_no_proposal(empty, photo, filled):
+    ids = [one["id"] for one in filled(empty, photo, 5)["photos"]]
+    state = empty.patch("/v1/examples", json={"ids": ids[:1], "label": "blue"}).json()
+    assert (state["loo"]["proposed"], state["photos"][0]["given"]) == (0, "blue")
+
+
+def test_suspects_are_ranked_and_advice_is_given(empty, photo, filled):
+    """Labels at random: the most probably wrong first, and the page says that this is guessing."""
+    state = filled(empty, photo, 6)
+    ids = [one["id"] for one in state["photos"]]
+    for place, name in enumerate(("red", "green", "blue")):
+        empty.patch("/v1/examples", json={"ids": ids[place::3], "label": name, "keep": False})
+    found = empty.get("/v1/loo").json()
+    certain = [one["certain"] for one in found["suspects"]]
+    assert certain == sorted(certain, reverse=True)
+    assert "guessing" in [one["kind"] for one in found["advice"]]
+
+
 def test_another_label_is_judged_anew(empty, photo, filled):
     wrong = filled(empty, photo, 5)["photos"][0]["id"]
 

@@ -82,12 +82,13 @@ class ClassState(BaseModel):
 
 
 class PhotoState(BaseModel):
-    """A photo and what is to be marked on it."""
+    """A photo and what is to be marked on it; `given` is the label before one of the model's."""
 
     id: str
     name: str
     label: str
     flags: list[str]
+    given: str
 
 
 class RefusedFile(BaseModel):
@@ -108,6 +109,7 @@ class Figures(BaseModel):
     nll: float
     covered: int
     of: int
+    proposed: int
 
 
 class WorkspaceState(BaseModel):

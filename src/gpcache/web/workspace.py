@@ -21,7 +21,7 @@ from gpcache.web.curve import continued, covered_classes, undone
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.learner import Learner, Texts
 from gpcache.web.stored_model import write_model
-from gpcache.web.workspace_contents import Contents, Photo, UndoStep
+from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
@@ -173,7 +173,13 @@ class Workspace:
                 for entry in contents.classes
             ],
             "photos": [
-                {"id": one.id, "name": one.name, "label": one.label, "flags": flags.get(one.id, [])}
+                {
+                    "id": one.id,
+                    "name": one.name,
+                    "label": one.label,
+                    "flags": flags.get(one.id, []),
+                    "given": one.label if one.proposal is None else one.proposal.label,
+                }
                 for one in photos
             ],
             "pool": len(contents.pool()),
@@ -196,6 +202,11 @@ class Workspace:
                 "how well classes are told apart: add two photos to another class."
             }
         return held_out.report() | (figures or {})
+
+    def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
+        """Which of the photos would get a label that the model itself proposes."""
+        held_out = self.learner.held_out()
+        return {} if held_out is None else held_out.proposals(ids, label)
 
     def suggestions(self, count: int) -> list[dict[str, Any]]:
         """The photos of the pool to label next, each with a guess."""

@@ -35,10 +35,19 @@ class ClassEntry:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """The label that a photo had before it got one that the model proposed, and the figure then."""
+
+    label: str
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Photo:
     """A photo: what it was called, its class (None in the pool), the hash of its content.
 
     `kept` is the user's word that it is where it belongs, whatever looks suspicious about it.
+    `proposal` says that the label is the model's own, until the user vouches for it.
     """
 
     id: str
@@ -47,11 +56,19 @@ class Photo:
     hash: str
     group: str | None = None
     kept: bool = False
+    proposal: Proposal | None = None
 
     @property
     def number(self) -> int:
         """Its place in the order of their coming."""
         return int(self.id.removeprefix("p"))
+
+    def renamed(self, old: str, new: str) -> Photo:
+        """The photo where a class has another name."""
+        proposal = self.proposal
+        if proposal is not None and proposal.label == old:
+            proposal = replace(proposal, label=new)
+        return replace(self, label=new if self.label == old else self.label, proposal=proposal)
 
     @property
     def lesson(self) -> tuple[str | None, ...]:
@@ -109,10 +126,7 @@ class Contents:
         _refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
         entry = ClassEntry(fresh, old.prompt if prompt is None else _checked_prompt(prompt))
         classes = tuple(entry if one is old else one for one in self.classes)
-        photos = {
-            key: replace(one, label=fresh) if one.label == old.name else one
-            for key, one in self.photos.items()
-        }
+        photos = {key: one.renamed(old.name, fresh) for key, one in self.photos.items()}
         return Contents(classes, photos)
 
     def without_class(self, name: str) -> Contents:
@@ -131,16 +145,28 @@ class Contents:
             found[photo.id] = replace(photo, name=name)
         return replace(self, photos=found)
 
-    def with_labels(self, ids: Sequence[str], label: str) -> Contents:
-        """The same photos, these of another class, where nobody has vouched for them yet."""
+    def with_labels(
+        self, ids: Sequence[str], label: str, proposals: Mapping[str, Proposal] | None = None
+    ) -> Contents:
+        """The same photos, these of another class, where nobody has vouched for them yet.
+
+        `proposals` are those whose label the model proposed.
+        """
         name = self.entry(label).name
-        return self._with_changed(
-            ids, lambda one: one if one.label == name else replace(one, label=name, kept=False)
-        )
+
+        def moved(one: Photo) -> Photo:
+            proposal = None if proposals is None else proposals.get(one.id)
+            if proposal is not None and proposal.label == name:
+                proposal = None  # back where it was
+            return replace(one, label=name, kept=False, proposal=proposal)
+
+        return self._with_changed(ids, lambda one: one if one.label == name else moved(one))
 
     def with_kept(self, ids: Sequence[str], kept: bool) -> Contents:
         """The same photos, these vouched for by the user, or no longer."""
-        return self._with_changed(ids, lambda one: replace(one, kept=kept))
+        return self._with_changed(
+            ids, lambda one: replace(one, kept=kept, proposal=None if kept else one.proposal)
+        )
 
     def without_photos(self, ids: Sequence[str]) -> Contents:
         """The other photos."""

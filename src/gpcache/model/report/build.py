@@ -16,6 +16,7 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import small_picture
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.methods.registry import name_of
+from gpcache.model.advice import model_advice
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.content import Case, Embedding, Evidence, Report
@@ -50,10 +51,11 @@ def build_report(
         embedding, search = _embedding(classifier, model), model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
+    held_out = classifier.held_out()
     return Report(
         title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
         test=test,
-        held_out=classifier.held_out(),
+        held_out=held_out,
         cases={heading: listed for heading, listed in cases.items() if listed},
         embedding=embedding,
         search=search,
@@ -66,6 +68,7 @@ def build_report(
             "torch": torch.__version__,
         },
         refused=[(one.name, one.reason) for one in refused],
+        advice=model_advice(classifier.content, held_out if test is None else test),
     )
 
 

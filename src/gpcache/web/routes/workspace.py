@@ -88,7 +88,8 @@ async def change_photos(
 
     def edit(contents: Contents) -> Contents:
         if label is not None:
-            contents = contents.with_labels(body.ids, label)
+            proposals = service.workspace.proposals(body.ids, label)
+            contents = contents.with_labels(body.ids, label, proposals)
         return contents if keep is None else contents.with_kept(body.ids, keep)
 
     return await service.change(edit, what, _revision(if_match, body))
