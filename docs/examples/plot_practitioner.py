@@ -1,0 +1,6 @@
+"""
+Practitioner: from a folder of photos to a model
+================================================
+stub
+"""
+print(1)
