@@ -1,5 +1,5 @@
-# The two commands of the README (demo, test), the checks (lint), the timings (bench, bench-gpu), and
-# clean; all but bench-gpu share one .venv.
+# The two commands of the README (demo, test), the site (docs), the checks (lint), the timings
+# (bench, bench-gpu), and clean; all but bench-gpu share one .venv.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test test-clip lint bench bench-gpu clean
+.PHONY: demo test test-clip docs lint bench bench-gpu clean
 
 # PHOTOS=my/folder (one folder a class) instead of the digits that come with the installation.
 demo: $(VENV)/.base
@@ -26,6 +26,10 @@ test: $(VENV)/.test
 # The open_clip encoders need torchvision, which does not import beside a CPU build of torch.
 test-clip: $(VENV)/.test
 	.ci/open_clip
+
+# Writes docs/_build/html. A warning, a broken link, or a page that loads from elsewhere is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -42,7 +46,7 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/roofline.py --device cuda
 
 clean:
-	rm -rf $(VENV) .venv-clip gpcache-demo build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-clip gpcache-demo build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
@@ -57,6 +61,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.made
 	$(INSTALL) ".[dev]"
 	@touch $(VENV)/.base $(VENV)/.test $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) ".[docs]"
+	@touch $(VENV)/.base $@
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "gpcache needs Python 3.11 or newer with venv: none found."; exit 1; }

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,8 +63,9 @@ def run_python(code, page, names, folder):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run(page, page_folder):
-    names = {"__name__": "page"}
+def test_the_blocks_of_a_page_run(page, page_folder, monkeypatch):
+    module = types.ModuleType("documented_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # for classes that are pickled
     for language, code, shown in blocks(page):
         needed = re.findall(r"^# needs (\w+)", code)
         if any(find_spec(name) is None for name in needed):
@@ -71,7 +73,7 @@ def test_the_blocks_of_a_page_run(page, page_folder):
         if language == "sh":
             run_shell(code, page_folder)
             continue
-        printed = run_python(code, page, names, page_folder)
+        printed = run_python(code, page, vars(module), page_folder)
         assert printed == shown
 
 
