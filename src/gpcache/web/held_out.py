@@ -24,7 +24,7 @@ from gpcache.model.evaluation import Evaluation
 from gpcache.web.workspace_contents import Photo
 
 # Photos of one burst, and copies, would give each other away.
-AT_ONCE = "leave-one-out in closed form, bursts and copies left out together, at the numbers in use"
+AT_ONCE = "leave-one-out in closed form; bursts and copies are left out together"
 
 
 @dataclass(frozen=True, eq=False)

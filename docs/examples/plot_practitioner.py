@@ -1,7 +1,0 @@
-"""
-Practitioner: from a folder of photos to a model
-================================================
-stub
-"""
-
-print(1)
