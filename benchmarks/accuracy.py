@@ -174,7 +174,7 @@ def one_shot() -> None:
     text = """
 One shot a class: nothing can be left out, so numbers are shipped. The ten best of 144 settings by
 NLL, with text and without, on DTD (five draws) and Caltech ViT-B/32; below them what is shipped,
-where it is none of these (see docs/defaults.md for why).
+where it is none of these (see docs/concepts/choices.md for why).
 """
     write("one-shot", "Numbers for one shot", text, rows)
 

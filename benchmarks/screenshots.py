@@ -1,4 +1,4 @@
-"""The pictures of docs/web.md: the page on a real server, with photos beside the project.
+"""The pictures of docs/get-started/browser.md: the page on a real server, with photos beside the project.
 
 `python benchmarks/screenshots.py` takes a minute; it needs playwright and a chromium on the PATH.
 """

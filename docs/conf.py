@@ -8,6 +8,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from sphinx_gallery import backreferences
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
@@ -46,6 +47,8 @@ autodoc_inherit_docstrings = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
+# It looks for names in parent packages, where gpcache says by an ImportError what moved.
+backreferences._get_short_module_name = lambda module_name, _: module_name
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "gallery",

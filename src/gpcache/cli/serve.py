@@ -16,7 +16,7 @@ from gpcache.cli.output import json_text, printable
 def serve(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="MODEL", help="A model folder to begin with, as pets.gpc."),
+        typer.Argument(metavar="MODEL", help="A model folder to start from, for example pets.gpc."),
     ] = None,
     workspace: Annotated[
         Path | None,
@@ -41,7 +41,7 @@ def serve(
     """Collect, check, try and grow a model in the browser.
 
     Only this machine can reach it, and only with the token in the address that is printed. Changes
-    are kept in the workspace folder; `--encoder` counts only for a new one without a model.
+    are kept in the workspace folder. `--encoder` is used only for a new workspace without a model.
 
     With `--engine ray`, replicas on the Ray cluster of RAY_ADDRESS decode and encode.
 

@@ -2,11 +2,11 @@
 
     logits = gain · s f W + α · k(f) (K + noise·I)⁻¹ V / variance(f)^η
 
-with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, and φ raw or a projection that
-was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ where it
-measured better (docs/defaults.md): V = Y − softmax(gain · s f W), so that far from all shots the
-answer falls back to the text, as far as held-out shots found the text trustworthy, with V = 0 for
-classes that have no shot; φ whitened; η = 0.
+with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). In the paper gain = 1, V = Y, and φ is the identity or a
+projection that was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ
+where measurements were better (docs/concepts/choices.md): φ whitens, η = 0, and
+V = Y − softmax(gain · s f W), so that far from all shots the answer falls back to the text. V = 0
+for classes without shots.
 """
 
 from __future__ import annotations
