@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.hub import NotDownloadedError, no_downloads
+from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
 from gpcache.errors import EncoderError
 
 __all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
@@ -59,17 +59,25 @@ def load_encoder(
     >>> load_encoder("lite").dim
     1664
     """
-    if download:
+    if download and (_is_local(name) or hub_is_reachable()):
         return _load(name, device)
     with no_downloads():
         try:
             return _load(name, device)
         except NotDownloadedError:
+            if download:
+                raise
             command = shlex.join(["gpcache", "fetch", name])
             raise EncoderError(
                 f"The encoder {name!r} is not on this machine, and a saved model does not download "
                 f"it: run {command} to download it."
             ) from None
+
+
+def _is_local(name: str) -> bool:
+    """Whether an encoder needs no file of the hub."""
+    family, _, rest = name.partition(":")
+    return name.startswith("lite") or Path(rest if family in ("hf", "open_clip") else name).is_dir()
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
