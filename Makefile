@@ -29,6 +29,7 @@ test-clip: $(VENV)/.test
 
 # Writes docs/_build/html. A warning, a broken link, or a page that loads from elsewhere is an error.
 docs: $(VENV)/.docs
+	rm -rf docs/_build docs/gallery
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 lint: $(VENV)/.dev
