@@ -3,6 +3,7 @@
 # test-all   these and the slow ones: Ray, the browser, kills, many fits
 # test-clip  the open_clip encoders; test-oldest: the oldest packages that pyproject.toml allows
 # coverage   the line coverage of test and of test-all
+# docs       the documentation site, in docs/_build/html
 # lint       ruff, mypy, the import contract
 # package    builds the wheel, checks it, and runs it in a bare environment
 # licences   writes docs/licences.md
@@ -23,7 +24,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test test-all test-clip test-oldest coverage lint package licences bench bench-gpu results clean
+.PHONY: demo test test-all test-clip test-oldest coverage docs lint package licences bench bench-gpu results clean
 
 # PHOTOS=my/folder (one folder for each class) instead of pictures that a program draws.
 demo: $(VENV)/.base
@@ -55,6 +56,11 @@ package: $(VENV)/.dev
 licences: $(VENV)/.test
 	$(BIN)/python .ci/licences.py
 
+# Writes docs/_build/html. A warning, a broken link, or a page that loads from elsewhere is an error.
+docs: $(VENV)/.docs
+	rm -rf docs/_build docs/gallery
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -77,7 +83,7 @@ results: $(VENV)/.test
 	$(BIN)/python benchmarks/results.py $(if $(RUN),--run --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)))
 
 clean:
-	rm -rf $(VENV) .venv-clip .venv-oldest gpcache-demo build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-clip .venv-oldest gpcache-demo build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
@@ -92,6 +98,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.made
 	$(INSTALL) ".[dev]"
 	@touch $(VENV)/.base $(VENV)/.test $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) ".[docs]"
+	@touch $(VENV)/.base $@
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "gpcache needs Python 3.11 or newer with venv: none found."; exit 1; }

@@ -20,13 +20,19 @@ CLASS = "Add a class that is known by its name alone; repeatable."
 VIEWS = "Average the features of N random views of each image; 0 takes the centre view."
 PROJECTION = "Use a similarity projection, made by gpcache project."
 
-ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help="Model to write.")]
-ShotsOption = Annotated[int | None, Option(min=1, metavar="K", help="Draw K images of each class.")]
+ModelOption = Annotated[
+    Path, Option("--output", "-o", metavar="MODEL", help="Folder to write the model to.")
+]
+ShotsOption = Annotated[
+    int | None, Option(min=1, metavar="K", help="Use only K images of each class, drawn at random.")
+]
 PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a(n) {}.")]
 ClassOption = Annotated[list[str] | None, Option("--class", help=CLASS)]
 ViewsOption = Annotated[int, Option(min=0, metavar="N", help=VIEWS)]
 ProjectionOption = Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)]
-ThumbnailsOption = Annotated[bool, Option("--thumbnails", help="Keep small pictures in the model.")]
+ThumbnailsOption = Annotated[
+    bool, Option("--thumbnails", help="Keep small copies of the photos in the model.")
+]
 
 
 def fit(
@@ -42,7 +48,7 @@ def fit(
     views: ViewsOption = 0,
     projection: ProjectionOption = None,
     thumbnails: ThumbnailsOption = False,
-    force: Annotated[bool, Option("--force", help="Replace a model that is there.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace an existing model.")] = False,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,

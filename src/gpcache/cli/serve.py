@@ -24,7 +24,7 @@ HOST_HELP = "The address to listen on; 0.0.0.0 lets other machines of the networ
 def serve(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="MODEL", help="A model folder to begin with, as pets.gpc."),
+        typer.Argument(metavar="MODEL", help="A model folder to start from, for example pets.gpc."),
     ] = None,
     workspace: Annotated[
         Path | None,
@@ -56,7 +56,7 @@ def serve(
     """Collect, check, try and grow a model in the browser.
 
     Only this machine can reach it, and only with the token in the address that is printed. Changes
-    are kept in the workspace folder; `--encoder` counts only for a new one without a model.
+    are kept in the workspace folder. `--encoder` is used only for a new workspace without a model.
 
     With `--host 0.0.0.0`, phones and other machines of the network can open it too; a QR code of
     the address is printed. Give a certificate, or others in the network can read along.

@@ -94,9 +94,30 @@ def _with_article(name: str) -> str:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Class names, which stay the labels, and the sentences that describe each class.
+    """Class names and the sentences that describe each class.
 
-    A sentence given twice counts twice.
+    Parameters
+    ----------
+    class_names : tuple of str
+        Class names; they stay the labels.
+    sentences : tuple of tuple of str
+        Sentences of each class. A sentence that is given twice counts twice.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of the classes and sentences.
+
+    Raises
+    ------
+    DataError
+        If a name or a sentence is empty, or a name is given twice.
+
+    Examples
+    --------
+    >>> from gpcache import Prompts
+    >>> Prompts.from_templates(["cat", "dog"], "a photo of a {}.").sentences
+    (('a photo of a cat.',), ('a photo of a dog.',))
     """
 
     class_names: tuple[str, ...]
@@ -120,11 +141,45 @@ class Prompts:
                     )
 
     def joined(self, others: Prompts) -> Prompts:
-        """These classes, and others after them."""
+        """Append the classes of other prompts.
+
+        Parameters
+        ----------
+        others : Prompts
+            Prompts of further classes.
+
+        Returns
+        -------
+        Prompts
+            All classes.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["cat"]).joined(Prompts.from_templates(["dog"])).class_names
+        ('cat', 'dog')
+        """
         return Prompts(self.class_names + others.class_names, self.sentences + others.sentences)
 
     def without(self, class_name: str) -> Prompts:
-        """All classes but one."""
+        """Leave out one class.
+
+        Parameters
+        ----------
+        class_name : str
+            The class to leave out.
+
+        Returns
+        -------
+        Prompts
+            All other classes.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["cat", "dog"]).without("cat").class_names
+        ('dog',)
+        """
         pairs = zip(self.class_names, self.sentences, strict=True)
         kept = {name: sentences for name, sentences in pairs if name != class_name}
         return Prompts(tuple(kept), tuple(kept.values()))
@@ -133,7 +188,31 @@ class Prompts:
     def from_templates(
         cls, class_names: Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
     ) -> Prompts:
-        """Every template with every class name, as `clean_class_name` writes it, for its {}."""
+        """Fill every template with every class name.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            Class names.
+        templates : str or sequence of str, default=("a photo of a {}.",)
+            Sentences with {} in place of the class name. Underscores in a name become spaces.
+
+        Returns
+        -------
+        Prompts
+            One sentence for each class and template.
+
+        Raises
+        ------
+        DataError
+            If there is no template, or one without exactly one {}.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["guinea_pig"]).sentences
+        (('a photo of a guinea pig.',),)
+        """
         names = _checked_class_names(class_names)
         checked = _checked_templates(templates)
         if not checked:
@@ -147,10 +226,39 @@ class Prompts:
         class_names: Sequence[str] | None = None,
         templates: str | Sequence[str] = (),
     ) -> Prompts:
-        """The sentences of a JSON file {class: [sentence, …]}, and of `templates` beside them.
+        """Read sentences from a JSON file {class: [sentence, …]}.
 
-        A class is found by its name or its cleaned name; without `class_names`, all classes of
-        the file in its order. Every sentence has the same weight, wherever it comes from.
+        Every sentence has the same weight, wherever it comes from.
+
+        Parameters
+        ----------
+        path : str or path
+            The JSON file.
+        class_names : sequence of str, optional
+            Classes to take, found by name; all classes of the file by default.
+        templates : str or sequence of str, default=()
+            Templates whose sentences are added.
+
+        Returns
+        -------
+        Prompts
+            Classes and sentences.
+
+        Raises
+        ------
+        DataError
+            If the file lacks a class or cannot be read.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from gpcache import Prompts
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "prompts.json"
+        ...     _ = file.write_text('{"cat": ["a cat on a sofa"]}')
+        ...     Prompts.from_file(file).sentences
+        (('a cat on a sofa',),)
         """
         checked = _checked_templates(templates)
         file = Path(path)
@@ -179,7 +287,31 @@ class Prompts:
 
 
 def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
-    """One unit vector per class (c, dim): the average of its sentences' unit vectors."""
+    """Compute one unit vector per class: the average of the vectors of its sentences.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        The encoder.
+    prompts : Prompts
+        Classes and their sentences.
+
+    Returns
+    -------
+    array of shape (c, dim)
+        Unit vectors, for `TextPrior`.
+
+    Raises
+    ------
+    DataError
+        If the vectors of a class average to zero.
+
+    Examples
+    --------
+    >>> from gpcache import Prompts, load_encoder, text_weights
+    >>> text_weights(load_encoder("lite"), Prompts.from_templates(["cat", "dog"])).shape
+    (2, 1664)
+    """
     parts = sentence_vectors(encoder, prompts).values()
     average = np.stack([part.mean(0, dtype=np.float64) for part in parts])
     lengths = np.linalg.norm(average, axis=1, keepdims=True)

@@ -30,7 +30,29 @@ SHARD_SECONDS = 60.0
 
 @dataclass
 class Extraction:
-    """What an extraction did: images encoded now, known before, refused; notes on single images."""
+    """Result of an extraction.
+
+    Parameters
+    ----------
+    encoded : int
+        Number of images that were encoded now.
+    known : int
+        Number of images that the store had already.
+    refused : list of Refused
+        Refused images with their reasons.
+    notes : list of Refused
+        Notes on single images.
+    notices : list of str
+        Notes on the source.
+    seconds : float
+        Time that it took.
+
+    Examples
+    --------
+    >>> from gpcache.features.extract import Extraction
+    >>> Extraction(encoded=3).known
+    0
+    """
 
     encoded: int = 0
     known: int = 0
@@ -52,13 +74,49 @@ def extract(
     shard_rows: int = SHARD_ROWS,
     stream: Stream = encoded,
 ) -> Extraction:
-    """Bring the features of every image of `source` into the store in `folder`.
+    """Encode every image of a source into the store in a folder.
 
-    Images are known by their content: what the store has is not encoded again. Refused images are
-    reported and left out. `split` names the split of images whose source does not tell. Stopped at
-    any moment, the next call goes on; at most one shard of work is lost.
+    Images are recognised by their content, so an image that the store has is not encoded again.
+    Refused images are reported and left out. After a stop at any moment the next call continues; at
+    most one shard of work is lost.
 
-    `stream` decodes and encodes; this process alone writes the store.
+    Parameters
+    ----------
+    source : Source
+        Images, as `gpcache.images.sources.open_source` returns them.
+    folder : str or Path
+        Folder of the store.
+    encoder : Encoder
+        The encoder.
+    views : Views, optional
+        Augmented views; None is one centre view per image.
+    split : str, optional
+        Name of the split for images whose source names none.
+    batch_size : int, optional
+        Number of images to encode at once.
+    workers : int, optional
+        Number of decoding processes.
+    shard_rows : int, default=1024
+        Number of images in a shard.
+    stream : callable, optional
+        Decodes and encodes; this process alone writes the store.
+
+    Returns
+    -------
+    Extraction
+        What was done.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.features.extract import extract
+    >>> from gpcache.images.sources import from_iterable
+    >>> pairs = [(np.full((32, 32, 3), i, np.uint8), "cat") for i in range(2)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     extract(from_iterable(pairs), folder, load_encoder("lite")).encoded
+    2
     """
     start = time.perf_counter()
     store = FeatureStore.create(folder, encoder, views)
@@ -91,7 +149,28 @@ def extract(
 
 @dataclass
 class Gathered:
-    """Features (n, dim) of `records` and the hashes of their content; the others, and notes."""
+    """Features of images in memory.
+
+    Parameters
+    ----------
+    features : array of shape (n, dim)
+        Unit vectors.
+    records : list of Record
+        The images.
+    hashes : list of str
+        SHA-256 of their content.
+    refused : list of Refused
+        Refused images with their reasons.
+    notices : list of str
+        Notes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.features.extract import Gathered
+    >>> Gathered(np.zeros((0, 4))).records
+    []
+    """
 
     features: NDArray[np.float32]
     records: list[Record] = field(default_factory=list)
@@ -109,9 +188,35 @@ def gather(
     description: str = "encode",
     picture: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
 ) -> Gathered:
-    """Encode every image that can be read; a copy shares the features of what it copies.
+    """Encode every image that can be read, in memory; copies share their features.
 
-    `picture` makes `pictures` of the pixels that the encoder is given.
+    Parameters
+    ----------
+    source : Source
+        Images, as `gpcache.images.sources.open_source` returns them.
+    encoder : Encoder
+        The encoder.
+    views : Views, optional
+        Augmented views; None is one centre view per image.
+    description : str, default="encode"
+        Text of the progress bar.
+    picture : callable, optional
+        Makes `pictures` of the pixels that the encoder is given.
+
+    Returns
+    -------
+    Gathered
+        Features and what is known of the images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.features.extract import gather
+    >>> from gpcache.images.sources import from_iterable
+    >>> pairs = [(np.full((32, 32, 3), i, np.uint8), "cat") for i in range(2)]
+    >>> gather(from_iterable(pairs), load_encoder("lite")).features.shape
+    (2, 1664)
     """
     found = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
     rows: list[NDArray[np.float32]] = []
@@ -142,7 +247,32 @@ def gather(
 def stored_text_weights(
     store: FeatureStore, encoder: Encoder, prompts: Prompts
 ) -> NDArray[np.float32]:
-    """One unit vector per class (c, dim), from the store or, the first time, from the encoder."""
+    """Return class vectors from the store; encode and cache them the first time.
+
+    Parameters
+    ----------
+    store : FeatureStore
+        The store.
+    encoder : Encoder
+        The encoder that made the store.
+    prompts : Prompts
+        Classes and their sentences.
+
+    Returns
+    -------
+    array of shape (c, dim)
+        One unit vector per class.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gpcache import FeatureStore, Prompts, load_encoder
+    >>> from gpcache.features.extract import stored_text_weights
+    >>> encoder, prompts = load_encoder("lite"), Prompts.from_templates(["cat", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stored_text_weights(FeatureStore.create(folder, encoder), encoder, prompts).shape
+    (2, 1664)
+    """
     store.require_encoder(encoder)
     known = store.text(prompts.digest)
     if known is None:

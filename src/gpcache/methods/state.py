@@ -12,14 +12,60 @@ from gpcache.methods.registry import find_method, name_of
 
 
 def state_of(model: FeatureClassifier) -> State:
-    """Everything that a fitted model needs to answer, be updated and report."""
+    """Return a fitted model as plain values and arrays, with the name of its method.
+
+    Parameters
+    ----------
+    model : FeatureClassifier
+        A fitted model of a registered method.
+
+    Returns
+    -------
+    State
+        What `restore` takes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import state_of
+    >>> state_of(GPCacheClassifier().fit(np.eye(2), ["a", "b"])).settings["method"]
+    'gpcache'
+    """
     name = name_of(model)
     settings, arrays = model.state()
     return State({"method": name, **settings}, arrays)
 
 
 def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClassifier:
-    """The fitted model, on `device`; arrays that do not fit together are a DataError."""
+    """Restore a fitted model.
+
+    Parameters
+    ----------
+    state : State
+        What `state_of` returned.
+    device : str or torch.device, default="auto"
+        Device of the restored model.
+
+    Returns
+    -------
+    FeatureClassifier
+        The fitted model.
+
+    Raises
+    ------
+    DataError
+        If arrays do not fit together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import restore, state_of
+    >>> model = GPCacheClassifier().fit(np.eye(2), ["a", "b"])
+    >>> restore(state_of(model)).predict(np.eye(2)).tolist()
+    ['a', 'b']
+    """
     constructor = find_method(state.settings["method"]).constructor
     _check_arrays(state)
     try:

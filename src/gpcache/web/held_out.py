@@ -26,7 +26,7 @@ from gpcache.model.evaluation import Evaluation
 from gpcache.web.workspace_contents import Photo, Proposal
 
 # Photos of one burst, and copies, would give each other away.
-AT_ONCE = "leave-one-out in closed form, bursts and copies left out together, at the numbers in use"
+AT_ONCE = "leave-one-out in closed form; bursts and copies are left out together"
 # A probability of zero has no logarithm.
 TINY = 1e-30
 
