@@ -299,7 +299,7 @@ def test_where_a_refit_is_impossible_the_user_is_told(problem, tools):
 
 @pytest.mark.parametrize("with_text", [True, False])
 def test_shots_that_come_one_by_one_end_in_the_fit_of_all(with_text, tools):
-    """The hyper-parameters are chosen again when a twentieth of the shots is new."""
+    """Where shots are few, the hyper-parameters are chosen again at every change."""
     problem = tools.make_problem(shots=(5,) * 5)
     prior = problem.prior if with_text else None
     model = GPCacheClassifier.from_options(text_prior=prior, **tools.float64)
@@ -307,12 +307,8 @@ def test_shots_that_come_one_by_one_end_in_the_fit_of_all(with_text, tools):
     rest = np.setdiff1d(np.arange(25), first)
     model.fit(problem.X[first], problem.y[first])
     for row in rest:
-        before = model.fitted_.changed
         model.add(problem.X[[row]], problem.y[[row]])
-        grown = before + 1 > 0.05 * len(model.fitted_.shots)
-        assert model.fitted_.changed == (0 if grown else before + 1)
     order = np.concatenate([first, rest])
-    model.relabel([0], [problem.y[0]], refit=True)
     fresh = GPCacheClassifier.from_options(text_prior=prior, **tools.float64)
     fresh.fit(problem.X[order], problem.y[order])
     assert model.temperature_ == fresh.temperature_
@@ -323,6 +319,20 @@ def test_shots_that_come_one_by_one_end_in_the_fit_of_all(with_text, tools):
         rtol=0,
         atol=1e-9,
     )
+
+
+def test_many_shots_are_chosen_on_again_when_a_twentieth_has_changed(tools):
+    problem = tools.make_problem(shots=(44,) * 5)
+    model = tools.softmax_cache(problem).fit(problem.X[:210], problem.y[:210])
+    model.add(problem.X[210:219], problem.y[210:219])
+    assert model.fitted_.changed == 9
+    before = model.fitted_.model.feature_map.matrix
+    model.relabel([0], problem.y[:1])
+    assert model.fitted_.changed == 10
+    assert model.fitted_.model.feature_map.matrix is before
+    model.remove([0])
+    assert model.fitted_.changed == 0
+    assert model.fitted_.model.feature_map.matrix is not before
 
 
 def test_how_much_has_changed_is_saved(problem, tools):

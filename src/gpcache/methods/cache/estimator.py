@@ -47,8 +47,9 @@ from gpcache.support.checks import further_labels, label_array, row_numbers, who
 from gpcache.support.threads import fitting_threads
 
 Refit = Literal["auto"] | bool
-# The share of shots that may change before an update chooses hyper-parameters again.
-REFIT_SHARE = 0.05
+# Updates choose hyper-parameters again where there are so few shots that it takes a fraction of a
+# second, and where this share of more shots has changed since the last choice.
+REFIT_SMALL, REFIT_SHARE = 200, 0.05
 
 
 class CacheClassifier(FeatureClassifier):
@@ -434,8 +435,9 @@ class CacheClassifier(FeatureClassifier):
             Their labels.
         refit : bool or "auto", default="auto"
             Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
-            so once a twentieth of the shots has changed since they were chosen. False keeps them:
-            the result is the unique model of the new shots at these choices.
+            so up to 200 shots, and beyond once a twentieth of them has changed since the last
+            choice. False keeps them: the result is the unique model of the new shots at these
+            choices.
 
         Returns
         -------
@@ -608,8 +610,9 @@ class CacheClassifier(FeatureClassifier):
 
     def _settle(self, refit: Refit) -> None:
         """Choose again if that is wanted: always, never, or once enough shots have changed."""
-        share = self.fitted_.changed / len(self.fitted_.shots)
-        if refit is True or (refit == "auto" and share > REFIT_SHARE):
+        n = len(self.fitted_.shots)
+        due = n <= REFIT_SMALL or self.fitted_.changed > REFIT_SHARE * n
+        if refit is True or (refit == "auto" and due):
             self.refit()
 
     def _keep_without_empty_classes(self, fitted: Fitted) -> None:
