@@ -22,7 +22,7 @@ from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import label_array, shown, to_numpy
-from gpcache.support.devices import resolve_device, resolve_dtype
+from gpcache.support.devices import explained_memory_errors, resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.model import Explanation
@@ -229,6 +229,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     # Answering.
 
+    @explained_memory_errors("A prediction", "Ask about fewer rows at once.")
     def logits(self, X: ArrayLike) -> NDArray[np.float64]:
         """Logits (m, c), one column for each of classes_, before the temperature."""
         features = self._read_queries(X)
@@ -254,6 +255,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Logarithms (m, c) of `predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
+    @explained_memory_errors("A prediction", "Ask about fewer rows at once.")
     def answer(self, X: ArrayLike, *, top: int = 0, error: float | None = None) -> RowAnswers:
         """Everything about rows X (m, d) from one computation.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -26,6 +25,7 @@ from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
 from gpcache.methods.cache.fitted import Fitted, fit
 from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
 from gpcache.methods.cache.search import Choice, Defaults
@@ -44,7 +44,6 @@ from gpcache.methods.options import (
 from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import label_array, same_kind, shown, whole
-from gpcache.support.threads import fitting_threads
 
 
 class CacheClassifier(FeatureClassifier):
@@ -146,13 +145,9 @@ class CacheClassifier(FeatureClassifier):
             rows = self._read_validation(validation)
             held_out = self._make_shots(*rows, text, settings.residual)
         name = type(self).__name__
-        with self._threads(shots):
+        with fitting(shots):
             self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
         return self
-
-    def _threads(self, shots: Shots) -> AbstractContextManager[None]:
-        """As many threads as the products of a fit can use now."""
-        return fitting_threads(len(shots) ** 2 * shots.n_classes, shots.features.device)
 
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
         """Take a fitted value, and show its hyper-parameters."""
@@ -277,7 +272,7 @@ class CacheClassifier(FeatureClassifier):
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = self._with_classes(fitted, classes, None)
         numbers = self._label_numbers(labels, classes)
-        with self._threads(fitted.shots):
+        with fitting(fitted.shots):
             self._keep(fitted.added(features, numbers), classes)
         return self
 
@@ -287,7 +282,7 @@ class CacheClassifier(FeatureClassifier):
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
         self._warn_of_kept_scaling()
-        with self._threads(self.fitted_.shots):
+        with fitting(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.removed(gone))
         return self
 
@@ -298,7 +293,7 @@ class CacheClassifier(FeatureClassifier):
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
         self._warn_of_kept_scaling()
-        with self._threads(self.fitted_.shots):
+        with fitting(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
         return self
 
