@@ -41,6 +41,7 @@ from gpcache.metrics import (
     smoothed_losses,
 )
 from gpcache.support.checks import is_auto, one_of, positive, whole
+from gpcache.support.devices import explained_memory_errors
 from gpcache.support.progress import progress_bar
 
 Numbers = dict[str, float]
@@ -95,6 +96,7 @@ class AdditiveClassifier(FeatureClassifier):
         """Learn from shots what does not depend on the numbers."""
         raise AssertionError("an additive method says how it learns")
 
+    @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
         self,
         X: ArrayLike,

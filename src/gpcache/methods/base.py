@@ -22,7 +22,7 @@ from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import label_array, refuse_nan, refuse_twins, shown, to_numpy
-from gpcache.support.devices import resolve_device, resolve_dtype
+from gpcache.support.devices import explained_memory_errors, resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.model import Explanation
@@ -335,6 +335,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     # Answering.
 
+    @explained_memory_errors("A prediction", "Ask about fewer rows at once.")
     def logits(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute logits, before the temperature.
 
@@ -462,6 +463,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
+    @explained_memory_errors("A prediction", "Ask about fewer rows at once.")
     def answer(
         self,
         X: ArrayLike,

@@ -35,6 +35,7 @@ from gpcache.methods.cache.search import Auto
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import fit_calibration, fit_scales, mean_nll
 from gpcache.support.checks import is_auto, one_of, positive, to_numpy
+from gpcache.support.devices import explained_memory_errors
 
 # The paper's (β₂, β₃) for ImageNet, for where no labelled row can tell.
 SHIPPED: Numbers = {"image_weight": 1.12, "text_weight": 0.02}
@@ -135,6 +136,7 @@ class CALIPClassifier(FeatureClassifier):
         self.device = device
         self.dtype = dtype
 
+    @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
         self,
         X: ArrayLike | None = None,

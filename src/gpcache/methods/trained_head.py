@@ -22,6 +22,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Schedule, train
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.checks import is_auto, positive, whole
+from gpcache.support.devices import explained_memory_errors
 
 Parameters = list[Tensor]
 
@@ -85,6 +86,7 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     # What all have.
 
+    @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
         self,
         X: ArrayLike,

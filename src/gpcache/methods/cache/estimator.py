@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
@@ -26,6 +25,7 @@ from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
 from gpcache.methods.cache.fitted import Fitted, fit, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
 from gpcache.methods.cache.search import Choice, Defaults
@@ -44,7 +44,6 @@ from gpcache.methods.options import (
 from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import further_labels, label_array, row_numbers, whole
-from gpcache.support.threads import fitting_threads
 
 Refit = Literal["auto"] | bool
 # Updates choose hyper-parameters again where there are so few shots that it takes a fraction of a
@@ -227,13 +226,9 @@ class CacheClassifier(FeatureClassifier):
             rows = self._read_validation(validation)
             held_out = self._make_shots(*rows, text, settings.residual)
         name = type(self).__name__
-        with self._threads(shots):
+        with fitting(shots):
             self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
         return self
-
-    def _threads(self, shots: Shots) -> AbstractContextManager[None]:
-        """As many threads as the products of a fit can use now."""
-        return fitting_threads(len(shots) ** 2 * shots.n_classes, shots.features.device)
 
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
         """Take a fitted value, and show its hyper-parameters."""
@@ -464,7 +459,7 @@ class CacheClassifier(FeatureClassifier):
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
-        with self._threads(fitted.shots):
+        with fitting(fitted.shots):
             self._keep(fitted.added(features, numbers), classes)
         self._settle(refit)
         return self
@@ -502,7 +497,7 @@ class CacheClassifier(FeatureClassifier):
         gone = self._row_numbers(rows)
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
-        with self._threads(self.fitted_.shots):
+        with fitting(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.removed(gone))
         self._settle(refit)
         return self
@@ -541,7 +536,7 @@ class CacheClassifier(FeatureClassifier):
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
-        with self._threads(self.fitted_.shots):
+        with fitting(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
         self._settle(refit)
         return self
@@ -601,7 +596,7 @@ class CacheClassifier(FeatureClassifier):
             settings = settings_of(options, self)
             shots = self._make_shots(old.features, old.labels, text, settings.residual)
             recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-            with self._threads(shots):
+            with fitting(shots):
                 self._keep(fit(shots, recipe, text, settings, None, name=type(self).__name__))
         elif self.fitted_.recipe.space.sees_labels:
             kept = "keeps the learned feature scaling: fit on all shots to learn it again"

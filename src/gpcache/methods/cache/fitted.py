@@ -20,6 +20,7 @@ from torch import Tensor
 from gpcache.gp import ExactPrecision
 from gpcache.methods.cache import regression, softmax, softmax_search
 from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.memory import ensure_fit_memory
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice, SearchOptions
@@ -217,6 +218,7 @@ def fit(
     name: str,
 ) -> Fitted:
     """Choose, build or train, and calibrate; on a validation set if one is given."""
+    ensure_fit_memory(recipe, shots, trained=trainer is not None)
     if recipe.is_softmax:
         found = _fit_softmax(shots, recipe, text, settings, validation, name)
     elif trainer is not None:

@@ -1,0 +1,118 @@
+"""Memory of a fit: what does not fit is refused before it starts, with sizes and a remedy.
+
+The counts below are of arrays that a fit holds at once, at its peak. They were found by reading the
+code and by measuring; `benchmarks/memory.py` compares them with the real peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+from gpcache.gp import (
+    ClassMeanPrecision,
+    ExactPrecision,
+    FourierPrecision,
+    GroupedPrecision,
+    NystromPrecision,
+    Precision,
+    Unweighted,
+)
+from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.shots import Shots
+from gpcache.support.devices import ensure_memory, explained_memory_errors, free_memory
+from gpcache.support.threads import fitting_threads
+
+Way = Literal["softmax", "folds", "loo", "training"]
+
+# Bytes of the smallest fit (buffers of torch and LAPACK), and what a training step adds.
+LEAST, STEP = 10_000_000, 40_000_000
+REMEDY = "Use fewer shots, approximation='grouped' or approximation='nystrom'."
+
+
+class Held(NamedTuple):
+    """Arrays that a way of fitting holds: (n, c) and (n, d)."""
+
+    classes: float
+    features: float
+
+
+HELD: dict[Way, Held] = {
+    "softmax": Held(29, 6),
+    "folds": Held(9, 24),
+    "loo": Held(4, 4),
+    "training": Held(12, 23),
+}
+# Times the elements of the posterior's matrices, see `_elements`.
+MATRICES: dict[type[Precision], dict[Way, float]] = {
+    ExactPrecision: {"softmax": 3.5, "folds": 2.8, "loo": 5.3, "training": 3.5},
+    GroupedPrecision: {"softmax": 2, "folds": 3, "loo": 1, "training": 1},
+    NystromPrecision: {"softmax": 6, "folds": 3, "loo": 3, "training": 1},
+    FourierPrecision: {"softmax": 6, "folds": 3, "loo": 3, "training": 1},
+    ClassMeanPrecision: {"softmax": 1.4, "folds": 0.3, "loo": 1, "training": 1},
+    Unweighted: {"softmax": 1, "folds": 1, "loo": 0, "training": 1},
+}
+
+
+@contextmanager
+def fitting(shots: Shots) -> Iterator[None]:
+    """Run torch with as many threads as a fit can use now, and explain its memory errors."""
+    n, c = len(shots), shots.n_classes
+    what = f"A fit of {n:,} shots of {c:,} classes"
+    with (
+        explained_memory_errors(what, REMEDY),
+        fitting_threads(n * n * c, shots.features.device),
+    ):
+        yield
+
+
+def ensure_fit_memory(recipe: Recipe, shots: Shots, *, trained: bool) -> None:
+    """Raise NumericalError if a fit of these shots needs more than the device has free."""
+    ensure_memory(
+        fit_bytes(recipe, shots, trained=trained),
+        shots.features.device,
+        what=f"A fit of {len(shots):,} shots of {shots.n_classes:,} classes",
+        remedy=REMEDY,
+    )
+
+
+def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
+    """Bytes that a fit of these shots takes at its peak."""
+    n, d = shots.features.shape
+    way: Way = "loo" if recipe.uses_loo else "folds"
+    if recipe.is_softmax or trained:
+        way = "softmax" if recipe.is_softmax else "training"
+    held = HELD[way]
+    small = held.classes * n * shots.n_classes + held.features * n * d
+    elements = MATRICES[recipe.precision][way] * _elements(recipe, shots)
+    size = shots.features.element_size()
+    kept = 0
+    if way == "softmax":
+        size = 8  # the search is in float32, whatever the model is in
+    elif recipe.precision is ExactPrecision:
+        # Similarities that a search keeps where they take no more than a quarter of the memory.
+        kept = size * n * n * (1 if recipe.uses_loo else recipe.n_folds - 1)
+        kept = kept if kept <= free_memory(shots.features.device) // 4 else 0
+    elif way == "loo" and recipe.precision is not ClassMeanPrecision:
+        elements += 4 * min(n * n, BATCH_ELEMENTS)  # kernel rows of the keys left out
+    least = LEAST + STEP if way == "training" else LEAST
+    return least + kept + int(size * (elements + small))
+
+
+def _elements(recipe: Recipe, shots: Shots) -> int:
+    """Elements of the posterior's matrices."""
+    n, c = len(shots), shots.n_classes
+    options = recipe.options
+    if recipe.precision is GroupedPrecision:
+        return n * n // min(options["n_groups"], c)
+    if recipe.precision is FourierPrecision:
+        rank = options["n_features"]
+        return int(rank * (n + rank))
+    if recipe.precision is NystromPrecision:
+        rank = min(n, max(c, options["n_landmarks"] or c))
+        return int(rank * (n + rank))
+    if recipe.precision is ClassMeanPrecision and not recipe.is_softmax:
+        return n * (8 * c + 2 * (c + shots.features.shape[1]))
+    return n * n
