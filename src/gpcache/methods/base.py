@@ -243,7 +243,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row."""
-        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
+        column = self.logits(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[column]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -284,8 +285,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             from gpcache.methods.conformal import sets_of
 
             sets = sets_of(self, features, probabilities, error=error)
-        numbers = logits.double().cpu().numpy()
-        return RowAnswers(numbers, probabilities, novelty, explanation, sets)
+        return RowAnswers(logits.double().cpu().numpy(), probabilities, novelty, explanation, sets)
 
     def _answer(self, features: Tensor, *, top: int) -> Answers:
         """Logits, novelty and reasons of unit rows; a method without keys has no reasons."""
