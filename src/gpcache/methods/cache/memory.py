@@ -106,7 +106,7 @@ def _elements(recipe: Recipe, shots: Shots) -> int:
     n, c = len(shots), shots.n_classes
     options = recipe.options
     if recipe.precision is GroupedPrecision:
-        return n * n // min(options["n_groups"], c)
+        return n * n // int(min(options["n_groups"], c))
     if recipe.precision is FourierPrecision:
         rank = options["n_features"]
         return int(rank * (n + rank))
