@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -183,6 +184,13 @@ def test_pictures_are_encoded_anew(empty):
     assert picture.headers["content-type"] == "image/jpeg"
     assert b"secret" not in picture.content
     assert max(Image.open(io.BytesIO(picture.content)).size) == 160
+    address = f"/v1/photos/{added[0]['id']}/original"
+    with ThreadPoolExecutor(12) as pool:  # more than are decoded at once: the others wait
+        shown = list(pool.map(client.get, [address] * 24))
+    assert {one.status_code for one in shown} == {200}
+    assert Image.open(io.BytesIO(shown[0].content)).size == (600, 400)
+    assert b"secret" not in shown[0].content
+    assert client.get("/v1/photos/p999999/original").status_code == 404
     assert client.get("/v1/photos/p999999").status_code == 404
 
 

@@ -90,9 +90,9 @@ def serve(
     def started(_: object, address: str) -> None:
         page = f"{address}/?token={token}"
         facts = {"page": page, "address": address, "token": token, "workspace": str(folder)}
-        typer.echo(json_text(facts) if json else page)
         if shared:
             _tell_network(page, encrypted=certificate is not None)
+        typer.echo(json_text(facts) if json else page)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
     begin = partial(_opened, folder, model=model, encoder=encoder, device=device)

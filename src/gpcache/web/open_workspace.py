@@ -101,7 +101,9 @@ def _with_model(
 
     models = whole_models(folder, device=device)
     stored, template = models.stored, None
-    base = model_files.read(folder.base, device=device) if models.base_is_whole else None
+    on_disk = None if stored is None else stored.model.fitted_
+    wanted = models.base_is_whole and (stored is None or document.schema != SCHEMA)
+    base = model_files.read(folder.base, device=device) if wanted else None
     if stored is None and base is not None:
         assert isinstance(base.model, CacheClassifier)  # others are not let in
         stored = StoredModel.of(base.model, _photos(base))
@@ -120,7 +122,7 @@ def _with_model(
     learner.follow(document.contents)
     notices = [*models.notices, *notices]
     workspace = Workspace(
-        folder, document, encoder, texts, learner, features, template, device, notices
+        folder, document, encoder, texts, learner, features, template, device, notices, on_disk
     )
     workspace.keep_model()
     return workspace

@@ -62,6 +62,8 @@ class Service:
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._pictures: DecodePool | None = None  # made when the first original is shown
+        # As many as the pool takes without making the event loop wait.
+        self._picture_room = asyncio.Semaphore(2)
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         if workspace.document.templates is not None:
@@ -157,8 +159,9 @@ class Service:
             )
         if self._pictures is None:
             self._pictures = DecodePool(workspace.encoder.preprocess, workers=1)
-        job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
-        return (await asyncio.wrap_future(job)).thumbnail
+        async with self._picture_room:
+            job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
+            return (await asyncio.wrap_future(job)).thumbnail
 
     async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
         """Classes, and the probabilities (1, c) that their text alone gives a row."""

@@ -44,7 +44,7 @@ class Workspace:
 
     A change is checked, learned and written to the folder, and only then counts as done.
     `features` gives those of a photo by its hash; `template` is the model it began with; `notices`
-    say what was damaged when it was opened.
+    say what was damaged when it was opened. `kept` is the model that is on disk.
     """
 
     folder: WorkspaceFolder
@@ -56,7 +56,7 @@ class Workspace:
     template: CacheClassifier | None
     device: Any
     notices: Sequence[str] = ()
-    _kept: Fitted | None = None
+    kept: Fitted | None = None
 
     # Changes. A `revision` that is not the latest is refused.
 
@@ -142,11 +142,11 @@ class Workspace:
         Where that fails the last one stays, and a restart brings it up to date.
         """
         stored = self.learner.stored()
-        if stored is None or stored.model.fitted_ is self._kept:
+        if stored is None or stored.model.fitted_ is self.kept:
             return
         try:
             write_model(self.folder.model, stored)
-            self._kept = stored.model.fitted_
+            self.kept = stored.model.fitted_
         except GPCacheError as error:
             logger.warning("The model was not written: %s", error)
 
