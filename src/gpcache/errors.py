@@ -2,19 +2,27 @@
 
 
 class GPCacheError(Exception):
-    """The base of all of them: the command line turns it into exit code 2."""
+    """Base class of all errors that gpcache raises on purpose."""
 
 
 class DataError(GPCacheError, ValueError):
-    """The input or a parameter cannot be used; a ValueError, as scikit-learn's contract asks."""
+    """The input or a parameter cannot be used; also a `ValueError`, as scikit-learn expects."""
 
 
 class DiskFullError(DataError):
-    """There is no room left to write what was asked for."""
+    """The disk is full."""
 
 
 class ImageRefusedError(DataError):
-    """An image breaks the decoding policy; `reason` says how, without naming the file."""
+    """An image breaks the decoding policy.
+
+    Parameters
+    ----------
+    reason : str
+        What is wrong, without the name of the file.
+    name : str, default="The image"
+        Name of the image.
+    """
 
     def __init__(self, reason: str, *, name: str = "The image") -> None:
         super().__init__(f"{name} was refused: {reason}.")
@@ -26,7 +34,7 @@ class StoreError(GPCacheError):
 
 
 class EncoderError(GPCacheError):
-    """An encoder cannot be found, loaded, or matched with the features at hand."""
+    """An encoder cannot be found or loaded, or does not match the features."""
 
 
 class ModelFileError(GPCacheError):
@@ -34,12 +42,12 @@ class ModelFileError(GPCacheError):
 
 
 class NumericalError(GPCacheError):
-    """The mathematics cannot go on: a factorisation failed or the memory does not suffice."""
+    """A computation failed: a factorisation broke down, or the memory is too small."""
 
 
 class ProtocolError(GPCacheError):
-    """An evaluation would break its own rules, such as tuning on test data."""
+    """An evaluation would break its protocol, for example by tuning on test data."""
 
 
 class MissingExtraError(GPCacheError, ImportError):
-    """A package that belongs to an extra of gpcache is not installed."""
+    """A package of an extra of gpcache is not installed; also an `ImportError`."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from gpcache import ImageClassifier
 
@@ -52,6 +53,40 @@ def test_further_classes_and_reasons(run, model, unseen):
     assert reasons[0][2] == reasons[0][3] == "circle"
 
 
+def test_the_share_of_the_class_name(run, model, unseen, text_model):
+    """It stands beside the shares of the images, in every format."""
+    photo = unseen / "circle" / "0.png"
+    classifier = ImageClassifier.load(model, device="cpu")
+    (answer,) = classifier.predict(photo, why=3)
+    encoder = classifier.encoder_
+    with Image.open(photo) as image:
+        features = encoder.encode_pixels(encoder.preprocess.pixels(image.convert("RGB"))[None])
+    fitted = classifier.model.fitted_
+    text = fitted.choice.gain * (features @ fitted.text.cpu().numpy().T)[0]
+    expected = text[classifier.classes.index(answer.label)] - text.mean()
+    assert answer.name_weight == pytest.approx(expected, rel=1e-4)
+    _, out, _ = run("predict", model, photo, "--why")
+    assert f"{answer.name_weight:+.2f}  the class name" in out.splitlines()[-1]
+    _, out, _ = run("predict", model, photo, "--why", "--json")
+    assert json.loads(out)["name_weight"] == pytest.approx(answer.name_weight, abs=1e-6)
+    _, out, _ = run("predict", model, photo, "--why", "-f", "csv")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert float(row["name_weight"]) == pytest.approx(answer.name_weight, abs=1e-6)
+    _, out, _ = run("predict", model, photo, "--json")
+    assert "name_weight" not in json.loads(out)
+    _, out, _ = run("predict", text_model, photo, "--why")
+    assert "the class name" not in out
+
+
+def test_sets_can_promise_each_class(run, mistake, model, unseen):
+    options = ("predict", model, unseen, "--sets", "0.15", "--reject", "0", "--json")
+    alike, own = (run(*options, *more)[1].splitlines() for more in ([], ["--per-class"]))
+    sizes = [sum(len(json.loads(line)["plausible"]) for line in lines) for lines in (alike, own)]
+    assert sizes[0] < sizes[1] == 27  # four images of a class rule nothing out at 0.15
+    assert "3 of 3 classes are in every set" in run(*options, "--per-class")[2]
+    assert "--per-class counts only with --sets" in mistake("predict", model, unseen, "--per-class")
+
+
 def test_json_lines(run, model, unseen, expected):
     for option in (["--json"], ["--format", "jsonl"]):
         code, out, err = run("predict", model, unseen, *option, "--top", "3")
@@ -71,6 +106,12 @@ def test_the_rate_of_rejection_is_what_was_asked_for(run, model, unseen):
     assert [one["rejected"] for one in found] == [one["familiarity"] <= 0.9 for one in found]
     rejected = sum(one["rejected"] for one in found)
     assert rejected > 0
+    for one in found:
+        assert one["label"] == (None if one["rejected"] else one["nearest"])
+    _, out, _ = run("predict", model, unseen, "-f", "csv", "--reject", "0.9", "--sets", "0.2")
+    for one, row in zip(found, csv.DictReader(io.StringIO(out)), strict=True):
+        assert (row["label"], row["nearest"]) == (one["label"] or "", one["nearest"])
+        assert (row["plausible"] == "[]") == one["rejected"]
     _, out, _ = run("predict", model, unseen, "--reject", "0.9")
     assert out.count("I don't know  (unlike the training images; nearest ") == rejected
     _, out, _ = run("predict", model, unseen, "--reject", "0")
@@ -103,7 +144,8 @@ def test_csv_and_parquet_hold_the_same(run, model, unseen, expected, tmp_path):
 
 def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
     classifier = ImageClassifier.load(model, device="cpu")
-    expected = {one.name: list(one.plausible) for one in classifier.predict(unseen, sets=0.2)}
+    answers = classifier.predict(unseen, sets=0.2, reject=0.1)
+    expected = {one.name: list(one.plausible) for one in answers}
     assert len({len(labels) for labels in expected.values()} - {3}) > 0  # something is ruled out
     options = ("predict", model, unseen, "--sets", "0.2", "--reject", "0.1")
     _, out, _ = run(*options, "--json")
@@ -118,8 +160,8 @@ def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
     assert {row["image"]: row["plausible"] for row in rows} == expected
     _, out, _ = run(*options)
     for labels in expected.values():
-        told = f"one of: {', '.join(labels)}" if labels else "none of the classes suits it"
-        assert f"\n    {told}\n" in out
+        assert not labels or f"\n    one of: {', '.join(labels)}\n" in out
+    assert out.count("I don't know") == sum(not labels for labels in expected.values())
 
 
 def test_reasons_are_listed_in_every_format(run, model, unseen, tmp_path):

@@ -18,7 +18,7 @@ from gpcache.model.answers import Prediction
 from gpcache.support.extras import require
 from gpcache.support.files import replacing
 
-COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected")
+COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest")
 ROWS = 4096
 
 
@@ -33,12 +33,12 @@ class Shape(NamedTuple):
     def columns(self) -> list[str]:
         """The columns of a table; label and probability come again for each further class."""
         further = (f"{name}_{k}" for k in range(2, self.top + 1) for name in COLUMNS[1:3])
-        return [*COLUMNS, *further, *["plausible"] * self.sets, *["why"] * self.why]
+        return [*COLUMNS, *further, *["plausible"] * self.sets, *["why", "name_weight"] * self.why]
 
     def row(self, answer: Prediction) -> dict[str, Any]:
         """The cells of an answer by column."""
         # Answers from text alone have no reasons.
-        cells = {"why": []} | answer.as_dict()
+        cells = {"why": [], "name_weight": None} | answer.as_dict()
         for k, (label, probability) in enumerate(answer.top(self.top), 1):
             cells |= {f"label_{k}": label, f"probability_{k}": probability}
         return {name: cells[name] for name in self.columns}
@@ -62,19 +62,20 @@ def write_answers(
 
 def lines(answer: Prediction, top: int) -> str:
     """An answer for people, with further classes and reasons on the lines below it."""
-    name, label = printable(answer.name), printable(answer.label)
-    shown = [f"{name}  {label}  {percent(answer.probability)}"]
+    name, nearest = printable(answer.name), printable(answer.nearest)
+    shown = [f"{name}  {nearest}  {percent(answer.probability)}"]
     if answer.rejected:
-        shown = [f"{name}  I don't know  (unlike the training images; nearest {label})"]
-    if answer.plausible is not None:
-        one_of = ", ".join(map(printable, answer.plausible))
-        shown.append(f"    one of: {one_of}" if one_of else "    none of the classes suits it")
+        shown = [f"{name}  I don't know  (unlike the training images; nearest {nearest})"]
+    if answer.plausible:
+        shown.append(f"    one of: {', '.join(map(printable, answer.plausible))}")
     if top > 1:
         shown += [f"    {percent(p):>8}  {printable(other)}" for other, p in answer.top(top)]
     shown += [
         f"    {neighbour.weight:+8.2f}  {printable(neighbour.name)} ({printable(neighbour.label)})"
         for neighbour in answer.neighbours
     ]
+    if answer.name_weight is not None:
+        shown.append(f"    {answer.name_weight:+8.2f}  the class name")
     return "\n".join(shown)
 
 
@@ -100,7 +101,7 @@ def _write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Sh
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
     text, number = arrow.string(), arrow.float64()
     reason = arrow.struct([("name", text), ("label", text), ("weight", number)])
-    kinds = {"image": text, "label": text, "rejected": arrow.bool_()}
+    kinds = {"image": text, "label": text, "rejected": arrow.bool_(), "nearest": text}
     kinds |= {"plausible": arrow.list_(text), "why": arrow.list_(reason)}
     columns = [(name, kinds.get(name.split("_")[0], number)) for name in shape.columns]
     schema = arrow.schema(columns)

@@ -41,7 +41,7 @@ FIGURES = Option(
     "--output", "-o", metavar="DIR", help="Write here.", show_default="RESULTS/figures"
 )
 
-SpecArgument = Annotated[Path, Argument(metavar="SPEC", help="A spec, as table.toml.")]
+SpecArgument = Annotated[Path, Argument(metavar="SPEC", help="A spec, for example table.toml.")]
 ResultsArgument = Annotated[Path, Argument(metavar="RESULTS", help="The folder of a run.")]
 OutputOption = Annotated[
     Path, Option("--output", "-o", metavar="RESULTS", help="The folder of the results.")
@@ -70,7 +70,7 @@ def run(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Run what is not done of a spec.
+    """Run the cells of a spec that are not done yet.
 
     After a stop at any moment, the same command continues. Exit code 1 if some cells failed: the
     reasons are listed on stderr, and the next run tries again.

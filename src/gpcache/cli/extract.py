@@ -13,10 +13,12 @@ SCALE = "The smallest share of the area that a view shows."
 ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 
 StoreOption = Annotated[Path, Option("--output", "-o", metavar="STORE", help="Folder to write.")]
-ViewsOption = Annotated[int, Option(min=0, metavar="N", help="Encode N views; 0: the centre.")]
-KeepOption = Annotated[bool, Option("--keep-views", help="Keep the views apart, not their mean.")]
+ViewsOption = Annotated[
+    int, Option(min=0, metavar="N", help="Encode N random views; 0 takes the centre view.")
+]
+KeepOption = Annotated[bool, Option("--keep-views", help="Store every view instead of their mean.")]
 ScaleOption = Annotated[float, Option(min=0.01, max=1, help=SCALE)]
-SplitOption = Annotated[str | None, Option(help="Note this split (train, test, …) in the store.")]
+SplitOption = Annotated[str | None, Option(help="Record this split (train, test, …) in the store.")]
 EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 
 

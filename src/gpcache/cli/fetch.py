@@ -17,8 +17,8 @@ def fetch(
 ) -> None:
     """Download an encoder to this machine.
 
-    Commands that use a saved model never download its encoder. Check who made the model, then fetch
-    the encoder that it names.
+    A command that uses a saved model never downloads the encoder. Check who made the model, then
+    fetch the encoder that it names.
 
     **Examples**
 

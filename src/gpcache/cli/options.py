@@ -20,7 +20,9 @@ REJECT = (
     "refuses none."
 )
 
-ModelArgument = Annotated[Path, Argument(metavar="MODEL", help="A model folder, as pets.gpc.")]
+ModelArgument = Annotated[
+    Path, Argument(metavar="MODEL", help="A model folder, for example pets.gpc.")
+]
 ImagesArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES)]
 EncoderOption = Annotated[str, Option(help=ENCODER)]
 DeviceOption = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")]

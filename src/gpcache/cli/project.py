@@ -12,12 +12,18 @@ from gpcache.cli import options, output
 StoreArgument = Annotated[Path, Argument(metavar="STORE", help="A store of unlabelled images.")]
 OutputOption = Annotated[Path, Option("--output", "-o", metavar="PROJ", help="Folder to write.")]
 ViewsOption = Annotated[Path, Option(metavar="STORE", help="Views of the same images, kept apart.")]
-KindOption = Annotated[Literal["contrastive", "whitening"], Option(help="How to find it.")]
+KindOption = Annotated[
+    Literal["contrastive", "whitening"], Option(help="Train it, or compute a whitening.")
+]
 TransductiveOption = Annotated[bool, Option("--transductive", help="These are the test images.")]
-NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, help="Images to contrast.")]
-MiningOption = Annotated[bool, Option(help="Contrast nearest neighbours, not random images.")]
+NeighboursOption = Annotated[
+    int, Option("--neighbours", "-r", min=2, help="Number of images to contrast.")
+]
+MiningOption = Annotated[bool, Option(help="Contrast nearest neighbours instead of random images.")]
 BottleneckOption = Annotated[int, Option(min=1, help="Divide the inner dimension by this.")]
-ReductionOption = Annotated[Literal["sum", "mean"], Option(help="How to add an anchor's losses.")]
+ReductionOption = Annotated[
+    Literal["sum", "mean"], Option(help="Sum or mean over the images of an anchor.")
+]
 
 
 def project(
@@ -35,14 +41,14 @@ def project(
     reduction: ReductionOption = "sum",
     epochs: Annotated[int, Option(min=1, help="Passes over all images.")] = 10,
     batch_size: Annotated[int, Option(min=1, help="Anchors in a step.")] = 256,
-    learning_rate: Annotated[float, Option(help="First rate; falls along a cosine.")] = 0.01,
-    weight_decay: Annotated[float, Option(help="Pull towards no change.")] = 0.05,
+    learning_rate: Annotated[float, Option(help="Initial learning rate of SGD.")] = 0.01,
+    weight_decay: Annotated[float, Option(help="Weight decay of SGD.")] = 0.05,
     seed: Annotated[int, Option(min=0, help="Seed of order, views and draws.")] = 0,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Learn from unlabelled images when two images are alike.
+    """Learn a similarity projection from unlabelled images.
 
     A run that was stopped continues after its last complete epoch, from a file beside the output.
     A whitening has a closed form and ignores the options from `--neighbours` to `--seed`.

@@ -8,7 +8,7 @@ from typer import Argument, Option, echo
 from gpcache.cli import options, output
 from gpcache.errors import DataError
 
-PLACES = "A folder of unlabelled images; before it a model folder, if there is one."
+PLACES = "A folder of unlabelled images, with a model folder before it if you have one."
 PlacesArgument = Annotated[list[Path], Argument(metavar="[MODEL] POOL", help=PLACES)]
 CountOption = Annotated[int, Option("--count", "-n", min=1, metavar="K", help="Suggest K images.")]
 
@@ -23,8 +23,8 @@ def suggest(
 ) -> None:
     """Suggest which unlabelled images to label next, the best first.
 
-    They are the images that say most about all the others. Without a model they are the images to
-    label first; only then `--encoder` is used.
+    It suggests the images that tell most about all the others. Without a model it suggests the
+    images to label first, and uses `--encoder`.
 
     **Examples**
 

@@ -10,7 +10,7 @@ import gpcache
 from gpcache.cli import options, output
 from gpcache.errors import DataError
 
-IMAGE = "Remove this training image, by its name in the model; repeatable."
+IMAGE = "Remove this training image, by its file's name or path; repeatable."
 ClassOption = Annotated[str | None, Option("--class", help="Remove this class and its images.")]
 
 
@@ -22,7 +22,7 @@ def add(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Add labelled images or classes to a model, without a refit.
+    """Add labelled images or classes to a model. Only the new images are encoded.
 
     **Example**
 
@@ -42,10 +42,7 @@ def remove(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Remove images or a class from a model, without a refit.
-
-    `remove` keeps the learned feature scaling and the hyper-parameters. Run `gpcache fit` on all
-    photos to update them.
+    """Remove images or a class from a model.
 
     **Examples**
 
@@ -59,7 +56,7 @@ def remove(
 
 def relabel(
     model: options.ModelArgument,
-    image: Annotated[str, Argument(help="A training image, by its name in the model.")],
+    image: Annotated[str, Argument(help="A training image, by its file's name or path.")],
     label: Annotated[str, Argument(help="The class it belongs to.")],
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
@@ -70,6 +67,7 @@ def relabel(
     **Example**
 
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
+    - `gpcache relabel pets.gpc dog.jpg dog`
     """
     _update(model, device, json, lambda it: it.relabel({image: label}))
 

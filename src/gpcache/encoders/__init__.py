@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.hub import NotDownloadedError, no_downloads
+from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
 from gpcache.errors import EncoderError
 
 __all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
@@ -19,26 +19,65 @@ def load_encoder(
 ) -> Encoder:
     """Load an encoder by its name.
 
-    - "lite": offline, from the package index (extra `lite`)
-    - "lite0": a smaller network, twice as fast (extra `lite0`)
-    - "clip-rn50", "clip-rn101", "clip-vit-b-32", "clip-vit-b-16": OpenAI's CLIP (extra `clip`)
-    - "open_clip:MODEL/WEIGHTS": any model of open_clip; "open_clip:FOLDER": a local one
-    - "hf:MODEL", or a local folder: CLIP, SigLIP or SigLIP 2 of transformers (extra `hf`)
+    ======================================  ============================================
+    name                                    encoder
+    ======================================  ============================================
+    "lite"                                  works offline (extra `lite`)
+    "lite0"                                 smaller, twice as fast (extra `lite0`)
+    "clip-rn50", "clip-rn101",              OpenAI's CLIP (extra `clip`)
+    "clip-vit-b-32", "clip-vit-b-16"
+    "open_clip:MODEL/WEIGHTS"               any model of open_clip (extra `clip`)
+    "open_clip:FOLDER"                      a local model of open_clip (extra `clip`)
+    "hf:MODEL", or a folder                 CLIP, SigLIP or SigLIP 2 (extra `hf`)
+    ======================================  ============================================
 
-    With `download=False` the network is not used: an encoder that is not on this machine is an
-    error. Use it for a name that comes from a file and not from the user.
+    Parameters
+    ----------
+    name : str
+        Name of the encoder.
+    device : str or torch.device, default="auto"
+        Device to compute on; "auto" takes a GPU if there is one.
+    download : bool, default=True
+        Whether weights may be downloaded. Use False for a name that comes from a file instead of
+        the user: an encoder that is not on this machine is then an error.
+
+    Returns
+    -------
+    Encoder
+        The encoder.
+
+    Raises
+    ------
+    EncoderError
+        If there is no such encoder, or it is not on this machine and may not be downloaded.
+    MissingExtraError
+        If a package of the extra is not installed.
+
+    Examples
+    --------
+    >>> from gpcache import load_encoder
+    >>> load_encoder("lite").dim
+    1664
     """
-    if download:
+    if download and (_is_local(name) or hub_is_reachable()):
         return _load(name, device)
     with no_downloads():
         try:
             return _load(name, device)
         except NotDownloadedError:
+            if download:
+                raise
             command = shlex.join(["gpcache", "fetch", name])
             raise EncoderError(
                 f"The encoder {name!r} is not on this machine, and a saved model does not download "
                 f"it: run {command} to download it."
             ) from None
+
+
+def _is_local(name: str) -> bool:
+    """Whether an encoder needs no file of the hub."""
+    family, _, rest = name.partition(":")
+    return name.startswith("lite") or Path(rest if family in ("hf", "open_clip") else name).is_dir()
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
@@ -65,7 +104,35 @@ def _load(name: str, device: str | torch.device) -> Encoder:
 
 
 def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
-    """The encoder that another machine of a cluster goes by; one that differs is an error."""
+    """Load the encoder that another machine of a cluster uses.
+
+    Parameters
+    ----------
+    name : str
+        Name of the encoder.
+    device : str
+        Device to compute on.
+    fingerprint : str
+        Fingerprint that it must have.
+
+    Returns
+    -------
+    Encoder
+        The encoder.
+
+    Raises
+    ------
+    EncoderError
+        If it has another fingerprint here.
+
+    Examples
+    --------
+    >>> from gpcache import load_encoder
+    >>> from gpcache.encoders import load_same_encoder
+    >>> print_of = load_encoder("lite").fingerprint
+    >>> load_same_encoder("lite", device="cpu", fingerprint=print_of).name
+    'lite'
+    """
     found = load_encoder(name, device=device, download=False)
     if found.fingerprint != fingerprint:
         raise EncoderError(

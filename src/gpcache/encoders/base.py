@@ -29,10 +29,23 @@ PROBE = 4
 
 @dataclass(frozen=True)
 class TokenText:
-    """Texts as token embeddings: what a method that learns prompts changes.
+    """Texts as token embeddings, for methods that learn prompts.
 
-    `embeddings` (n, length, width) hold neither positions nor layers yet; `ids` (n, length) and
-    `mask` (n, length, true where a token is) say which token each row is.
+    Parameters
+    ----------
+    embeddings : Tensor of shape (n, length, width)
+        Token embeddings, without positions.
+    ids : Tensor of shape (n, length)
+        Token ids.
+    mask : Tensor of shape (n, length)
+        True where there is a token.
+
+    Examples
+    --------
+    >>> from gpcache import load_encoder
+    >>> tokens = load_encoder("lite").embed_tokens(["a cat"])
+    >>> tokens.embeddings.shape[:2] == tokens.ids.shape == tokens.mask.shape
+    True
     """
 
     embeddings: torch.Tensor
@@ -41,10 +54,35 @@ class TokenText:
 
 
 class Encoder(ABC):
-    """A model that puts images and text into one space of unit vectors.
+    """A model that maps images and text to unit vectors of one space.
 
-    Weights, preprocessing and tokenizer travel together. Two encoders with one fingerprint give
-    the same features; features of different fingerprints must never meet.
+    Weights, preprocessing and tokenizer belong together. Two encoders with the same fingerprint
+    give the same features. Never mix features of different fingerprints.
+
+    Parameters
+    ----------
+    device : str or torch.device, default="auto"
+        Device to compute on; "auto" takes a GPU if there is one.
+
+    Attributes
+    ----------
+    name : str
+        Name for `load_encoder`.
+    dim : int
+        Length of the vectors.
+    logit_scale : float
+        Factor that turns cosines into logits.
+    preprocess : Preprocess
+        Resizing, cropping and normalisation.
+    has_spatial, has_tokens : bool
+        Whether it gives spatial features, and access to the tokens of a text.
+
+    Examples
+    --------
+    >>> from gpcache import load_encoder
+    >>> encoder = load_encoder("lite")
+    >>> encoder.name, encoder.dim
+    ('lite', 1664)
     """
 
     name: str
@@ -76,25 +114,114 @@ class Encoder(ABC):
         raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenText:
-        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
+        """Return token embeddings, to be changed and passed to `encode_tokens`.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Texts.
+
+        Returns
+        -------
+        TokenText
+            Embeddings, ids and mask.
+
+        Raises
+        ------
+        EncoderError
+            If the encoder gives no access to tokens.
+
+        Examples
+        --------
+        >>> from gpcache import load_encoder
+        >>> load_encoder("lite").embed_tokens(["a cat"]).ids.shape[0]
+        1
+        """
         raise no_token_access(self.name)
 
     def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
-        """Unit vectors (n, dim) of token embeddings; gradients flow back into them."""
+        """Encode token embeddings; gradients flow back into them.
+
+        Parameters
+        ----------
+        tokens : TokenText
+            Token embeddings.
+
+        Returns
+        -------
+        Tensor of shape (n, dim)
+            Unit vectors.
+
+        Raises
+        ------
+        EncoderError
+            If the encoder gives no access to tokens.
+
+        Examples
+        --------
+        >>> from gpcache import load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> encoder.encode_tokens(encoder.embed_tokens(["a cat"])).shape
+        torch.Size([1, 1664])
+        """
         raise no_token_access(self.name)
 
     # What every family has.
 
     def encode_images(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
-        """Unit vectors (n, dim) of images: paths, bytes, Pillow images or arrays (h, w, 3).
+        """Encode images.
 
-        An image that breaks the decoding policy is an error; `gpcache.features.extract` reports
-        such files and goes on.
+        An image that breaks the decoding policy is an error. `gpcache.features.extract` reports
+        such files and continues.
+
+        Parameters
+        ----------
+        images : iterable
+            Paths, bytes, Pillow images or arrays of shape (h, w, 3).
+        batch_size : int, optional
+            Number of images to encode at once; by default chosen from the free memory.
+
+        Returns
+        -------
+        array of shape (n, dim)
+            Unit vectors.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import load_encoder
+        >>> load_encoder("lite").encode_images([np.zeros((100, 80, 3), np.uint8)]).shape
+        (1, 1664)
         """
         return self._in_batches(images, self.encode_pixels, (0, self.dim), batch_size)
 
     def encode_spatial(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
-        """Unit vectors (n, positions, dim) of the places in each image."""
+        """Encode the places in each image.
+
+        Parameters
+        ----------
+        images : iterable
+            Images as in `encode_images`.
+        batch_size : int, optional
+            Number of images to encode at once.
+
+        Returns
+        -------
+        array of shape (n, positions, dim)
+            Unit vectors.
+
+        Raises
+        ------
+        EncoderError
+            If the encoder has no spatial features.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import load_encoder
+        >>> load_encoder("lite").encode_spatial([np.zeros((100, 80, 3), np.uint8)]).shape
+        (1, 81, 1664)
+        """
         if not self.has_spatial:
             raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
 
@@ -102,17 +229,55 @@ class Encoder(ABC):
         return self._in_batches(images, encode, (0, 0, self.dim), batch_size)
 
     def encode_pixels(self, pixels: NDArray[np.uint8]) -> Features:
-        """Unit vectors (b, dim) of one batch of preprocessed images (b, size, size, 3).
+        """Encode one batch of preprocessed images.
 
-        A batch that does not fit into the accelerator's memory is halved, with a warning.
+        A batch that does not fit into the memory of the accelerator is halved, with a warning.
+
+        Parameters
+        ----------
+        pixels : array of shape (b, size, size, 3)
+            Images as bytes, resized and cropped.
+
+        Returns
+        -------
+        array of shape (b, dim)
+            Unit vectors.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> size = encoder.preprocess.size
+        >>> encoder.encode_pixels(np.zeros((2, size, size, 3), np.uint8)).shape
+        (2, 1664)
         """
         return self._encode(pixels, self._embed_images)
 
     def encode_views(self, pixels: NDArray[np.uint8], *, average: bool) -> Features:
-        """Unit vectors of the views (b, v, size, size, 3) of images: (b, v, dim), or their mean.
+        """Encode views of images.
 
-        The mean (b, dim) is taken before the vectors are scaled to length one, as Tip-Adapter
-        makes its keys.
+        Parameters
+        ----------
+        pixels : array of shape (b, v, size, size, 3)
+            v views of b images, as bytes.
+        average : bool
+            Return the mean over views. It is taken before vectors are scaled to length one, as
+            Tip-Adapter makes its keys.
+
+        Returns
+        -------
+        array of shape (b, dim) or (b, v, dim)
+            Unit vectors.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> size = encoder.preprocess.size
+        >>> encoder.encode_views(np.zeros((1, 2, size, size, 3), np.uint8), average=True).shape
+        (1, 1664)
         """
         images, views = pixels.shape[:2]
 
@@ -125,7 +290,29 @@ class Encoder(ABC):
         return features if average else features.reshape(images, views, self.dim)
 
     def encode_texts(self, texts: Sequence[str]) -> Features:
-        """Unit vectors (n, dim) of texts."""
+        """Encode texts.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Texts.
+
+        Returns
+        -------
+        array of shape (n, dim)
+            Unit vectors.
+
+        Raises
+        ------
+        DataError
+            If a text is not a string.
+
+        Examples
+        --------
+        >>> from gpcache import load_encoder
+        >>> load_encoder("lite").encode_texts(["a cat", "a dog"]).shape
+        (2, 1664)
+        """
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -139,12 +326,12 @@ class Encoder(ABC):
 
     @property
     def loadable_name(self) -> str:
-        """What `load_encoder` calls it, in any working directory."""
+        """Name for `load_encoder` that works in any working directory."""
         return self.name
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over weights, preprocessing and tokenizer."""
+        """SHA-256 of weights, preprocessing and tokenizer."""
         digest = hashlib.sha256()
         digest.update(json.dumps(self.preprocess.describe(), sort_keys=True).encode())
         for part in self._identity():
@@ -153,7 +340,7 @@ class Encoder(ABC):
 
     @cached_property
     def batch_size(self) -> int:
-        """How many images to encode at once, from the memory that is free."""
+        """Number of images to encode at once, chosen from the free memory."""
         if self.device.type != "cuda":
             return CPU_BATCH
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import (
@@ -36,6 +39,21 @@ def no_downloads() -> Iterator[None]:
             yield
         finally:
             constants.HF_HUB_OFFLINE = before
+
+
+def hub_is_reachable(seconds: float = 3.0) -> bool:
+    """Whether the hub accepts a connection; its own library would retry for half a minute."""
+    if constants.is_offline_mode():
+        return False
+    if getproxies():  # a proxy may reach what this machine cannot
+        return True
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname, port), timeout=seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def fetch(repository: str, name: str, *, missing: str) -> Path:

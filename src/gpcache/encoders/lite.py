@@ -38,7 +38,7 @@ CONTEXT = 128
 
 @dataclass(frozen=True)
 class LiteRecipe:
-    """How an image becomes a vector, as chosen on training photos (docs/encoders.md).
+    """How an image becomes a vector, as chosen on training photos (docs/reference/encoders.md).
 
     `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
     `cosine_scale` turns its cosines with texts into logits; `square_root` takes the root of the

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +17,15 @@ from numpy.typing import NDArray
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.support.files import read_json
+from gpcache.support.names import tidy_name
 
-DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
+# "a(n) {}" is the name with the article that fits it, or without one.
+DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a(n) {}.",)
+PLAIN_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
 
 # What CoOp and those after it ask of each data set.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "caltech101": DEFAULT_TEMPLATES,
+    "caltech101": PLAIN_TEMPLATES,
     "dtd": ("{} texture.",),
     "eurosat": ("a centered satellite photo of {}.",),
     "fgvc_aircraft": ("a photo of a {}, a type of aircraft.",),
@@ -39,10 +41,22 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
     "oxford_flowers": ("a photo of a {}, a type of flower.",),
     "oxford_pets": ("a photo of a {}, a type of pet.",),
-    "stanford_cars": DEFAULT_TEMPLATES,
-    "sun397": DEFAULT_TEMPLATES,
+    "stanford_cars": PLAIN_TEMPLATES,
+    "sun397": PLAIN_TEMPLATES,
     "ucf101": ("a photo of a person doing {}.",),
 }
+
+# Common nouns that take no article; others can be given a prompt of their own.
+_NOUNS = """
+    asphalt bacon beef bread broccoli butter cardboard cash cement cheese clay clothing cloth coal
+    coffee concrete copper corn cotton cutlery denim dirt dust fabric fire flour foam food fruit fur
+    furniture garbage garlic glass gold grass gravel hair hay honey ice iron jewelry juice lace lava
+    leather lightning litter luggage marble meat metal milk money moss mud oil paper pasta plastic
+    porcelain pork pottery rain rice rope rubber rubbish rust salad salt sand silk silver smoke snow
+    soap soil soup steel straw sugar sushi tea toast tofu trash velvet waste water wheat wine wire
+    wood wool yarn yogurt
+"""
+UNCOUNTABLE = frozenset(_NOUNS.split())
 
 MAX_PROMPT_FILE = 50_000_000
 # An average of unit vectors that is shorter than this is rounding, and has no direction.
@@ -51,14 +65,59 @@ NO_DIRECTION = 1e-6
 
 def clean_class_name(name: str) -> str:
     """The name as a sentence has it: composed (NFC), spaces for underscores, single spaces."""
-    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
+    return tidy_name(name.replace("_", " "))
+
+
+def filled_template(template: str, name: str) -> str:
+    """A template with a class name for its {}, and with the article that fits for its "a(n)".
+
+    Examples
+    --------
+    >>> from gpcache.encoders.prompts import filled_template
+    >>> [filled_template("a photo of a(n) {}.", name) for name in ("crab", "owl", "cardboard")]
+    ['a photo of a crab.', 'a photo of an owl.', 'a photo of cardboard.']
+    """
+    cleaned = clean_class_name(name)
+    return template.replace("a(n) {}", _with_article(cleaned)).replace("{}", cleaned)
+
+
+def _with_article(name: str) -> str:
+    lower = name.lower()
+    last = lower.split()[-1] if lower else ""
+    plural = last.endswith("s") and not last.endswith(("ss", "us", "is", "as", "lens"))
+    if plural or last in UNCOUNTABLE:
+        return name
+    vowel = lower.startswith((*"aeiou", "hour", "heir", "honest"))
+    consonant = lower.startswith(("uni", "use", "usa", "uti", "eu", "ewe", "one", "once"))
+    return f"an {name}" if vowel and not consonant else f"a {name}"
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Class names, which stay the labels, and the sentences that describe each class.
+    """Class names and the sentences that describe each class.
 
-    A sentence given twice counts twice.
+    Parameters
+    ----------
+    class_names : tuple of str
+        Class names; they stay the labels.
+    sentences : tuple of tuple of str
+        Sentences of each class. A sentence that is given twice counts twice.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of the classes and sentences.
+
+    Raises
+    ------
+    DataError
+        If a name or a sentence is empty, or a name is given twice.
+
+    Examples
+    --------
+    >>> from gpcache import Prompts
+    >>> Prompts.from_templates(["cat", "dog"], "a photo of a {}.").sentences
+    (('a photo of a cat.',), ('a photo of a dog.',))
     """
 
     class_names: tuple[str, ...]
@@ -82,11 +141,45 @@ class Prompts:
                     )
 
     def joined(self, others: Prompts) -> Prompts:
-        """These classes, and others after them."""
+        """Append the classes of other prompts.
+
+        Parameters
+        ----------
+        others : Prompts
+            Prompts of further classes.
+
+        Returns
+        -------
+        Prompts
+            All classes.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["cat"]).joined(Prompts.from_templates(["dog"])).class_names
+        ('cat', 'dog')
+        """
         return Prompts(self.class_names + others.class_names, self.sentences + others.sentences)
 
     def without(self, class_name: str) -> Prompts:
-        """All classes but one."""
+        """Leave out one class.
+
+        Parameters
+        ----------
+        class_name : str
+            The class to leave out.
+
+        Returns
+        -------
+        Prompts
+            All other classes.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["cat", "dog"]).without("cat").class_names
+        ('dog',)
+        """
         pairs = zip(self.class_names, self.sentences, strict=True)
         kept = {name: sentences for name, sentences in pairs if name != class_name}
         return Prompts(tuple(kept), tuple(kept.values()))
@@ -95,7 +188,31 @@ class Prompts:
     def from_templates(
         cls, class_names: Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
     ) -> Prompts:
-        """Every template with every class name, as `clean_class_name` writes it, for its {}."""
+        """Fill every template with every class name.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            Class names.
+        templates : str or sequence of str, default=("a photo of a {}.",)
+            Sentences with {} in place of the class name. Underscores in a name become spaces.
+
+        Returns
+        -------
+        Prompts
+            One sentence for each class and template.
+
+        Raises
+        ------
+        DataError
+            If there is no template, or one without exactly one {}.
+
+        Examples
+        --------
+        >>> from gpcache import Prompts
+        >>> Prompts.from_templates(["guinea_pig"]).sentences
+        (('a photo of a guinea pig.',),)
+        """
         names = _checked_class_names(class_names)
         checked = _checked_templates(templates)
         if not checked:
@@ -109,10 +226,39 @@ class Prompts:
         class_names: Sequence[str] | None = None,
         templates: str | Sequence[str] = (),
     ) -> Prompts:
-        """The sentences of a JSON file {class: [sentence, …]}, and of `templates` beside them.
+        """Read sentences from a JSON file {class: [sentence, …]}.
 
-        A class is found by its name or its cleaned name; without `class_names`, all classes of
-        the file in its order. Every sentence has the same weight, wherever it comes from.
+        Every sentence has the same weight, wherever it comes from.
+
+        Parameters
+        ----------
+        path : str or path
+            The JSON file.
+        class_names : sequence of str, optional
+            Classes to take, found by name; all classes of the file by default.
+        templates : str or sequence of str, default=()
+            Templates whose sentences are added.
+
+        Returns
+        -------
+        Prompts
+            Classes and sentences.
+
+        Raises
+        ------
+        DataError
+            If the file lacks a class or cannot be read.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from gpcache import Prompts
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "prompts.json"
+        ...     _ = file.write_text('{"cat": ["a cat on a sofa"]}')
+        ...     Prompts.from_file(file).sentences
+        (('a cat on a sofa',),)
         """
         checked = _checked_templates(templates)
         file = Path(path)
@@ -141,7 +287,31 @@ class Prompts:
 
 
 def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
-    """One unit vector per class (c, dim): the average of its sentences' unit vectors."""
+    """Compute one unit vector per class: the average of the vectors of its sentences.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        The encoder.
+    prompts : Prompts
+        Classes and their sentences.
+
+    Returns
+    -------
+    array of shape (c, dim)
+        Unit vectors, for `TextPrior`.
+
+    Raises
+    ------
+    DataError
+        If the vectors of a class average to zero.
+
+    Examples
+    --------
+    >>> from gpcache import Prompts, load_encoder, text_weights
+    >>> text_weights(load_encoder("lite"), Prompts.from_templates(["cat", "dog"])).shape
+    (2, 1664)
+    """
     parts = sentence_vectors(encoder, prompts).values()
     average = np.stack([part.mean(0, dtype=np.float64) for part in parts])
     lengths = np.linalg.norm(average, axis=1, keepdims=True)
@@ -179,10 +349,10 @@ def _checked_class_names(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not clean_class_name(name):
             raise DataError(f"A class name must be text that is not empty, got {shown(name)}.")
-        composed = unicodedata.normalize("NFC", name)  # two forms of é look the same
-        if composed in seen:
+        tidy = tidy_name(name)  # two forms of é look the same
+        if tidy in seen:
             raise DataError(f"The class name {shown(name)} is given more than once.")
-        seen.add(composed)
+        seen.add(tidy)
     return tuple(names)
 
 
@@ -200,8 +370,7 @@ def _checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(templates: tuple[str, ...], name: str) -> tuple[str, ...]:
-    cleaned = clean_class_name(name)
-    return tuple(template.replace("{}", cleaned) for template in templates)
+    return tuple(filled_template(template, name) for template in templates)
 
 
 def _read_sentences(file: Path) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
-from gpcache.images.records import Record, Refused, Source
+from gpcache.images.records import Record, Refused, Source, readable
 from gpcache.support.progress import progress_bar
 
 # Encodes the images of a source: `stream.encoded`, or `cluster.extraction.encoded_on_ray`.
@@ -30,7 +30,29 @@ SHARD_SECONDS = 60.0
 
 @dataclass
 class Extraction:
-    """What an extraction did: images encoded now, known before, refused; notes on single images."""
+    """Result of an extraction.
+
+    Parameters
+    ----------
+    encoded : int
+        Number of images that were encoded now.
+    known : int
+        Number of images that the store had already.
+    refused : list of Refused
+        Refused images with their reasons.
+    notes : list of Refused
+        Notes on single images.
+    notices : list of str
+        Notes on the source.
+    seconds : float
+        Time that it took.
+
+    Examples
+    --------
+    >>> from gpcache.features.extract import Extraction
+    >>> Extraction(encoded=3).known
+    0
+    """
 
     encoded: int = 0
     known: int = 0
@@ -52,18 +74,55 @@ def extract(
     shard_rows: int = SHARD_ROWS,
     stream: Stream = encoded,
 ) -> Extraction:
-    """Bring the features of every image of `source` into the store in `folder`.
+    """Encode every image of a source into the store in a folder.
 
-    Images are known by their content: what the store has is not encoded again. Refused images are
-    reported and left out. `split` names the split of images whose source does not tell. Stopped at
-    any moment, the next call goes on; at most one shard of work is lost.
+    Images are recognised by their content, so an image that the store has is not encoded again.
+    Refused images are reported and left out. After a stop at any moment the next call continues; at
+    most one shard of work is lost.
 
-    `stream` decodes and encodes; this process alone writes the store.
+    Parameters
+    ----------
+    source : Source
+        Images, as `gpcache.images.sources.open_source` returns them.
+    folder : str or Path
+        Folder of the store.
+    encoder : Encoder
+        The encoder.
+    views : Views, optional
+        Augmented views; None is one centre view per image.
+    split : str, optional
+        Name of the split for images whose source names none.
+    batch_size : int, optional
+        Number of images to encode at once.
+    workers : int, optional
+        Number of decoding processes.
+    shard_rows : int, default=1024
+        Number of images in a shard.
+    stream : callable, optional
+        Decodes and encodes; this process alone writes the store.
+
+    Returns
+    -------
+    Extraction
+        What was done.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.features.extract import extract
+    >>> from gpcache.images.sources import from_iterable
+    >>> pairs = [(np.full((32, 32, 3), i, np.uint8), "cat") for i in range(2)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     extract(from_iterable(pairs), folder, load_encoder("lite")).encoded
+    2
     """
     start = time.perf_counter()
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
+    name = readable(source.name)  # a path, which may hold bytes that are no UTF-8
     settings = {"views": views, "batch_size": batch_size, "workers": workers}
     images = stream(source, encoder, known=store.hashes(), **settings)
     with _Writer(store, shard_rows) as writer:
@@ -79,39 +138,98 @@ def extract(
                 report.encoded += 1
                 writer.add(found.hash, found.features)
             known = (record.label, record.split or split, record.group)
-            items.append(Item(source.name, record.name, found.hash, *known))
+            items.append(Item(name, record.name, found.hash, *known))
     # A stream's own refusals are complete only now.
     report.refused += source.refused
     report.notices += source.notices
-    store.record(source.name, items, report.refused)
+    store.record(name, items, report.refused)
     report.seconds = time.perf_counter() - start
     return report
 
 
 @dataclass
 class Gathered:
-    """Features (n, dim) of `records` and the hashes of their content; the others, and notes."""
+    """Features of images in memory.
+
+    Parameters
+    ----------
+    features : array of shape (n, dim)
+        Unit vectors.
+    records : list of Record
+        The images.
+    hashes : list of str
+        SHA-256 of their content.
+    refused : list of Refused
+        Refused images with their reasons.
+    notices : list of str
+        Notes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.features.extract import Gathered
+    >>> Gathered(np.zeros((0, 4))).records
+    []
+    """
 
     features: NDArray[np.float32]
     records: list[Record] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    pictures: list[NDArray[np.uint8]] | None = None
 
 
 def gather(
-    source: Source, encoder: Encoder, *, views: Views | None = None, description: str = "encode"
+    source: Source,
+    encoder: Encoder,
+    *,
+    views: Views | None = None,
+    description: str = "encode",
+    picture: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
 ) -> Gathered:
-    """Encode every image that can be read; a copy shares the features of what it copies."""
+    """Encode every image that can be read, in memory; copies share their features.
+
+    Parameters
+    ----------
+    source : Source
+        Images, as `gpcache.images.sources.open_source` returns them.
+    encoder : Encoder
+        The encoder.
+    views : Views, optional
+        Augmented views; None is one centre view per image.
+    description : str, default="encode"
+        Text of the progress bar.
+    picture : callable, optional
+        Makes `pictures` of the pixels that the encoder is given.
+
+    Returns
+    -------
+    Gathered
+        Features and what is known of the images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.features.extract import gather
+    >>> from gpcache.images.sources import from_iterable
+    >>> pairs = [(np.full((32, 32, 3), i, np.uint8), "cat") for i in range(2)]
+    >>> gather(from_iterable(pairs), load_encoder("lite")).features.shape
+    (2, 1664)
+    """
     found = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
     rows: list[NDArray[np.float32]] = []
     known: dict[str, NDArray[np.float32]] = {}
+    pictures: dict[str, NDArray[np.uint8]] = {}
     for one in _with_progress(encoded(source, encoder, views=views), source, description):
         if isinstance(one, Refused):
             found.refused.append(one)
             continue
         if one.features is not None:
             known[one.hash] = one.features
+        if picture is not None and one.pixels is not None:
+            pictures[one.hash] = picture(one.pixels)
         found.records.append(one.record)
         found.hashes.append(one.hash)
         found.notices += [f"{one.record.name}: {note}" for note in one.notes]
@@ -121,13 +239,40 @@ def gather(
     found.notices += source.notices
     if rows:
         found.features = np.stack(rows)
+    if picture is not None:
+        found.pictures = [pictures[key] for key in found.hashes]
     return found
 
 
 def stored_text_weights(
     store: FeatureStore, encoder: Encoder, prompts: Prompts
 ) -> NDArray[np.float32]:
-    """One unit vector per class (c, dim), from the store or, the first time, from the encoder."""
+    """Return class vectors from the store; encode and cache them the first time.
+
+    Parameters
+    ----------
+    store : FeatureStore
+        The store.
+    encoder : Encoder
+        The encoder that made the store.
+    prompts : Prompts
+        Classes and their sentences.
+
+    Returns
+    -------
+    array of shape (c, dim)
+        One unit vector per class.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gpcache import FeatureStore, Prompts, load_encoder
+    >>> from gpcache.features.extract import stored_text_weights
+    >>> encoder, prompts = load_encoder("lite"), Prompts.from_templates(["cat", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stored_text_weights(FeatureStore.create(folder, encoder), encoder, prompts).shape
+    (2, 1664)
+    """
     store.require_encoder(encoder)
     known = store.text(prompts.digest)
     if known is None:

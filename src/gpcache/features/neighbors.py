@@ -37,15 +37,46 @@ def nearest(
     block_bytes: int | None = None,
     exclude_self: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k keys of highest cosine for each query: positions and cosines, both (n, k), best first.
+    """Find the k keys with the highest cosine for each query.
 
-    `queries` (n, d) and `keys` (m, d) are arrays or tensors of any float type, scaled to length
-    one here; without `keys` the queries are compared with each other, and `exclude_self` then
-    leaves out each row itself but not its duplicates. Where there are fewer than k keys, all come.
+    The search is exact. Cosines are float32 products, so keys whose cosines differ by less than
+    about 1e-7 may change places between devices or block sizes. Equal cosines come in the order of
+    the keys.
 
-    No key is skipped. Cosines are full float32 products, so keys whose cosines differ by less than
-    its rounding (about 1e-7) may change places between devices or block sizes; equal cosines come
-    in the order of the keys. `block_bytes` bounds what is needed beyond the keys and the answer.
+    Parameters
+    ----------
+    queries : array or tensor of shape (n, d)
+        Queries of any float type; they are scaled to length one.
+    keys : array or tensor of shape (m, d), optional
+        Keys. Without them the queries are compared with each other.
+    k : int, default=128
+        Number of neighbours; all keys if there are fewer.
+    device : str or torch.device, default="auto"
+        Device to compute on.
+    block_bytes : int, optional
+        Bound on the memory beyond the keys and the result.
+    exclude_self : bool, default=False
+        Leave out each row itself, but not its copies. Only without `keys`.
+
+    Returns
+    -------
+    positions : array of shape (n, k)
+        Row numbers of the keys, best first.
+    cosines : array of shape (n, k)
+        Their cosines.
+
+    Raises
+    ------
+    DataError
+        If the widths differ, or `exclude_self` is given with keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.features.neighbors import nearest
+    >>> positions, cosines = nearest(np.eye(3)[:1], np.eye(3), k=1)
+    >>> positions.tolist(), cosines.tolist()
+    ([[0]], [[1.0]])
     """
     k = whole("k", k, least=1)
     if exclude_self and keys is not None:

@@ -22,11 +22,26 @@ MAX_SPLIT_FILE = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The rows of a draw.
+    """Rows of a few-shot draw.
 
-    `indices` are positions in the input, by class and within a class in the order drawn; `rest`
-    are all others, unlabelled rows too. `short` names the classes that had fewer than `shots`
-    images, with how many: all of those were taken.
+    Parameters
+    ----------
+    indices : array of int
+        Row numbers, class by class, in the order drawn.
+    rest : array of int
+        All other rows, those without a label among them.
+    shots : int
+        Number of rows that was asked for.
+    seed : int
+        Seed of the draw.
+    short : mapping
+        Classes with fewer rows than `shots`, and their number of rows.
+
+    Examples
+    --------
+    >>> from gpcache.features.splits import draw_shots
+    >>> draw_shots(["a", "a", "b"], ["1", "2", "3"], shots=2).short
+    {'b': 1}
     """
 
     indices: NDArray[np.int64]
@@ -38,7 +53,21 @@ class Draw:
 
 @dataclass(frozen=True)
 class Part:
-    """Paths as a split file has them, and the class name of each."""
+    """One part of a split file.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Paths as the file has them.
+    labels : tuple of str
+        Class name of each path.
+
+    Examples
+    --------
+    >>> from gpcache.features.splits import Part
+    >>> Part(("1.jpg",), ("cat",)).labels
+    ('cat',)
+    """
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
@@ -46,18 +75,59 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitFile:
-    """The parts of a published split ("train", "val", "test"), and its classes in label order."""
+    """A published split.
+
+    Parameters
+    ----------
+    class_names : tuple of str
+        Class names in the order of their label numbers.
+    parts : mapping of Part
+        The parts "train", "val" and "test".
+
+    Examples
+    --------
+    >>> from gpcache.features.splits import Part, SplitFile
+    >>> SplitFile(("cat",), {"train": Part(("1.jpg",), ("cat",))}).class_names
+    ('cat',)
+    """
 
     class_names: tuple[str, ...]
     parts: Mapping[str, Part]
 
 
 def draw_shots(labels: Sequence[Any], names: Sequence[Any], shots: int, seed: int = 0) -> Draw:
-    """Draw `shots` rows of each class; the order of the rows does not matter.
+    """Draw a number of rows of each class; the order of the rows does not matter.
 
-    The draw of a class depends only on its name, the names (paths) of its rows and the seed. It
-    depends neither on the other classes nor on `shots`, except for how many rows are taken: fewer
-    shots are a subset of more. Rows whose label is None are never drawn.
+    The draw of a class depends only on its name, the names of its rows and the seed. A draw of
+    fewer shots is a subset of a draw of more. Rows with the label None are never drawn.
+
+    Parameters
+    ----------
+    labels : sequence
+        Label of each row.
+    names : sequence
+        Name of each row, such as its path.
+    shots : int
+        Number of rows to draw of each class.
+    seed : int, default=0
+        Seed of the draw.
+
+    Returns
+    -------
+    Draw
+        The drawn rows and the rest.
+
+    Raises
+    ------
+    DataError
+        If names repeat in a class, or no row has a label.
+
+    Examples
+    --------
+    >>> from gpcache.features.splits import draw_shots
+    >>> draw = draw_shots(["a", "a", "b", "b"], ["1", "2", "3", "4"], shots=1)
+    >>> len(draw.indices), len(draw.rest)
+    (2, 2)
     """
     whole("shots", shots, least=1)
     whole("seed", seed, least=0)
@@ -119,10 +189,37 @@ def _random_order(count: int, label: str, seed: int) -> list[int]:
 
 
 def read_split_file(path: str | os.PathLike[str]) -> SplitFile:
-    """Read a split {"train": [[path, label, class name], …], "val": …, "test": …}.
+    """Read a split file: {"train": [[path, label, class name], …], "val": …, "test": …}.
 
-    Label numbers must run from 0 without gaps, each with one class name of its own, and no path
-    may occur twice.
+    Label numbers must run from 0 without gaps, each with its own class name, and no path may occur
+    twice.
+
+    Parameters
+    ----------
+    path : str or path
+        The JSON file.
+
+    Returns
+    -------
+    SplitFile
+        Class names and parts.
+
+    Raises
+    ------
+    DataError
+        If the file breaks one of these rules.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from gpcache.features.splits import read_split_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "split.json"
+    ...     parts = {"train": [["1.jpg", 0, "cat"]], "val": [], "test": []}
+    ...     _ = file.write_text(json.dumps(parts))
+    ...     read_split_file(file).class_names
+    ('cat',)
     """
     file = Path(path)
     content = read_json(file, "split file", limit=MAX_SPLIT_FILE)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,25 @@ KINDS = (SHARD, ITEMS, REFUSED, TEXT)
 
 @dataclass(frozen=True)
 class Item:
-    """One extracted image: where it came from, what is known of it, and the hash of its content."""
+    """One extracted image.
+
+    Parameters
+    ----------
+    source : str
+        Name of the source.
+    path : str
+        Path of the image as the source names it.
+    hash : str
+        SHA-256 of its content.
+    label, split, group : str, optional
+        What is known of it.
+
+    Examples
+    --------
+    >>> from gpcache.features.store import Item
+    >>> Item("photos", "cat/1.jpg", "0" * 64, label="cat").label
+    'cat'
+    """
 
     source: str
     path: str
@@ -56,14 +75,29 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class StoredImages:
-    """Images of a store and their vectors: `features` (n, dim), or (n, views, dim) kept apart."""
+    """Images of a store and their vectors.
+
+    Parameters
+    ----------
+    features : array of shape (n, dim) or (n, views, dim)
+        Unit vectors, one per image, or one per view if the views are kept.
+    items : list of Item
+        The images, in the same order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.features.store import Item, StoredImages
+    >>> StoredImages(np.eye(1), [Item("photos", "cat/1.jpg", "0" * 64, "cat")]).labels.tolist()
+    ['cat']
+    """
 
     features: NDArray[np.float32]
     items: list[Item]
 
     @property
     def labels(self) -> NDArray[Any]:
-        """Class names (n,); an unlabelled image is an error."""
+        """Class names of shape (n,); an image without a label is an error."""
         missing = [item.path for item in self.items if item.label is None]
         if missing:
             raise DataError(f"{len(missing)} images have no label, the first is {missing[0]!r}.")
@@ -71,12 +105,40 @@ class StoredImages:
 
     @property
     def paths(self) -> list[str]:
-        """Paths (n,) as the source named them."""
+        """Paths as the source names them."""
         return [item.path for item in self.items]
 
 
 class FeatureStore:
-    """The features of one encoder, in one kind of views; open or create it by the class methods."""
+    """Features of one encoder on disk, found by the content of the image.
+
+    Use `open` to read a store and `create` to write one. `gpcache extract` fills it. Every file is
+    checked against its SHA-256. Several processes may write to one store.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the store.
+    verify : bool, default=True
+        Compare the checksum of every file that is read.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, or it is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gpcache import FeatureStore, load_encoder
+    >>> encoder = load_encoder("lite")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = FeatureStore.create(folder, encoder)
+    ...     count = store.append(["0" * 64], encoder.encode_texts(["cat"]))
+    ...     len(store), FeatureStore.open(folder).vectors(["0" * 64]).shape
+    (1, (1, 1664))
+    """
 
     def __init__(self, folder: Path, *, verify: bool = True) -> None:
         self.folder = folder
@@ -88,14 +150,64 @@ class FeatureStore:
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> FeatureStore:
-        """Open a store to read; `verify=False` skips the checksums of the files that are read."""
+        """Open a store to read it.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder of the store.
+        verify : bool, default=True
+            Compare the checksum of every file that is read.
+
+        Returns
+        -------
+        FeatureStore
+            The store.
+
+        Examples
+        --------
+        >>> from gpcache import FeatureStore, StoreError
+        >>> try:
+        ...     FeatureStore.open("no such folder")
+        ... except StoreError:
+        ...     print("no store")
+        no store
+        """
         return cls(Path(folder), verify=verify)
 
     @classmethod
     def create(
         cls, folder: str | Path, encoder: Encoder, views: Views | None = None
     ) -> FeatureStore:
-        """Open the store in `folder` to add to it, or begin it; another encoder's is an error."""
+        """Open the store in a folder to add to it, or create it.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder of the store.
+        encoder : Encoder
+            Encoder of the features.
+        views : Views, optional
+            Augmented views; None is one centre view per image.
+
+        Returns
+        -------
+        FeatureStore
+            The store.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds other files, or the features of another encoder or other views.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     len(FeatureStore.create(folder, load_encoder("lite")))
+        0
+        """
         place = make_folder(folder)
         # Another process may be creating this store at the same moment: its files are no others.
         own = (LOCK, "shards", NAME, f".{NAME}.")
@@ -116,7 +228,26 @@ class FeatureStore:
         return store
 
     def require_encoder(self, encoder: Encoder) -> None:
-        """Refuse an encoder other than the one the store was made by."""
+        """Check that an encoder is the one that made the store.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            The encoder to check.
+
+        Raises
+        ------
+        StoreError
+            If its fingerprint is another one.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, encoder).require_encoder(encoder)
+        """
         if self.manifest.fingerprint != encoder.fingerprint:
             raise StoreError(
                 f"The store {str(self.folder)!r} was made by the encoder {self.manifest.encoder!r} "
@@ -125,7 +256,25 @@ class FeatureStore:
             )
 
     def require_views(self, views: Views | None) -> None:
-        """Refuse views other than those the store was made with."""
+        """Check that views are those that the store was made with.
+
+        Parameters
+        ----------
+        views : Views or None
+            The views to check; None is one centre view per image.
+
+        Raises
+        ------
+        StoreError
+            If the store holds other views.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).require_views(None)
+        """
         described = _described(views)
         if self.manifest.views != described:
             raise StoreError(
@@ -137,24 +286,103 @@ class FeatureStore:
         return len(self._index())
 
     def hashes(self) -> set[str]:
-        """The images whose vectors are here, by the SHA-256 of their content."""
+        """Return the images whose vectors are in the store.
+
+        Returns
+        -------
+        set of str
+            SHA-256 of the content of each image.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).hashes()
+        set()
+        """
         return set(self._index())
 
     # Reading.
 
     def items(self) -> list[Item]:
-        """Every image that was extracted, sorted by source and path."""
-        data = self._read("items")
-        # Not splitlines: a name may hold other characters that end a line.
-        return [Item(**json.loads(line)) for line in data.split("\n") if line]
+        """List every image that was extracted, sorted by source and path.
 
-    def refused(self) -> list[dict[str, str]]:
-        """Every image that was refused: source, path and reason."""
-        found: list[dict[str, str]] = json.loads(self._read("refused") or "[]")
+        Returns
+        -------
+        list of Item
+            The images.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).items()
+        []
+        """
+        # Not splitlines: a name may hold other characters that end a line.
+        lines = [line for line in self._read("items").split("\n") if line]
+        found: list[Item] = self._parsed(f"[{','.join(lines)}]", list[Item])
         return found
 
+    def refused(self) -> list[dict[str, str]]:
+        """List every image that was refused.
+
+        Returns
+        -------
+        list of dict
+            Source, path and reason of each.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).refused()
+        []
+        """
+        found: list[dict[str, str]] = self._parsed(
+            self._read("refused") or "[]", list[dict[str, str]]
+        )
+        return found
+
+    def _parsed(self, text: str, kind: Any) -> Any:
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(kind).validate_json(text)
+        except ValidationError:
+            raise self._damage("its list of images", "damaged") from None
+
     def read(self, *, source: str | None = None, split: str | None = None) -> StoredImages:
-        """The images, all or of one source or split, and their vectors."""
+        """Read images and their vectors.
+
+        Parameters
+        ----------
+        source : str, optional
+            Only images of this source.
+        split : str, optional
+            Only images of this split.
+
+        Returns
+        -------
+        StoredImages
+            The images and their vectors.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> from gpcache.features.extract import extract
+        >>> from gpcache.images.sources import from_iterable
+        >>> pairs = [(np.full((32, 32, 3), i, np.uint8), "cat") for i in range(2)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = extract(from_iterable(pairs), folder, load_encoder("lite"))
+        ...     FeatureStore.open(folder).read().features.shape
+        (2, 1664)
+        """
         items = [
             item
             for item in self.items()
@@ -163,7 +391,31 @@ class FeatureStore:
         return StoredImages(self.vectors([item.hash for item in items]), items)
 
     def vectors(self, hashes: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of images by the hash of their content, in the order asked for."""
+        """Read vectors by the hash of the image content.
+
+        Parameters
+        ----------
+        hashes : sequence of str
+            SHA-256 of the content of each image.
+
+        Returns
+        -------
+        array of shape (n, dim) or (n, views, dim)
+            Vectors in the order of `hashes`.
+
+        Raises
+        ------
+        StoreError
+            If the store does not hold one of them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).vectors([]).shape
+        (0, 1664)
+        """
         places = self._index()
         unknown = [image_hash for image_hash in hashes if image_hash not in places]
         if unknown:
@@ -178,20 +430,67 @@ class FeatureStore:
         gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
         for shard, pairs in wanted.items():
             positions, rows = np.array(pairs).T
-            gathered[positions] = self._tensor(shard, "features")[rows]
+            gathered[positions] = self._tensor(shard, "features", *self._row_shape())[rows]
         if not np.isfinite(gathered).all():
             raise StoreError(f"The store {str(self.folder)!r} holds NaN or inf: extract it again.")
         return gathered
 
     def text(self, digest: str) -> NDArray[np.float32] | None:
-        """The class vectors made of prompts with this digest, if they are cached."""
+        """Read cached class vectors.
+
+        Parameters
+        ----------
+        digest : str
+            Digest of the prompts (`Prompts.digest`).
+
+        Returns
+        -------
+        array of shape (c, dim) or None
+            The vectors; None if they are not cached.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).text("unknown") is None
+        True
+        """
         file = self.manifest.texts.get(digest)
-        return None if file is None else self._tensor(file, "features")
+        return None if file is None else self._tensor(file, "features", self.manifest.dim)
 
     # Writing.
 
     def append(self, hashes: Sequence[str], features: NDArray[np.float32]) -> int:
-        """Add a shard of vectors; those another process has added meanwhile are left out."""
+        """Add a shard of vectors; images that the store has already are left out.
+
+        Parameters
+        ----------
+        hashes : sequence of str
+            SHA-256 of the content of each image.
+        features : array of shape (n, dim) or (n, views, dim)
+            Their vectors.
+
+        Returns
+        -------
+        int
+            Number of images that were added.
+
+        Raises
+        ------
+        StoreError
+            If the shape is wrong or a value is not finite.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = FeatureStore.create(folder, encoder)
+        ...     store.append(["0" * 64], encoder.encode_texts(["cat"]))
+        1
+        """
         if features.shape != (len(hashes), *self._row_shape()) or not np.isfinite(features).all():
             raise StoreError(f"Features of shape {features.shape} do not belong into this store.")
         with self._change():
@@ -210,7 +509,30 @@ class FeatureStore:
         return len(fresh)
 
     def record(self, source: str, items: Iterable[Item], refused: Iterable[Refused]) -> None:
-        """Note what was extracted from `source` and what was refused; replaces the earlier note."""
+        """Record what was extracted from a source and what was refused.
+
+        It replaces the earlier record of the source.
+
+        Parameters
+        ----------
+        source : str
+            Name of the source.
+        items : iterable of Item
+            The extracted images.
+        refused : iterable of Refused
+            The refused images.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> from gpcache.features.store import Item
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = FeatureStore.create(folder, load_encoder("lite"))
+        ...     store.record("photos", [Item("photos", "cat/1.jpg", "0" * 64)], [])
+        ...     [item.path for item in store.items()]
+        ['cat/1.jpg']
+        """
         with self._change():
             kept = [item for item in self.items() if item.source != source]
             listed = sorted([*kept, *items], key=lambda item: (item.source, item.path))
@@ -224,7 +546,26 @@ class FeatureStore:
             )
 
     def cache_text(self, digest: str, features: NDArray[np.float32]) -> None:
-        """Keep the class vectors made of prompts with this digest."""
+        """Cache class vectors.
+
+        Parameters
+        ----------
+        digest : str
+            Digest of the prompts (`Prompts.digest`).
+        features : array of shape (c, dim)
+            The vectors.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> encoder = load_encoder("lite")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = FeatureStore.create(folder, encoder)
+        ...     store.cache_text("0" * 64, encoder.encode_texts(["cat"]))
+        ...     store.text("0" * 64).shape
+        (1, 1664)
+        """
         make_folder(self.folder / "texts")
         with self._change():
             data = save({"features": np.ascontiguousarray(features)})
@@ -232,17 +573,50 @@ class FeatureStore:
             self._commit(texts=self.manifest.texts | {digest: file})
 
     def damaged(self, progress: Callable[[], object] = lambda: None) -> list[str]:
-        """The names of files that are missing or no longer what was written."""
+        """Find files that are missing or differ from their checksum.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called after each file.
+
+        Returns
+        -------
+        list of str
+            Names of the files.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).damaged()
+        []
+        """
         bad = []
         for file in self.manifest.files:
             path = self.folder / file.name
-            if not path.is_file() or sha256_of_file(path) != file.sha256:
+            if not path.is_file() or _checksum(path) != file.sha256:
                 bad.append(file.name)
             progress()
         return bad
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget damaged files, so that the next extraction makes what they held again."""
+        """Remove damaged files from the store; the next extraction makes them again.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the files, as `damaged` returns them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = FeatureStore.create(folder, load_encoder("lite"))
+        ...     store.drop(store.damaged())
+        """
         bad = set(names)
 
         def intact(file: StoredFile | None) -> bool:
@@ -288,7 +662,7 @@ class FeatureStore:
         """Where each image's vector is; shards are read once."""
         for shard in self.manifest.shards:
             if shard.name not in self._indexed:
-                for row, code in enumerate(self._tensor(shard, "hashes")):
+                for row, code in enumerate(self._tensor(shard, "hashes", HASH_BYTES)):
                     self._places[code.tobytes().hex()] = (shard, row)
                 self._indexed.add(shard.name)
         return self._places
@@ -309,32 +683,44 @@ class FeatureStore:
             self.manifest = read_manifest(self.folder)
         raise StoreError(f"The store {str(self.folder)!r} lost a file: run gpcache store verify.")
 
-    def _tensor(self, file: StoredFile, key: str) -> NDArray[Any]:
-        """A tensor of a file, read through the memory map."""
+    def _tensor(self, file: StoredFile, key: str, *shape: int) -> NDArray[Any]:
+        """A tensor of a file whose rows have this shape, read through the memory map."""
         path = self._verified(file)
         try:
             with safe_open(path, "numpy") as tensors:
                 tensor: NDArray[Any] = tensors.get_tensor(key)
-        except SafetensorError:
-            raise _damage(path) from None
+        except (SafetensorError, TypeError, LookupError):
+            raise self._damage(path) from None
+        kind = np.uint8 if key == "hashes" else np.float32
+        if tensor.shape != (file.rows, *shape) or tensor.dtype != kind:
+            raise self._damage(path)
         return tensor
 
     def _verified(self, file: StoredFile) -> Path:
         path = self.folder / file.name
         if not path.is_file():
-            raise _damage(path, "missing")
+            raise self._damage(path, "missing")
         if self._verify and file.name not in self._checked:
-            if sha256_of_file(path) != file.sha256:
-                raise _damage(path)
+            if _checksum(path) != file.sha256:
+                raise self._damage(path)
             self._checked.add(file.name)
         return path
 
+    def _damage(self, what: Path | str, how: str = "damaged (its SHA-256 differs)") -> StoreError:
+        return StoreError(
+            f"{str(what)!r} is {how}: run 'gpcache store verify --repair "
+            f"{quote(str(self.folder))}', then extract the images again."
+        )
 
-def _damage(path: Path, how: str = "damaged (its SHA-256 differs)") -> StoreError:
-    return StoreError(
-        f"{str(path)!r} is {how}: run 'gpcache store verify --repair {path.parent}', then extract "
-        "the images again."
-    )
+
+def _checksum(path: Path) -> str:
+    """The checksum of a file; one that cannot be read is not called damaged."""
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        raise StoreError(
+            f"{str(path)!r} cannot be read ({error.strerror}): check that you may read it."
+        ) from None
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

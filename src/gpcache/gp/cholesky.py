@@ -10,7 +10,7 @@ from torch import Tensor
 from gpcache.errors import NumericalError
 
 TRIES = 4
-# A triangle of so many rows is inverted as a whole.
+# Triangles up to this number of rows are inverted in one call.
 INVERTED = 512
 
 

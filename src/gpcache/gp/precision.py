@@ -26,7 +26,22 @@ BATCH_ELEMENTS = 2**25
 
 
 class Posterior(NamedTuple):
-    """mean (m, c), and variance (m, g): one column for each group of classes, usually one."""
+    """Mean and variance of a posterior at m queries.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (m, c)
+        Posterior mean of each class.
+    variance : Tensor of shape (m, g)
+        Posterior variance; one column for each group of classes, usually one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.gp import Posterior
+    >>> Posterior(torch.zeros(1, 2), torch.ones(1, 1)).variance.shape
+    torch.Size([1, 1])
+    """
 
     mean: Tensor
     variance: Tensor
@@ -47,7 +62,36 @@ class OwnTerms(NamedTuple):
 
 
 class Precision(ABC):
-    """P over keys (n, d) with values (n, c). Immutable; `plan` holds what no key can change."""
+    """Interface of the precisions P = (K + noise·I)⁻¹ over the cache keys.
+
+    Values are immutable. `plan` holds what does not depend on the keys.
+
+    Parameters
+    ----------
+    plan : object
+        What `plan` of the class returned.
+    keys : Tensor of shape (n, d)
+        Unit features of the shots.
+    values : Tensor of shape (n, c)
+        Targets of the shots.
+    beta : float
+        Sharpness of the kernel.
+    noise : float
+        Noise variance.
+    precision_gradient : bool, default=True
+        Whether P is differentiated.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.gp import ExactPrecision
+    >>> keys, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    >>> values = torch.nn.functional.one_hot(labels).float()
+    >>> plan = ExactPrecision.plan(labels, 2)
+    >>> precision = ExactPrecision(plan, keys, values, beta=1.0, noise=0.1)
+    >>> precision.posterior(keys).mean.argmax(1).tolist()
+    [0, 0, 1, 1]
+    """
 
     #: Whether P is defined at all, i.e. whether `noise` means anything.
     uses_noise: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import queue
@@ -10,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,16 @@ import numpy as np
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
+from gpcache.images.thumbnails import SIDE
 from gpcache.images.worker import Prepared, prepare, read_message, write_message
 from gpcache.support.checks import positive, whole
 
-__all__ = ["DecodePool", "Prepared", "prepare"]
+__all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
-# Bytes: far more than a thumbnail of 160 pixels a side can have.
-MAX_THUMBNAIL = 200_000
+# Bytes: more than a JPEG of the largest side that is asked for can have.
+MAX_THUMBNAIL = 40_000_000
 
 
 class DecodePool:
@@ -59,8 +62,10 @@ class DecodePool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, content: bytes, key: str, *, thumbnail: bool = False) -> Future[Prepared]:
+    def submit(self, content: bytes, key: str, *, thumbnail: int = 0) -> Future[Prepared]:
         """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
+
+        `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
 
         Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """
@@ -123,8 +128,24 @@ class DecodePool:
             worker.close()
 
 
-# Content, key, and whether a thumbnail is wanted.
-_Image = tuple[bytes, str, bool]
+def small_picture(content: bytes) -> bytes:
+    """A thumbnail of an image file, decoded under the limits of a process of its own.
+
+    Raises ImageRefusedError where the image is refused.
+    """
+    return _picture_pool().submit(content, "", thumbnail=SIDE).result().thumbnail
+
+
+@cache
+def _picture_pool() -> DecodePool:
+    """One process for all single pictures: it starts in half a second, a picture takes far less."""
+    pool = DecodePool(Preprocess(size=1), workers=1)
+    atexit.register(pool.close)
+    return pool
+
+
+# Content, key, and the side of the thumbnail.
+_Image = tuple[bytes, str, int]
 
 
 def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:

@@ -103,9 +103,38 @@ class AdditiveClassifier(FeatureClassifier):
         validation: tuple[ArrayLike, ArrayLike] | None = None,
         views: ArrayLike | None = None,
     ) -> Self:
-        """Learn from shots X (n, d) with labels y (n,), and augmented views (n, v, d) of them.
+        """Fit the model on shots, and on augmented views of them if given.
 
-        Numbers given as "auto" are chosen on held-out shots, or on `validation` rows if given.
+        Hyper-parameters given as "auto" are chosen on held-out shots, or on the validation set.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots.
+        y : array of shape (n,)
+            Labels of the shots.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose hyper-parameters on.
+        views : array of shape (n, v, d), optional
+            Augmented views of the shots, for methods that learn from each view.
+
+        Returns
+        -------
+        AdditiveClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            If the method needs text and has none, or takes no views.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import GDAClassifier
+        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
+        >>> GDAClassifier().fit(X, y).predict(np.eye(3)).tolist()
+        ['cat', 'dog', 'fox']
         """
         self._check_options(validation)
         if views is not None and not self.learns_from_views:

@@ -31,16 +31,50 @@ EPSILON = 1e-6
 
 
 class APEClassifier(AdditiveClassifier):
-    """Tip-Adapter on refined channels, each shot trusted by how far the text is from its label.
+    """APE: Tip-Adapter on selected channels (Zhu et al., 2023).
+
+    A shot gets more weight the further the zero-shot prediction is from its label.
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    alpha, beta, gamma : weight and sharpness of the cache, trust in unexpected shots; numbers or
-        "auto".
-    channels : the share of channels that are kept (Q / d).
-    criterion_weights : (w₀, w₁) of likeness between classes and variance of the text.
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    alpha : float or "auto", default="auto"
+        Weight of the cache.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    gamma : float or "auto", default="auto"
+        How much more weight unexpected shots get.
+    channels : float, default=0.7
+        Share of the channels that are kept.
+    criterion_weights : tuple of float, default=(0.5, 0.5)
+        Weights of inter-class similarity and of text variance when channels are selected.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=8
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import APEClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = APEClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

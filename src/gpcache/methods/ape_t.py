@@ -35,17 +35,50 @@ BETA_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class APETClassifier(TrainedHeadClassifier):
-    """A cache whose keys and text move together, each shot with a trained say.
+    """APE-T: keys and text share trained residuals on selected channels (Zhu et al., 2023).
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    alpha, beta : weight and sharpness of the cache; numbers, or "auto" for the paper's first ones,
-        searched again on a validation set.
-    channels : the share of channels that move (Q / d).
-    criterion_weights : (w₀, w₁) of likeness between classes and variance of the text.
-    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule.
-    **options : calibrate, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    alpha : float or "auto", default="auto"
+        Weight of the cache. "auto" starts at the value of the paper, and is searched again on a
+        validation set.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel, as `alpha`.
+    channels : float, default=0.8
+        Share of the channels that are trained.
+    criterion_weights : tuple of float, default=(0.2, 0.8)
+        Weights of inter-class similarity and of text variance when channels are selected.
+    epochs : int, default=30
+        Number of epochs.
+    batch_size : int, default=256
+        Number of rows in a step.
+    learning_rate : float, default=1e-3
+        Initial learning rate of AdamW with a cosine schedule.
+    weight_decay : float, default=0.1
+        Weight decay.
+    calibrate : bool, default=True
+        Train in folds of the shots as well, to fit the temperature.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import APETClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = APETClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

@@ -15,13 +15,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from gpcache.errors import DataError
+from gpcache.errors import DataError, NumericalError
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.reading import projection_map, unit_tensor
 from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
-from gpcache.support.checks import label_array, shown, to_numpy
+from gpcache.support.checks import label_array, refuse_nan, refuse_twins, shown, to_numpy
 from gpcache.support.devices import resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
@@ -35,10 +35,26 @@ _NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device
 
 
 class State(NamedTuple):
-    """A fitted method as plain numbers and arrays: `settings` as JSON holds them, `arrays` by name.
+    """A fitted method as plain values and arrays.
 
-    What can be computed again cheaply, such as a factorisation, is not kept: a model that was
-    fitted on a GPU comes back on a CPU.
+    Values that can be computed again cheaply, such as a factorisation, are not stored. A model that
+    was fitted on a GPU can therefore be restored on a CPU.
+
+    Parameters
+    ----------
+    settings : dict
+        Values as JSON holds them.
+    arrays : dict of arrays
+        Arrays by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import state_of
+    >>> state = state_of(GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"]))
+    >>> state.settings["method"], sorted(state.arrays)[:2]
+    ('gpcache', ['coefficients', 'features'])
     """
 
     settings: dict[str, Any]
@@ -55,7 +71,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowAnswers:
-    """All answers about rows X (m): see `FeatureClassifier.answer`."""
+    """All answers about m rows, as `FeatureClassifier.answer` returns them."""
 
     logits: NDArray[np.float64]
     probabilities: NDArray[np.float64]
@@ -65,7 +81,23 @@ class RowAnswers:
 
 
 class FeatureClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier on image features (n, d), with or without text."""
+    """Base class of the estimators: a scikit-learn classifier on image features.
+
+    Features are rows of shape (n, d) and are scaled to length one. Labels may be text or numbers.
+    Text vectors (`TextPrior`) are matched with labels by name.
+
+    A subclass defines `fit` and `_logits`; see `CONTRIBUTING.md`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import FeatureClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = GPCacheClassifier().fit(X[:60], y[:60])
+    >>> isinstance(model, FeatureClassifier), model.predict(X[60:63]).tolist()
+    (True, [3, 7, 3])
+    """
 
     text_prior: TextPrior | None
     device: str | torch.device
@@ -91,7 +123,27 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     @abstractmethod
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn from rows X (n, d) with labels y (n,)."""
+        """Fit the model on labelled features.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features.
+        y : array of shape (n,)
+            Labels.
+
+        Returns
+        -------
+        FeatureClassifier
+            The fitted estimator.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import LinearProbeClassifier
+        >>> LinearProbeClassifier().fit(np.eye(4), ["a", "a", "b", "b"]).classes_.tolist()
+        ['a', 'b']
+        """
 
     @abstractmethod
     def _logits(self, features: Tensor) -> Tensor:
@@ -99,12 +151,41 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make the estimator from options by their flat names, as files and specs hold them."""
+        """Make the estimator from options by their flat names, as files and specs hold them.
+
+        Parameters
+        ----------
+        **options
+            Options by name; `option_types` lists them.
+
+        Returns
+        -------
+        FeatureClassifier
+            The estimator, not fitted.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheClassifier
+        >>> GPCacheClassifier.from_options(shrinkage=4.0).kernel_space
+        Whitened(shrinkage=4.0)
+        """
         return cls(**options)
 
     @classmethod
     def option_types(cls) -> dict[str, Any]:
-        """The options that `from_options` takes, with their type hints."""
+        """List the options that `from_options` takes, with their type hints.
+
+        Returns
+        -------
+        dict
+            Type hints by option name.
+
+        Examples
+        --------
+        >>> from gpcache.methods import LinearProbeClassifier
+        >>> "strength" in LinearProbeClassifier.option_types()
+        True
+        """
         hints = get_type_hints(cls.__init__)
         del hints["return"]
         return hints
@@ -124,6 +205,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        refuse_nan("y", y)
         array, labels = self._validated(X, to_numpy(y))
         if self.text_prior is not None:
             require_text_prior(self.text_prior)
@@ -133,6 +215,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             warnings.filterwarnings("ignore", message="The number of unique classes is greater")
             check_classification_targets(labels)
         seen = np.unique(labels)
+        refuse_twins(seen)
         if self.text_prior is None:
             self.classes_ = seen
         else:
@@ -217,7 +300,30 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return (prior.logit_scale * vectors).to(self._device, self._dtype)
 
     def with_projection(self, projection: SimilarityProjection | None) -> Self:
-        """The estimator with this similarity projection in its slot, if it has one."""
+        """Set a similarity projection.
+
+        Parameters
+        ----------
+        projection : SimilarityProjection or None
+            The projection; None changes nothing.
+
+        Returns
+        -------
+        FeatureClassifier
+            This estimator.
+
+        Raises
+        ------
+        DataError
+            If the method does not compare images with each other, and therefore takes no
+            projection.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheClassifier
+        >>> GPCacheClassifier().with_projection(None).projection is None
+        True
+        """
         if projection is None:
             return self
         if "projection" not in self.get_params(deep=False):
@@ -230,63 +336,183 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     # Answering.
 
     def logits(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logits (m, c), one column for each of classes_, before the temperature."""
+        """Compute logits, before the temperature.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m, c)
+            Logits; column i belongs to ``classes_[i]``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> model.logits(np.eye(4)[:1]).shape
+        (1, 2)
+        """
         features = self._read_queries(X)
         return self._logits(features).double().cpu().numpy()
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logits (m, c); with two classes their difference (m,), as scikit-learn has it."""
+        """Compute logits in the form that scikit-learn expects.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m, c) or (m,)
+            Logits; with two classes their difference.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> model.decision_function(np.eye(4)[:1]).shape
+        (1,)
+        """
         logits = self.logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of each row."""
-        column = self.logits(X).argmax(1)
-        labels: NDArray[Any] = self.classes_[column]
+        """Predict the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m,)
+            Class labels.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> GPCacheClassifier().fit(X[:60], y[:60]).predict(X[60:63])
+        array([3, 7, 3])
+        """
+        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities (m, c): softmax of the logits, calibrated on rows that were held out."""
-        logits = torch.as_tensor(self.logits(X))
-        return self._calibration.probabilities(logits).numpy()
+        """Predict calibrated probabilities.
+
+        The calibration is fitted on held-out rows.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m, c)
+            Probabilities; column i belongs to ``classes_[i]``.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60])
+        >>> model.predict_proba(X[60:61]).sum().round(6)
+        np.float64(1.0)
+        """
+        return self._probabilities(torch.as_tensor(self.logits(X)))
+
+    def _probabilities(self, logits: Tensor) -> NDArray[np.float64]:
+        found = self._calibration.probabilities(logits.double().cpu()).numpy()
+        if not np.isfinite(found).all():
+            raise NumericalError("The model gives NaN for a row: its parameters are beyond reason.")
+        return found
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logarithms (m, c) of `predict_proba`."""
+        """Predict the logarithms of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m, c)
+            Logarithms of the probabilities.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> bool((model.predict_log_proba(np.eye(4)) <= 0).all())
+        True
+        """
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
-    def answer(self, X: ArrayLike, *, top: int = 0, error: float | None = None) -> RowAnswers:
-        """Everything about rows X (m, d) from one computation.
+    def answer(
+        self,
+        X: ArrayLike,
+        *,
+        top: int = 0,
+        error: float | None = None,
+        class_conditional: bool = False,
+    ) -> RowAnswers:
+        """Compute everything about rows at once: logits, probabilities, novelty, reasons and sets.
 
         Parameters
         ----------
         X : array of shape (m, d)
             Features.
         top : int, default=0
-            How many shots to name as reasons; 0 names none. Ignored by methods without keys.
+            Number of shots to name as reasons; 0 names none. Methods without keys ignore it.
         error : float, optional
-            The rate at which prediction sets may miss the true class; None makes no sets.
+            Rate at which prediction sets may miss the true class; None makes no sets.
+        class_conditional : bool, default=False
+            Whether sets keep that rate for every class instead of on average.
 
         Returns
         -------
         RowAnswers
             Logits, probabilities, novelty (0: like a shot, 1: like none), explanation and sets.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> found = GPCacheClassifier().fit(X[:60], y[:60]).answer(X[60:62], top=3, error=0.1)
+        >>> found.probabilities.shape, found.explanation.shots.shape, found.sets.sizes.shape
+        ((2, 10), (2, 3), (2,))
         """
         features = self._read_queries(X)
         logits, novelty, explanation = self._answer(features, top=top if self.has_keys else 0)
-        found = logits.double().cpu()
-        probabilities = self._calibration.probabilities(found).numpy()
-        sets = None
+        probabilities, sets = self._probabilities(logits), None
         if error is not None:
             from gpcache.methods.conformal import sets_of
 
-            sets = sets_of(self, features, probabilities, error=error)
-        return RowAnswers(found.numpy(), probabilities, novelty, explanation, sets)
+            sets = sets_of(
+                self, features, probabilities, error=error, class_conditional=class_conditional
+            )
+        numbers = logits.double().cpu().numpy()
+        return RowAnswers(numbers, probabilities, novelty, explanation, sets)
 
     def _answer(self, features: Tensor, *, top: int) -> Answers:
         """Logits, novelty and reasons of unit rows; a method without keys has no reasons."""
         logits = self._logits(features)
-        probabilities = self._calibration.probabilities(logits.double().cpu()).numpy()
-        novelty: NDArray[np.float64] = 1 - probabilities.max(1)
+        novelty: NDArray[np.float64] = 1 - self._probabilities(logits).max(1)
         return Answers(logits, novelty)
 
     def predict_set(
@@ -298,9 +524,39 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         protocol: Protocol = "auto",
         calibration: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> ConformalSets:
-        """For each row the classes that cannot be ruled out: a share `error` misses the true one.
+        """Predict, for each row, the set of classes that cannot be ruled out.
 
-        See `gpcache.methods.conformal` for how the promise is kept and what it rests on.
+        At most a share `error` of the sets misses the true class, for rows like the training rows.
+        The field `protocol` of the result says how the sets were made and whether the rate is
+        proved.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+        error : float, default=0.1
+            Rate at which sets may miss the true class.
+        class_conditional : bool, default=False
+            Whether the rate holds for every class on its own.
+        protocol : {"auto", "full", "held_out"}, default="auto"
+            Full conformal prediction, or scores of held-out rows. "auto" takes the first where it
+            has a closed form.
+        calibration : tuple of arrays, optional
+            Rows (X, y) that the model has not seen, for split conformal prediction.
+
+        Returns
+        -------
+        ConformalSets
+            The sets, their p-values, and a note where rows are too few.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> sets = GPCacheClassifier().fit(X[:60], y[:60]).predict_set(X[60:62], error=0.1)
+        >>> sets.included.shape
+        (2, 10)
         """
         from gpcache.methods.conformal import conformal_sets
 
@@ -323,7 +579,21 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     # Saving.
 
     def state(self) -> State:
-        """Everything that a fitted model needs to answer, be updated and report."""
+        """Return everything that a fitted model needs to predict, to be updated and to report.
+
+        Returns
+        -------
+        State
+            Settings and arrays.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> model.state().settings["classes"]
+        ['a', 'b']
+        """
         settings: dict[str, Any] = {
             "options": {
                 # numpy's numbers are welcome as options, but JSON has none of them.
@@ -349,7 +619,28 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_state(cls, state: State, *, device: str | torch.device = "auto") -> Self:
-        """The fitted model, on `device`."""
+        """Restore a fitted model.
+
+        Parameters
+        ----------
+        state : State
+            What `state` returned.
+        device : str or torch.device, default="auto"
+            Device of the restored model.
+
+        Returns
+        -------
+        FeatureClassifier
+            The fitted model.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> GPCacheClassifier.from_state(model.state()).predict(np.eye(4)).tolist()
+        ['a', 'a', 'b', 'b']
+        """
         settings, arrays = state
         prior = None
         if "text" in settings:

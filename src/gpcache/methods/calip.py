@@ -52,26 +52,65 @@ PROTOCOL = "4 folds of the shots, two weights and a calibration chosen on the ot
 def image_and_places(
     encoder: Encoder, images: Sequence[Any], *, batch_size: int | None = None
 ) -> NDArray[np.float32]:
-    """What CALIP takes as X (n, 1 + positions, dim): each image's feature, then its places'."""
+    """Encode images for `CALIPClassifier`: the feature of each image, then those of its places.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        An encoder with spatial features.
+    images : sequence
+        Paths, bytes, Pillow images or arrays.
+    batch_size : int, optional
+        Number of images to encode at once.
+
+    Returns
+    -------
+    array of shape (n, 1 + positions, d)
+        What `CALIPClassifier` takes as X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.methods import image_and_places
+    >>> image_and_places(load_encoder("lite"), np.zeros((1, 64, 64, 3), np.uint8)).shape
+    (1, 82, 1664)
+    """
     features = encoder.encode_images(images, batch_size=batch_size)
     places = encoder.encode_spatial(images, batch_size=batch_size)
     return np.concatenate([features[:, None], places], axis=1)
 
 
 class CALIPClassifier(FeatureClassifier):
-    """Zero-shot with attention between text and places; X is (n, 1 + positions, d).
+    """CALIP: zero-shot classification with attention between text and image places.
 
-    Row 0 of an image is its global feature, the others are its places: `image_and_places` builds X.
-    Nothing is learned from the rows given to `fit`, so that the two weights and the temperature are
-    chosen on them as they are; without rows, `fit()` takes the paper's weights for ImageNet.
+    Guo et al., 2023. X has shape (n, 1 + positions, d): first the feature of the image, then those
+    of its places; `image_and_places` makes it. Only the two weights and the temperature are chosen
+    on labelled rows. `fit()` without rows takes the weights of the paper for ImageNet.
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    image_weight : β₂, of class vectors made from the image's places; a number or "auto".
-    text_weight : β₃, of an image vector made from the text; a number or "auto".
-    criterion : "nll" finds weights exactly, "accuracy" takes them from a grid.
-    device, dtype : where and how precisely to compute.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    image_weight : float or "auto", default="auto"
+        Weight of class vectors made from the places of the image (β₂).
+    text_weight : float or "auto", default="auto"
+        Weight of an image vector made from the text (β₃).
+    criterion : {"nll", "accuracy"}, default="nll"
+        "nll" fits the weights exactly, "accuracy" takes them from a grid.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import CALIPClassifier, TextPrior
+    >>> prior = TextPrior(["cat", "dog"], np.eye(2))
+    >>> X = np.stack([np.eye(2), np.eye(2)[::-1]])  # image, then one place
+    >>> CALIPClassifier(text_prior=prior).fit(X, ["cat", "dog"]).predict(X).tolist()
+    ['cat', 'dog']
     """
 
     publication = (
@@ -103,7 +142,37 @@ class CALIPClassifier(FeatureClassifier):
         *,
         validation: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Self:
-        """Choose on images X (n, 1 + positions, d) with labels y (n,), or on `validation` rows."""
+        """Choose the weights and the temperature on labelled images; nothing else is learned.
+
+        Parameters
+        ----------
+        X : array of shape (n, 1 + positions, d), optional
+            Image features, as `image_and_places` returns them. Without rows the weights are those
+            of the paper for ImageNet.
+        y : array of shape (n,), optional
+            Labels.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose on instead.
+
+        Returns
+        -------
+        CALIPClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            If there is no text, or X has another shape.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import CALIPClassifier, TextPrior
+        >>> prior = TextPrior(["cat", "dog"], np.eye(2))
+        >>> X = np.stack([np.eye(2), np.eye(2)[::-1]])  # image, then one place
+        >>> CALIPClassifier(text_prior=prior).fit(X, ["cat", "dog"]).predict(X).tolist()
+        ['cat', 'dog']
+        """
         self._check_options()
         prior = self.text_prior
         if not isinstance(prior, TextPrior):

@@ -26,13 +26,43 @@ from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 
 
 class CLAPClassifier(TrainedHeadClassifier):
-    """A linear classifier that starts at the text and is pulled back to it.
+    """CLAP: a linear classifier that starts at the text and is pulled back to it.
+
+    Silva-Rodríguez et al., 2024.
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    epochs, batch_size, learning_rate, weight_decay : of SGD with momentum and a cosine schedule.
-    **options : calibrate, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    epochs : int, default=300
+        Number of epochs.
+    batch_size : int, default=256
+        Number of rows in a step.
+    learning_rate : float, default=0.1
+        Initial learning rate of SGD with momentum with a cosine schedule.
+    weight_decay : float, default=0.0
+        Weight decay.
+    calibrate : bool, default=True
+        Train in folds of the shots as well, to fit the temperature.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import CLAPClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = CLAPClassifier(text_prior=prior, epochs=5).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

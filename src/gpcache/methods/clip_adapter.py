@@ -23,14 +23,43 @@ REDUCTION = 4
 
 
 class CLIPAdapterClassifier(TrainedHeadClassifier):
-    """An adapter on the image side.
+    """CLIP-Adapter: a trained bottleneck on the image features (Gao et al., 2023).
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    ratio : share of the adapter's answer; 0.2 in the paper.
-    epochs, batch_size, learning_rate, weight_decay : of AdamW with a cosine schedule.
-    **options : calibrate, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    ratio : float, default=0.2
+        Share of the adapter's output; 0.2 in the paper.
+    epochs : int, default=100
+        Number of epochs.
+    batch_size : int, default=256
+        Number of rows in a step.
+    learning_rate : float, default=1e-3
+        Initial learning rate of AdamW with a cosine schedule.
+    weight_decay : float, default=0.0
+        Weight decay.
+    calibrate : bool, default=True
+        Train in folds of the shots as well, to fit the temperature.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import CLIPAdapterClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = CLIPAdapterClassifier(text_prior=prior, epochs=5).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"

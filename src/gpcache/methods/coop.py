@@ -33,27 +33,57 @@ WORD, OTHER = "x", "z"
 
 
 class CoOpClassifier(TrainedHeadClassifier):
-    """Prompts that are learned through the text encoder.
+    """CoOp: prompts that are learned through the text encoder (Zhou et al., 2022).
 
-    `fit` encodes the prompts of all classes at every step, so it takes the time of a text encoder,
-    not of a head. More than 64 classes are encoded in blocks whose inner values are computed again
-    in the backward pass: memory grows with the classes only by their tokens. The fitted model holds
-    the class vectors (c, d) and the context as `parameters_`, and answers without the encoder.
+    `fit` encodes the prompts of all classes in every step, so it takes as long as a text encoder.
+    More than 64 classes are encoded in blocks that are computed again in the backward pass, which
+    bounds the memory. The fitted model holds the class vectors and the context as `parameters_`,
+    and predicts without the encoder.
 
     Parameters
     ----------
-    text_prior : names the classes and gives the logit scale; needed. Its vectors are not used.
-    encoder : what made the image features; it must give access to the tokens of a text.
-    context_length : how many vectors are learned, from N(0, 0.02²).
-    context : words to start from instead, such as "a photo of a"; their tokens are the vectors.
-    class_position : where the class name stands: "end", "middle" or "front" of the context.
-    class_specific : whether each class has a context of its own.
-    epochs : "auto" is 50 at one shot a class, 100 up to four, 200 above (ImageNet: 50 always).
-    batch_size, learning_rate, weight_decay : of SGD with momentum and a cosine schedule, after one
-        epoch of warm-up.
-    calibrate : whether to train anew in folds for a temperature; off, since that takes as many
-        times as long as there are folds.
-    **options : n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Class names and logit scale; required. Its vectors are not used.
+    encoder : Encoder
+        Encoder of the image features; it must give access to the tokens of a text.
+    context_length : int, default=16
+        Number of context vectors, initialised from N(0, 0.02²).
+    context : str, optional
+        Words to start from instead, such as "a photo of a".
+    class_position : {"end", "middle", "front"}, default="end"
+        Position of the class name in the context.
+    class_specific : bool, default=False
+        Whether each class has its own context.
+    epochs : int or "auto", default="auto"
+        "auto" is 50 at one shot per class, 100 up to four shots, and 200 above.
+    batch_size : int, default=32
+        Number of rows in a step.
+    learning_rate : float, default=2e-3
+        Initial learning rate of SGD with momentum with a cosine schedule.
+    weight_decay : float, default=5e-4
+        Weight decay.
+    calibrate : bool, default=False
+        Train in folds of the shots as well, to fit the temperature.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import load_encoder
+    >>> from gpcache.methods import CoOpClassifier, TextPrior
+    >>> encoder = load_encoder("lite")
+    >>> text = encoder.encode_texts(["cat", "dog"])
+    >>> prior = TextPrior(["cat", "dog"], text, encoder.logit_scale)
+    >>> model = CoOpClassifier(text_prior=prior, encoder=encoder, context_length=2, epochs=1)
+    >>> model.fit(text, ["cat", "dog"]).predict(text).shape
+    (2,)
     """
 
     publication = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"

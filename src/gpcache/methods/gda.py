@@ -26,13 +26,40 @@ from gpcache.methods.text_prior import TextPrior
 
 
 class GDAClassifier(AdditiveClassifier):
-    """Gaussian discriminant analysis with one shrunk precision for all classes.
+    """Gaussian discriminant analysis with one shrunk precision matrix (Wang et al., 2024).
 
     Parameters
     ----------
-    text_prior : what the text says; None gives the discriminant alone.
-    alpha : weight of the discriminant, a number or "auto".
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior, optional
+        Text vectors of the classes. Without it the discriminant decides alone.
+    alpha : float or "auto", default="auto"
+        Weight of the discriminant.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=8
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import GDAClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = GDAClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

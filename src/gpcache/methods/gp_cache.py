@@ -2,11 +2,11 @@
 
     logits = gain · s f W + α · k(f) (K + noise·I)⁻¹ V / variance(f)^η
 
-with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). The paper has gain 1, V = Y, and φ raw or a projection that
-was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ where it
-measured better (docs/defaults.md): V = Y − softmax(gain · s f W), so that far from all shots the
-answer falls back to the text, as far as held-out shots found the text trustworthy, with V = 0 for
-classes that have no shot; φ whitened; η = 0.
+with κ(x, y) = exp(−β(1 − φ(x)ᵀφ(y))). In the paper gain = 1, V = Y, and φ is the identity or a
+projection that was learned from unlabelled images (`GPCacheClassifier.paper`). The defaults differ
+where measurements were better (docs/concepts/choices.md): φ whitens, η = 0, and
+V = Y − softmax(gain · s f W), so that far from all shots the answer falls back to the text. V = 0
+for classes without shots.
 """
 
 from __future__ import annotations
@@ -61,35 +61,39 @@ class GPCacheClassifier(CacheClassifier):
         Text vectors of the classes, matched by name. Without it the shots decide alone.
     likelihood : {"softmax", "gaussian"} or Regression, default="softmax"
         "softmax" treats labels as classes: the posterior mode of a Gaussian process, a linear
-        discriminant and the text are added with non-negative weights. "gaussian" regresses on
-        the labels, as the paper does; `Regression` says how.
+        discriminant and the text are added with non-negative weights. "gaussian" regresses on the
+        labels, as the paper does; `Regression` sets its options.
     approximation : {"exact", "grouped", "nystrom", "fourier", "class_mean"} or a value
         The exact posterior, or an approximation: `Grouped(n_groups)`, `Nystrom(n_landmarks)`,
         `Fourier(n_features)`, `ClassMean()`.
-    kernel_space : {"whitened", "centred", "raw"} or Whitened
+    kernel_space : {"whitened", "centred", "raw"} or Whitened, default="whitened"
         The space of the kernel; `Whitened(shrinkage)` fixes the shrinkage of the whitening.
     projection : callable or array of shape (d, d), optional
-        The similarity projection, applied first: a matrix P means normalise(P f + f).
-    beta, tau : float or "auto"
-        Sharpness of the kernel, and variance of the prior (softmax).
-    weights : "auto" or Weights
+        Similarity projection that is applied first: a matrix P means normalise(P f + f).
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    tau : float or "auto", default="auto"
+        Variance of the prior (softmax).
+    weights : "auto" or Weights, default="auto"
         Weights of cache, text and discriminant.
-    selection : {"auto", "loo", "folds", "validation"} or Selection
+    selection : {"auto", "loo", "folds", "validation"} or Selection, default="auto"
         Rows to choose hyper-parameters on; `Selection` also sets criterion, strategy and folds.
-    device, dtype : "auto" or torch's
-        "auto": a GPU in float32 if there is one, else the CPU in float64.
-    random_state : int
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
         Seed of folds, groups, landmarks and frequencies.
 
     Attributes
     ----------
     alpha_, gain_, discriminant_ : float
-        The weights in use: of the cache, the text and the discriminant.
+        Weights in use: of the cache, the text and the discriminant.
     beta_, tau_, shrinkage_, noise_, eta_, temperature_ : float
         The other hyper-parameters in use.
     label_noise_ : float
-        Estimated share of wrong labels among the shots. Where it matters, each shot counts as
-        much as its label is believed.
+        Estimated share of wrong labels among the shots. From 2 % on, a shot whose label looks wrong
+        gets less weight.
     loo_ : HeldOutReport
         Held-out logits, accuracy, NLL and ECE of the shots, and how they were held out.
     search_ : dict of arrays
@@ -99,6 +103,17 @@ class GPCacheClassifier(CacheClassifier):
         The fitted value: shots, model, calibration.
     classes_ : array of shape (n_classes,)
         Class names in sorted order.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.model_selection import train_test_split
+    >>> from gpcache import GPCacheClassifier
+    >>> X, y = load_digits(return_X_y=True)  # pixels here; usually features of an encoder
+    >>> X, X_test, y, y_test = train_test_split(X, y, train_size=160, stratify=y, random_state=0)
+    >>> model = GPCacheClassifier().fit(X, y)
+    >>> round(model.loo_.accuracy, 2), round(model.score(X_test, y_test), 2)
+    (0.93, 0.93)
     """
 
     publication = PUBLICATION
@@ -135,7 +150,29 @@ class GPCacheClassifier(CacheClassifier):
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
-        """The paper to the letter: raw space, labels as targets, η on, validation accuracy."""
+        """Make the estimator with the settings of the paper.
+
+        These are raw features, labels as targets, confidence scaling, and hyper-parameters with the
+        best accuracy on a validation set.
+
+        Parameters
+        ----------
+        text_prior : TextPrior, optional
+            Text vectors of the classes.
+        **options
+            Further options by their flat names.
+
+        Returns
+        -------
+        GPCacheClassifier
+            The estimator; `fit` needs ``validation=(X_val, y_val)``.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheClassifier
+        >>> GPCacheClassifier.paper().kernel_space
+        'raw'
+        """
         return cls.from_options(text_prior=text_prior, **(PAPER | options))
 
     @classmethod
@@ -145,11 +182,44 @@ class GPCacheClassifier(CacheClassifier):
 
 
 class PaperGPCacheClassifier(CacheClassifier):
-    """GPCache as it was published: regression on labels in raw space, divided by variance^η.
+    """GPCache as published: regression on labels with raw features and confidence scaling.
 
-    A validation set chooses if one is given to `fit`, else leave-one-out in closed form.
-    Parameters and attributes are those of `GPCacheClassifier`; None takes what the paper has.
-    `GPCacheClassifier.paper` is the same with a validation set required.
+    Hyper-parameters are chosen on the validation set if `fit` gets one, otherwise by leave-one-out
+    in closed form. None stands for the value of the paper. `GPCacheClassifier.paper` is the same
+    but requires a validation set.
+
+    Parameters
+    ----------
+    text_prior : TextPrior, optional
+        Text vectors of the classes.
+    likelihood : Regression, optional
+        Options of the regression.
+    approximation : {"exact", "grouped", "nystrom", "fourier", "class_mean"} or a value
+        As in `GPCacheClassifier`.
+    kernel_space : {"whitened", "centred", "raw"} or Whitened, default="raw"
+        The space of the kernel.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied first.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    weights : "auto" or Weights, optional
+        Weights of cache and text.
+    selection : {"auto", "loo", "folds", "validation"} or Selection, optional
+        Rows to choose hyper-parameters on.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of groups, landmarks and frequencies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import PaperGPCacheClassifier
+    >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> PaperGPCacheClassifier().fit(X, y).predict(np.eye(3)).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = PUBLICATION
@@ -186,24 +256,51 @@ class PaperGPCacheClassifier(CacheClassifier):
 
 
 class GPCacheFClassifier(CacheClassifier):
-    """GPCache, trained on its own shots and, if given, on augmented views of them.
+    """GPCache whose keys are trained on the shots and, if given, on augmented views of them.
 
     Parameters
     ----------
+    text_prior : TextPrior, optional
+        Text vectors of the classes.
     training : Training, optional
         What is trained, and how.
     likelihood : Regression, optional
         The regression that is trained.
-    text_prior, approximation, kernel_space, projection, beta, weights, selection, device, dtype, \
-random_state
+    approximation : {"exact", "grouped", "nystrom", "fourier", "class_mean"} or a value
         As in `GPCacheClassifier`.
+    kernel_space : {"whitened", "centred", "raw"} or Whitened, default="whitened"
+        The space of the kernel.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied first.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    weights : "auto" or Weights, default="auto"
+        Weights of cache and text.
+    selection : {"auto", "loo", "folds", "validation"} or Selection, default="auto"
+        Rows to choose hyper-parameters on.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds, groups, landmarks and batches.
 
     Attributes
     ----------
     epochs_ : int
-        After how many epochs training stopped; 0 is the untrained model.
+        Number of epochs after which training stopped; 0 is the untrained model.
     training_loss_ : list of float
         Mean loss of each of these epochs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import GPCacheFClassifier
+    >>> from gpcache.methods import Training
+    >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = GPCacheFClassifier(training=Training(epochs=2, calibrate=False)).fit(X, y)
+    >>> model.predict(np.eye(3)).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = PUBLICATION
@@ -242,7 +339,26 @@ random_state
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
-        """The paper to the letter: the preset of GPCache, all keys trained, the last epoch."""
+        """Make the estimator with the settings of the paper: every key trained, the last epoch.
+
+        Parameters
+        ----------
+        text_prior : TextPrior, optional
+            Text vectors of the classes.
+        **options
+            Further options by their flat names.
+
+        Returns
+        -------
+        GPCacheFClassifier
+            The estimator; `fit` needs ``validation=(X_val, y_val)``.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheFClassifier
+        >>> GPCacheFClassifier.paper().training.stopping
+        'last'
+        """
         training = Training(learning_rate=1e-3, epsilon=1e-4, stopping="last")
         preset = PAPER | {"training": training}
         return cls.from_options(text_prior=text_prior, **(preset | options))
@@ -255,7 +371,35 @@ random_state
         validation: tuple[ArrayLike, ArrayLike] | None = None,
         views: ArrayLike | None = None,
     ) -> Self:
-        """As `GPCacheClassifier.fit`; augmented `views` (n, v, d) of the shots are queries too."""
+        """Fit the model on shots, and train its keys.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots.
+        y : array of shape (n,)
+            Labels of the shots.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose hyper-parameters and the stop on.
+        views : array of shape (n, v, d), optional
+            Augmented views of the shots, used as further queries.
+
+        Returns
+        -------
+        GPCacheFClassifier
+            The fitted estimator.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheFClassifier
+        >>> from gpcache.methods import Training
+        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
+        >>> views = X[:, None] + 0.05
+        >>> training = Training(epochs=2, calibrate=False)
+        >>> GPCacheFClassifier(training=training).fit(X, y, views=views).epochs_
+        2
+        """
         return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:

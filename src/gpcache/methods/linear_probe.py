@@ -35,12 +35,40 @@ LEAST_GRADIENT = 1e-3
 
 
 class LinearProbeClassifier(AdditiveClassifier):
-    """The plain linear classifier, as a row to compare with; text is not used.
+    """Linear probe: logistic regression on features; text is not used.
 
     Parameters
     ----------
-    strength : C, the inverse of the penalty, a number or "auto".
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior, optional
+        Names the classes; its vectors are not used.
+    strength : float or "auto", default="auto"
+        Inverse of the penalty (C).
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import LinearProbeClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = LinearProbeClassifier().fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

@@ -41,14 +41,42 @@ MIXTURE_START = 2.5
 
 
 class LPPlusPlusClassifier(AdditiveClassifier):
-    """A linear probe and the text, blended class by class.
+    """LP++: a linear probe blended with the text, class by class (Huang et al., 2024).
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    epochs : how long it is trained, a whole number or "auto".
-    as_published : start and step as the authors' code does.
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    epochs : int or "auto", default="auto"
+        Number of training steps.
+    as_published : bool, default=False
+        Start and step as the authors' code does.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import LPPlusPlusClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = LPPlusPlusClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Huang et al., 2024, LP++: A Surprisingly Strong Linear Probe for Few-Shot CLIP"

@@ -20,23 +20,27 @@ SelectionRows = Literal["auto", "loo", "folds", "validation"]
 
 @dataclass(frozen=True)
 class Regression:
-    """The Gaussian likelihood: regression on the labels, as the paper has it.
+    """Options of the Gaussian likelihood: regression on the labels, as in the paper.
 
     Parameters
     ----------
-    noise, eta : float or "auto"
-        Noise variance, and exponent of the variance that divides the mean. `eta` acts only with
-        `confidence_scaling`.
-    prior : {"residual", "zero_shot"}
+    noise : float or "auto", default="auto"
+        Noise variance.
+    eta : float or "auto", default="auto"
+        Exponent of the variance that divides the mean. It acts only with `confidence_scaling`.
+    prior : {"residual", "zero_shot"}, default="residual"
         Regress on what the text leaves unexplained, or on the labels (the paper).
-    precision_weighting, confidence_scaling : bool
-        The paper's weight calibration and confidence calibration.
+    precision_weighting : bool, default=True
+        Weight the shots by the precision matrix; the paper's weight calibration.
+    confidence_scaling : bool, default=False
+        Divide the mean by variance^eta; the paper's confidence calibration.
 
     Examples
     --------
     >>> from gpcache import GPCacheClassifier
     >>> from gpcache.methods import Regression
-    >>> classifier = GPCacheClassifier(likelihood=Regression(noise=0.1))
+    >>> GPCacheClassifier(likelihood=Regression(noise=0.1)).likelihood.noise
+    0.1
     """
 
     noise: float | Auto = "auto"
@@ -48,16 +52,40 @@ class Regression:
 
 @dataclass(frozen=True)
 class Grouped:
-    """One posterior for each group of classes, instead of one for all (the paper)."""
+    """Approximate the posterior by one posterior for each group of classes (the paper).
+
+    Parameters
+    ----------
+    n_groups : int, default=8
+        Number of random groups of classes.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Grouped
+    >>> GPCacheClassifier(approximation=Grouped(16)).approximation
+    Grouped(n_groups=16)
+    """
 
     n_groups: int = 8
 
 
 @dataclass(frozen=True)
 class Nystrom:
-    """A posterior through landmarks; None takes a number that suits the shots.
+    """Approximate the posterior through landmarks.
 
-    `cross` says whether a query's kernel row is taken as it is ("exact") or approximated, too.
+    Parameters
+    ----------
+    n_landmarks : int, optional
+        Number of landmarks; None chooses it from the number of shots.
+    cross : {"exact", "consistent"}, default="exact"
+        Whether the kernel row of a query is exact or approximated as well.
+
+    Examples
+    --------
+    >>> from gpcache.methods import Nystrom
+    >>> Nystrom(n_landmarks=100).cross
+    'exact'
     """
 
     n_landmarks: int | None = None
@@ -66,7 +94,21 @@ class Nystrom:
 
 @dataclass(frozen=True)
 class Fourier:
-    """A posterior through random Fourier features of the kernel; `cross` as in `Nystrom`."""
+    """Approximate the posterior through random Fourier features of the kernel.
+
+    Parameters
+    ----------
+    n_features : int, default=1024
+        Number of random features.
+    cross : {"exact", "consistent"}, default="exact"
+        Whether the kernel row of a query is exact or approximated as well.
+
+    Examples
+    --------
+    >>> from gpcache.methods import Fourier
+    >>> Fourier(n_features=256)
+    Fourier(n_features=256, cross='exact')
+    """
 
     n_features: int = 1024
     cross: Cross = "exact"
@@ -74,7 +116,19 @@ class Fourier:
 
 @dataclass(frozen=True)
 class ClassMean:
-    """A posterior through the class means (the paper); `cross` as in `Nystrom`."""
+    """Approximate the posterior through one key per class, the mean of its shots (the paper).
+
+    Parameters
+    ----------
+    cross : {"exact", "consistent"}, default="exact"
+        Whether the kernel row of a query is exact or approximated as well.
+
+    Examples
+    --------
+    >>> from gpcache.methods import ClassMean
+    >>> ClassMean()
+    ClassMean(cross='exact')
+    """
 
     cross: Cross = "exact"
 
@@ -90,7 +144,24 @@ Approximation = (
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of cache, text and discriminant; "auto" fits them on held-out shots."""
+    """Weights of the parts of the logit; "auto" fits a weight on held-out shots.
+
+    Parameters
+    ----------
+    cache : float or "auto", default="auto"
+        Weight of the cache.
+    text : float or "auto", default="auto"
+        Weight of the text.
+    discriminant : float or "auto", default="auto"
+        Weight of the linear discriminant.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Weights
+    >>> GPCacheClassifier(weights=Weights(text=1.0)).weights.text
+    1.0
+    """
 
     cache: float | Auto = "auto"
     text: float | Auto = "auto"
@@ -99,7 +170,20 @@ class Weights:
 
 @dataclass(frozen=True)
 class Whitened:
-    """The whitened space of the kernel with a given shrinkage."""
+    """The whitened kernel space with a given shrinkage.
+
+    Parameters
+    ----------
+    shrinkage : float or "auto", default="auto"
+        Shrinkage of the scatter matrix within classes.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Whitened
+    >>> GPCacheClassifier(kernel_space=Whitened(4.0)).kernel_space
+    Whitened(shrinkage=4.0)
+    """
 
     shrinkage: float | Auto = "auto"
 
@@ -110,17 +194,24 @@ class Selection:
 
     Parameters
     ----------
-    rows : {"auto", "loo", "folds", "validation"}
-        Rows to choose on: the validation set if one is given to `fit`, else folds of the shots
+    rows : {"auto", "loo", "folds", "validation"}, default="auto"
+        Rows to choose on: the validation set if `fit` gets one, otherwise folds of the shots
         (leave-one-out for regression in a space that no label shaped). "validation" refuses to fit
-        without one.
-    criterion : {"nll", "accuracy", "marginal_likelihood"}
-        What the choice minimises or maximises.
-    strategy : {"adaptive", "grid"}
-        Search from the shipped values, pulled towards them while shots are few, or the whole grid
-        (regression).
-    n_folds : int
-        Folds of the shots; half as many choose hyper-parameters.
+        without a validation set.
+    criterion : {"nll", "accuracy", "marginal_likelihood"}, default="nll"
+        Criterion to optimise.
+    strategy : {"adaptive", "grid"}, default="adaptive"
+        Search from the shipped values, pulled towards them while shots are few, or search the whole
+        grid (regression).
+    n_folds : int, default=8
+        Number of folds of the shots; half as many choose hyper-parameters.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Selection
+    >>> GPCacheClassifier(selection=Selection(criterion="accuracy")).selection.criterion
+    'accuracy'
     """
 
     rows: SelectionRows = "auto"
@@ -135,26 +226,40 @@ class Training:
 
     Parameters
     ----------
-    epochs, batch_size, learning_rate, weight_decay, epsilon
-        Of the optimiser.
-    stopping : {"held_out", "last"}
-        Whether held-out folds of the shots (or the validation set) decide when to stop, or the last
-        epoch counts.
-    calibrate : bool
-        Whether to train in folds of the shots as well: for the stop, the temperature and `loo_`.
-    trains : {"keys", "metric", "classes"}
-        What moves: every key (the paper), a low-rank metric of keys and queries
-        normalise(z + z A B) of `rank`, or one residual for each class, shared by its keys and text.
-        GPCache-F alone.
-    loss : {"plain", "leave_one_out"}
-        Whether a query sees its own key (the paper) or is answered without it, in closed form; the
-        latter needs the exact posterior. GPCache-F alone.
-    rank : int
+    epochs : int, default=20
+        Number of epochs.
+    batch_size : int, default=256
+        Number of queries in a step.
+    learning_rate : float, default=3e-4
+        Initial learning rate.
+    weight_decay : float, default=1e-2
+        Weight decay of AdamW.
+    epsilon : float, default=1e-8
+        Epsilon of AdamW.
+    stopping : {"held_out", "last"}, default="held_out"
+        Stop where held-out folds of the shots (or the validation set) are best, or after the last
+        epoch.
+    calibrate : bool, default=True
+        Train in folds of the shots as well: for the stop, the temperature and `loo_`.
+    trains : {"keys", "metric", "classes"}, default="keys"
+        What is trained: every key (the paper), a low-rank metric of keys and queries, or one
+        residual for each class that its keys and its text share. GPCache-F only.
+    loss : {"plain", "leave_one_out"}, default="plain"
+        Whether a query sees its own key (the paper) or is predicted without it, in closed form. The
+        latter needs the exact posterior. GPCache-F only.
+    rank : int, default=32
         Rank of the metric.
-    pull : float
-        Weight of the mean squared distance that the parameters have moved, per shot.
-    precision_gradient : bool
-        Whether (K + noise·I)⁻¹ is differentiated; False is the paper's *nograd*.
+    pull : float, default=0.0
+        Penalty on the mean squared distance that the parameters have moved, per shot.
+    precision_gradient : bool, default=True
+        Whether (K + noise·I)⁻¹ is differentiated; False is *nograd* in the paper.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheFClassifier
+    >>> from gpcache.methods import Training
+    >>> GPCacheFClassifier(training=Training(epochs=5)).training.epochs
+    5
     """
 
     epochs: int = 20

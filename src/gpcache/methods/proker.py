@@ -28,14 +28,44 @@ from gpcache.support.devices import ensure_memory
 
 
 class ProKeRClassifier(AdditiveClassifier):
-    """The prior-mean Gaussian process scaled by its noise.
+    """ProKeR: kernel ridge regression around the zero-shot logits (Bendou et al., 2025).
 
     Parameters
     ----------
-    text_prior : what the text says; needed, as the residual is taken from it.
-    beta, lam : sharpness of the kernel and ridge λ, numbers or "auto".
-    alpha : weight of the cache beside the text, on the scale of the text's logits; 1 in the paper.
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    lam : float or "auto", default="auto"
+        Ridge penalty.
+    alpha : float or "auto", default=1.0
+        Weight of the correction, on the scale of the text logits; 1 in the paper.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=8
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import ProKeRClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = ProKeRClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"

@@ -34,34 +34,60 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class Method:
-    """A method: its name on the command line, and its estimator, which says what it needs."""
+    """A method: its name on the command line and its estimator.
+
+    Parameters
+    ----------
+    name : str
+        Name on the command line.
+    constructor : type
+        The estimator class.
+
+    Examples
+    --------
+    >>> from gpcache.methods import registry
+    >>> registry()["gda"].trains
+    False
+    """
 
     name: str
     constructor: type[FeatureClassifier]
 
     @property
     def paper(self) -> str:
-        """Where it was published."""
+        """Publication of the method."""
         return self.constructor.publication
 
     @property
     def trains(self) -> bool:
-        """Whether it trains by steps, or solves for what others train."""
+        """Whether the method trains by gradient steps."""
         return self.constructor.trains
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it cannot do without."""
+        """What the method requires, such as "text" or "shots"."""
         return self.constructor.needs
 
     @property
     def beyond_features(self) -> tuple[str, ...]:
-        """What it needs beside features of the shots and one text vector a class."""
+        """What the method requires beside features of the shots and one text vector per class."""
         return tuple(need for need in self.needs if need not in ("text", "shots"))
 
 
 def registry() -> dict[str, Method]:
-    """All methods by name."""
+    """List all methods.
+
+    Returns
+    -------
+    dict of Method
+        Methods by their name on the command line.
+
+    Examples
+    --------
+    >>> from gpcache.methods import registry
+    >>> "tip-adapter" in registry()
+    True
+    """
     return {name: Method(name, _constructor(place)) for name, place in _METHODS.items()}
 
 
@@ -72,9 +98,30 @@ def _constructor(place: str) -> type[FeatureClassifier]:
 
 
 def find_method(name: str, *, on_features: bool = False) -> Method:
-    """The method of this name; an unknown one is an error that lists them.
+    """Find a method by its name.
 
-    With `on_features`, one that is content with features and one text vector a class.
+    Parameters
+    ----------
+    name : str
+        Name on the command line.
+    on_features : bool, default=False
+        Accept only a method that needs no more than features and one text vector per class.
+
+    Returns
+    -------
+    Method
+        The method.
+
+    Raises
+    ------
+    DataError
+        If there is no such method, or it needs more than features.
+
+    Examples
+    --------
+    >>> from gpcache.methods import find_method
+    >>> find_method("gda").constructor.__name__
+    'GDAClassifier'
     """
     methods = registry()
     if on_features and name not in methods:

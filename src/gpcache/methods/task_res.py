@@ -26,15 +26,43 @@ MANY_SHOTS = 8
 
 
 class TaskResClassifier(TrainedHeadClassifier):
-    """Text vectors that move a little.
+    """TaskRes: trained residuals of the text vectors (Yu et al., 2023).
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    residual_scale : α of the residual; 0.5 in the paper (1 for Flowers).
-    epochs : a whole number, or "auto": 100, and 200 from 8 shots a class on.
-    batch_size, learning_rate, weight_decay : of Adam with a cosine schedule.
-    **options : calibrate, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    residual_scale : float, default=0.5
+        Scale of the residual; 0.5 in the paper, 1 for Flowers.
+    epochs : int or "auto", default="auto"
+        Number of epochs; "auto" is 100, and 200 from 8 shots a class on.
+    batch_size : int, default=256
+        Number of rows in a step.
+    learning_rate : float, default=2e-3
+        Initial learning rate of Adam with a cosine schedule.
+    weight_decay : float, default=5e-4
+        Weight decay.
+    calibrate : bool, default=True
+        Train in folds of the shots as well, to fit the temperature.
+    n_folds : int, default=4
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TaskResClassifier, TextPrior
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = TaskResClassifier(text_prior=prior, epochs=5).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.support.checks import positive, shown, to_numpy
+from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to_numpy
 
 # How long CLIP's text embeddings are before they are scaled to length one.
 CLIP_TEXT_LENGTH = 10.0
@@ -23,11 +23,33 @@ UNSORTABLE = (
 
 @dataclass(frozen=True, eq=False)
 class TextPrior:
-    """Class names, one text vector each (c, d), and the scale that turns cosines into logits.
+    """Text vectors of the classes: what is known of a class before any image is seen.
 
-    Classes are matched to labels by name, never by position. Vectors are scaled to length one.
-    `length` is the length that the encoder gives its text vectors: TaskRes and CLAP train from
-    vectors of that length, as their authors do.
+    Classes are matched with labels by name, never by position. Vectors are scaled to length one.
+
+    Parameters
+    ----------
+    class_names : sequence
+        Class names, all text or all numbers.
+    vectors : array of shape (c, d)
+        One text vector per class, from the encoder of the images.
+    logit_scale : float, default=100.0
+        Factor that turns cosines into logits; 100 for CLIP.
+    length : float, optional
+        Length that the encoder gives its text vectors. TaskRes and CLAP train from vectors of that
+        length, as their authors do.
+
+    Raises
+    ------
+    DataError
+        If names and vectors do not match, or a vector is zero or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import TextPrior
+    >>> TextPrior(["dog", "cat"], np.eye(2)).classes.tolist()
+    ['cat', 'dog']
     """
 
     class_names: Sequence[Hashable]
@@ -45,6 +67,8 @@ class TextPrior:
             )
         if not names:
             raise DataError("TextPrior needs at least one class name.")
+        refuse_nan("class_names", names)
+        refuse_twins(names)
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")
@@ -69,7 +93,7 @@ class TextPrior:
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The class names in sorted order, as scikit-learn keeps them."""
+        """Class names in sorted order, as scikit-learn keeps them."""
         try:
             names: NDArray[Any] = np.unique(np.asarray(self.class_names))
         except TypeError:
@@ -77,7 +101,30 @@ class TextPrior:
         return names
 
     def aligned(self, classes: NDArray[Any]) -> NDArray[np.float64]:
-        """The vectors (len(classes), d) in the order of `classes`; an unknown class is an error."""
+        """Return the vectors in the order of given classes.
+
+        Parameters
+        ----------
+        classes : array
+            Class names.
+
+        Returns
+        -------
+        array of shape (len(classes), d)
+            One vector per class.
+
+        Raises
+        ------
+        DataError
+            If there is no vector for a class.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import TextPrior
+        >>> TextPrior(["dog", "cat"], np.eye(2)).aligned(np.array(["cat", "dog"])).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+        """
         row_of = {name: row for row, name in enumerate(self.class_names)}
         missing = [name for name in classes.tolist() if name not in row_of]
         if missing:
@@ -90,9 +137,15 @@ class TextPrior:
         return rows
 
 
-def require_text_prior(value: Any) -> None:
-    """Refuse what is no TextPrior."""
+def require_text_prior(value: Any, width: int | None = None) -> None:
+    """Refuse what is no TextPrior, or one of other vectors than those of shots of this width."""
     if not isinstance(value, TextPrior):
         raise DataError(
             f"text_prior must be a TextPrior(class_names, vectors), got a {type(value).__name__}."
+        )
+    columns = value.vectors.shape[1]
+    if width is not None and columns != width:
+        raise DataError(
+            f"The text vectors have {columns} columns, the shots {width}: both must come from the "
+            "same encoder."
         )

@@ -31,15 +31,46 @@ from gpcache.support.checks import shown, to_numpy
 
 
 class TIMOClassifier(AdditiveClassifier):
-    """GDA of shots and prompts beside a text whose prompts the shots have weighed.
+    """TIMO: GDA on shots and prompts, with prompts weighted by the shots (Li et al., 2025).
 
     Parameters
     ----------
-    text_prior : class names and scale of the text; needed.
-    prompt_vectors : for each class name the vectors (p, d) of its prompts; needed.
-    alpha : weight of the discriminant, a number or "auto".
-    strength : γ, how much the best prompts are preferred; 50 in the paper, "auto" to choose it.
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Class names and logit scale; required.
+    prompt_vectors : mapping of arrays of shape (p, d)
+        For each class name the vectors of its prompts; required.
+    alpha : float or "auto", default="auto"
+        Weight of the discriminant.
+    strength : float or "auto", default=50.0
+        How much the best prompts are preferred; 50 in the paper.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=8
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TextPrior, TIMOClassifier
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> prompts = {name: text[[i]] for i, name in enumerate(prior.class_names)}
+    >>> model = TIMOClassifier(text_prior=prior, prompt_vectors=prompts).fit(X, y)
+    >>> prompts = {name: text[[i]] for i, name in enumerate(prior.class_names)}
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Li et al., 2025, Text and Image Are Mutually Beneficial (TIMO)"

@@ -38,18 +38,41 @@ PLAIN: dict[str, Any] = {"prior": "zero_shot", "precision_weighting": False}
 
 
 class TipAdapterClassifier(CacheClassifier):
-    """The plain kernel cache: every shot votes for its label by its similarity.
+    """Tip-Adapter: every shot votes for its label by its similarity (Zhang et al., 2022).
 
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text of the classes; None gives a cache alone.
-    alpha, beta : float or "auto"
-        Weight and sharpness of the cache.
-    gain : float or "auto"
+        Text vectors of the classes. Without it the shots decide alone.
+    alpha : float or "auto", default="auto"
+        Weight of the cache.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    gain : float or "auto", default=1.0
         Weight of the zero-shot logits; 1 in the paper.
-    kernel_space, projection, selection, device, dtype, random_state
-        As in `GPCacheClassifier`.
+    kernel_space : {"whitened", "centred", "raw"} or Whitened, default="raw"
+        The space of the kernel.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    selection : {"auto", "loo", "folds", "validation"} or Selection, default="auto"
+        Rows to choose hyper-parameters on.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TextPrior, TipAdapterClassifier
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = TipAdapterClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
@@ -83,14 +106,43 @@ class TipAdapterClassifier(CacheClassifier):
 
 
 class TipAdapterFClassifier(CacheClassifier):
-    """Tip-Adapter with trained keys.
+    """Tip-Adapter-F: Tip-Adapter with trained keys (Zhang et al., 2022).
 
     Parameters
     ----------
+    text_prior : TextPrior, optional
+        Text vectors of the classes. Without it the shots decide alone.
     training : Training, optional
-        Optimiser, schedule and stop; without `calibrate` α stays where training started.
-    text_prior, alpha, beta, gain, kernel_space, projection, selection, device, dtype, random_state
-        As in `TipAdapterClassifier`.
+        Optimiser, schedule and stop. Without `calibrate`, alpha stays where training starts.
+    alpha : float or "auto", default="auto"
+        Weight of the cache.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    gain : float or "auto", default=1.0
+        Weight of the zero-shot logits; 1 in the paper.
+    kernel_space : {"whitened", "centred", "raw"} or Whitened, default="raw"
+        The space of the kernel.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    selection : {"auto", "loo", "folds", "validation"} or Selection, default="auto"
+        Rows to choose hyper-parameters on.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TextPrior, TipAdapterFClassifier, Training
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = TipAdapterFClassifier(text_prior=prior, training=Training(epochs=2)).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
@@ -135,7 +187,33 @@ class TipAdapterFClassifier(CacheClassifier):
         validation: tuple[ArrayLike, ArrayLike] | None = None,
         views: ArrayLike | None = None,
     ) -> Self:
-        """As `TipAdapterClassifier.fit`; `views` (n, v, d) of the shots are queries too."""
+        """Fit the model on shots, and train its keys.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots.
+        y : array of shape (n,)
+            Labels of the shots.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose hyper-parameters and the stop on.
+        views : array of shape (n, v, d), optional
+            Augmented views of the shots, used as further queries.
+
+        Returns
+        -------
+        TipAdapterFClassifier
+            The fitted estimator.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import TipAdapterFClassifier, Training
+        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
+        >>> model = TipAdapterFClassifier(training=Training(epochs=2, calibrate=False))
+        >>> model.fit(X, y, views=X[:, None] + 0.05).predict(np.eye(3)).tolist()
+        ['cat', 'dog', 'fox']
+        """
         return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:

@@ -28,13 +28,46 @@ TEMPERATURE = 0.5
 
 
 class TipXClassifier(AdditiveClassifier):
-    """Two votes of each shot: by the similarity of the images, and of their likeness to the text.
+    """Tip-X: each shot votes by image similarity and by similarity of text affinities.
+
+    Udandarao et al., 2023 (SuS-X).
 
     Parameters
     ----------
-    text_prior : what the text says; needed.
-    alpha, gamma : weights of the two votes; beta : sharpness of the first. Numbers or "auto".
-    **options : criterion, selection, n_folds, device, dtype, random_state.
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    alpha : float or "auto", default="auto"
+        Weight of the vote by image similarity.
+    beta : float or "auto", default="auto"
+        Sharpness of the image similarity.
+    gamma : float or "auto", default="auto"
+        Weight of the vote by text affinities.
+    projection : callable or array of shape (d, d), optional
+        Similarity projection that is applied to features first.
+    criterion : {"nll", "accuracy"}, default="nll"
+        Criterion to choose hyper-parameters by.
+    selection : {"auto", "folds", "validation"}, default="auto"
+        Choose hyper-parameters on folds of the shots or on a validation set. "auto" uses the
+        validation set if `fit` gets one.
+    n_folds : int, default=8
+        Number of folds of the shots.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+    random_state : int, default=0
+        Seed of folds and batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TextPrior, TipXClassifier
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = TipXClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
     """
 
     publication = (

@@ -93,9 +93,37 @@ class TrainedHeadClassifier(FeatureClassifier):
         validation: tuple[ArrayLike, ArrayLike] | None = None,
         views: ArrayLike | None = None,
     ) -> Self:
-        """Train on shots X (n, d) with labels y (n,), and on augmented views (n, v, d) of them.
+        """Train on shots, and on augmented views of them if given.
 
-        A `validation` set, if given, sets the temperature and nothing else.
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots.
+        y : array of shape (n,)
+            Labels of the shots.
+        validation : tuple of arrays, optional
+            Rows (X, y) to fit the temperature on; nothing else is chosen on them.
+        views : array of shape (n, v, d), optional
+            Augmented views of the shots.
+
+        Returns
+        -------
+        TrainedHeadClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            If there is no text.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import TaskResClassifier, TextPrior
+        >>> prior = TextPrior(["cat", "dog"], np.eye(2))
+        >>> model = TaskResClassifier(text_prior=prior, epochs=2, calibrate=False)
+        >>> model.fit(np.eye(2), ["cat", "dog"]).predict(np.eye(2)).tolist()
+        ['cat', 'dog']
         """
         self._check_options()
         features, labels = self._read_training(X, y)

@@ -14,7 +14,30 @@ from gpcache.methods.text_prior import TextPrior
 
 
 class ZeroShotClassifier(FeatureClassifier):
-    """The text classifier. `fit` checks the input and aligns the classes; no shot is used."""
+    """Zero-shot CLIP: classify by text alone (Radford et al., 2021).
+
+    `fit` only matches the text with the labels. It learns nothing from the rows.
+
+    Parameters
+    ----------
+    text_prior : TextPrior
+        Text vectors of the classes; required.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="auto"
+        "auto" is float32 on a GPU and float64 on a CPU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.methods import TextPrior, ZeroShotClassifier
+    >>> text = np.eye(3)  # one vector per class; usually from an encoder
+    >>> prior = TextPrior(["cat", "dog", "fox"], text)
+    >>> X, y = np.vstack([text + 0.1, text + 0.2]), ["cat", "dog", "fox"] * 2
+    >>> model = ZeroShotClassifier(text_prior=prior).fit(X, y)
+    >>> model.predict(text).tolist()
+    ['cat', 'dog', 'fox']
+    """
 
     publication = (
         "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
@@ -34,7 +57,34 @@ class ZeroShotClassifier(FeatureClassifier):
         self.dtype = dtype
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Align the text prior with the labels."""
+        """Match the text with the labels; nothing is learned from the rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features.
+        y : array of shape (n,)
+            Labels.
+
+        Returns
+        -------
+        ZeroShotClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            If there is no text.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache.methods import TextPrior, ZeroShotClassifier
+        >>> prior = TextPrior(["cat", "dog"], np.eye(2))
+        >>> model = ZeroShotClassifier(text_prior=prior).fit(np.eye(2), ["cat", "dog"])
+        >>> model.predict([[0.1, 0.9]]).tolist()
+        ['dog']
+        """
         self._read_training(X, y)
         if self.text_prior is None:
             raise DataError(

@@ -84,13 +84,42 @@ def fit_scales(
     pull: float = RIDGE,
     row_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Scales s ≥ 0 that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
+    """Fit non-negative scales that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
 
-    directions (k, e, n, c) hold e independent problems of k scales; labels (n,); offset (n, c).
-    Scales are pulled towards `toward` (k,), or zero, by half of `pull` times the squared distance,
-    in units where the directions have unit size. `row_weights` (n,) say how much each row counts,
-    all alike by default. Returns scales (e, k) and losses (e,). The problem
-    is convex: damped Newton with the bound as an active set, all problems at once.
+    The problem is convex. Damped Newton steps with the bound as an active set solve all problems at
+    once.
+
+    Parameters
+    ----------
+    directions : Tensor of shape (k, e, n, c)
+        e independent problems with k scales each.
+    labels : Tensor of shape (n,)
+        Class numbers.
+    offset : Tensor of shape (n, c), optional
+        Logits that are added without a scale.
+    toward : Tensor of shape (k,), optional
+        Values that the scales are pulled towards; zero by default.
+    pull : float, default=1e-6
+        Weight of half the squared distance to `toward`, in units where the directions have unit
+        size.
+    row_weights : Tensor of shape (n,), optional
+        Weight of each row; equal by default.
+
+    Returns
+    -------
+    scales : Tensor of shape (e, k)
+        The fitted scales.
+    losses : Tensor of shape (e,)
+        The smoothed NLL at these scales.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import fit_scales
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]])
+    >>> scales, losses = fit_scales(logits[None, None], torch.tensor([0, 1, 1]))
+    >>> scales.shape, losses.shape
+    (torch.Size([1, 1]), torch.Size([1]))
     """
     k, e, n, _ = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
@@ -147,21 +176,79 @@ def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
 
 
 def doubt_of(n: int, c: int) -> float:
-    """The probability that n rows without a mistake still leave to one: Laplace's 1 / (n + 2).
+    """Compute the probability of an error after n rows without one: Laplace's 1 / (n + 2).
 
-    Labels are smoothed by it, as Platt (1999) does for two classes: where all of a few rows are
-    right, plain likelihood would make the next one certain.
+    Labels are smoothed by it, as Platt (1999) does for two classes. Without smoothing, a few rows
+    that are all right would make the next answer certain.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    c : int
+        Number of classes.
+
+    Returns
+    -------
+    float
+        The probability; 0 for a single class.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import doubt_of
+    >>> doubt_of(8, 3)
+    0.1
     """
     return 1 / (n + 2) if c > 1 else 0.0
 
 
 def smoothed_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean NLL (...) of logits (..., n, c) with `doubt_of` spread over the other classes."""
+    """Compute the mean NLL with labels smoothed by `doubt_of`.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., n, c)
+        Logits.
+    labels : Tensor of shape (n,)
+        Class numbers.
+
+    Returns
+    -------
+    Tensor of shape (...)
+        The mean over rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import smoothed_nll
+    >>> round(float(smoothed_nll(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))), 3)
+    0.693
+    """
     return smoothed_losses(logits, labels).mean(-1)
 
 
 def smoothed_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """What each row (..., n) adds to that mean."""
+    """Compute the loss of each row with labels smoothed by `doubt_of`.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., n, c)
+        Logits.
+    labels : Tensor of shape (n,)
+        Class numbers.
+
+    Returns
+    -------
+    Tensor of shape (..., n)
+        The loss of each row; `smoothed_nll` is their mean.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import smoothed_losses
+    >>> smoothed_losses(torch.zeros(2, 2), torch.tensor([0, 1])).shape
+    torch.Size([2])
+    """
     n, c = logits.shape[-2:]
     losses = _losses(logits, labels)
     if c == 1:
@@ -173,7 +260,27 @@ def smoothed_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood (...) of logits (..., n, c) at labels (n,)."""
+    """Compute the mean negative log-likelihood of logits.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., n, c)
+        Logits.
+    labels : Tensor of shape (n,)
+        Class numbers.
+
+    Returns
+    -------
+    Tensor of shape (...)
+        The mean over rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import mean_nll
+    >>> round(float(mean_nll(torch.zeros(2, 4), torch.tensor([0, 3]))), 3)
+    1.386
+    """
     return _losses(logits, labels).mean(-1)
 
 
@@ -183,9 +290,29 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None = None) -> float:
-    """T > 0 of the least smoothed NLL of softmax(logits / T) on rows that the model did not see.
+    """Fit the temperature of softmax(logits / T) on rows that the model did not learn from.
 
-    `row_weights` (n,) say how much each row counts.
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Held-out logits.
+    labels : Tensor of shape (n,)
+        Class numbers.
+    row_weights : Tensor of shape (n,), optional
+        Weight of each row; equal by default.
+
+    Returns
+    -------
+    float
+        The temperature T > 0 with the least smoothed NLL.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import fit_temperature
+    >>> logits = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+    >>> fit_temperature(logits, torch.tensor([0, 1, 1])) > 1
+    True
     """
     scale, _ = fit_scales(logits[None, None], labels, row_weights=row_weights)
     # A scale of zero means uninformative logits: near-uniform probabilities, but finite.
@@ -193,29 +320,103 @@ def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None =
 
 
 class Calibration(NamedTuple):
-    """How logits become probabilities; the default leaves them as they are."""
+    """A map from logits to probabilities: a temperature that may follow the entropy.
+
+    p = softmax(z / T · exp(slope · H)), where H is the entropy of softmax(z / T) divided by log c.
+    The order of the classes never changes. The default leaves logits as they are.
+
+    Parameters
+    ----------
+    temperature : float, default=1.0
+        The temperature T.
+    slope : float, default=0.0
+        How strongly the temperature follows the entropy.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import Calibration
+    >>> Calibration(temperature=2.0).scaled(torch.tensor([4.0, 0.0])).tolist()
+    [2.0, 0.0]
+    """
 
     temperature: float = 1.0
     slope: float = 0.0
 
     def scaled(self, logits: Tensor) -> Tensor:
-        """Logits (..., c) whose softmax are the probabilities."""
+        """Scale logits so that their softmax gives calibrated probabilities.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (..., c)
+            Logits.
+
+        Returns
+        -------
+        Tensor of shape (..., c)
+            Scaled logits.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from gpcache.metrics import Calibration
+        >>> Calibration(temperature=2.0).scaled(torch.tensor([4.0, 0.0])).tolist()
+        [2.0, 0.0]
+        """
         scaled = logits / self.temperature
         if self.slope == 0 or logits.shape[-1] == 1:
             return scaled
         return scaled * torch.exp(self.slope * _entropy(scaled))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(..., c)."""
+        """Compute calibrated probabilities.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (..., c)
+            Logits.
+
+        Returns
+        -------
+        Tensor of shape (..., c)
+            Probabilities; each row sums to 1.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from gpcache.metrics import Calibration
+        >>> Calibration().probabilities(torch.zeros(2)).tolist()
+        [0.5, 0.5]
+        """
         return self.scaled(logits).softmax(-1)
 
 
 def fit_calibration(
     logits: Tensor, labels: Tensor, row_weights: Tensor | None = None
 ) -> Calibration:
-    """Temperature and slope of the least smoothed NLL on rows (n, c) that were not learned from.
+    """Fit temperature and slope on rows that the model did not learn from.
 
-    `row_weights` (n,) say how much each row counts.
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Held-out logits.
+    labels : Tensor of shape (n,)
+        Class numbers.
+    row_weights : Tensor of shape (n,), optional
+        Weight of each row; equal by default.
+
+    Returns
+    -------
+    Calibration
+        The calibration with the least smoothed NLL.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.metrics import fit_calibration
+    >>> logits = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+    >>> fit_calibration(logits, torch.tensor([0, 1, 1])).temperature > 1
+    True
     """
     start = Calibration(fit_temperature(logits, labels, row_weights))
     n, c = logits.shape

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from gpcache.errors import DataError
 from gpcache.metrics.checks import Booleans, Floats, numbers
@@ -19,9 +20,28 @@ _BLOCK = 2**24
 
 
 def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
-    """(1 + how many of calibration (n,) are at least the score) / (n + 1), for scores (…).
+    """Compute p-values of nonconformity scores.
 
-    The row itself counts, hence both ones; a tie counts against the evidence.
+    A p-value is (1 + the number of calibration scores at least as high) / (n + 1). The row itself
+    counts, and a tie counts as at least as high.
+
+    Parameters
+    ----------
+    calibration : array of shape (n,)
+        Scores of labelled rows.
+    scores : array of any shape
+        Scores to judge.
+
+    Returns
+    -------
+    array of the shape of scores
+        The p-values.
+
+    Examples
+    --------
+    >>> from gpcache.metrics.conformal import p_values
+    >>> p_values([0.1, 0.2, 0.3], [0.25]).tolist()
+    [0.5]
     """
     known, found = np.sort(_calibration_row(calibration)), numbers(scores, "Scores")
     at_least = len(known) - np.searchsorted(known, found, side="left")
@@ -49,15 +69,59 @@ def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike)
     return p
 
 
+def uneven_classes(
+    calibration: ArrayLike, labels: ArrayLike, error: float
+) -> list[tuple[int, int, int]]:
+    """Classes whose rows are missed far more often than at the rate `error`, worst first.
+
+    Each is its number, how many of its rows their own sets hold, and how many rows it has.
+
+    calibration (n,) are the scores of rows with class numbers `labels` (n,). Each row is compared
+    with all others. A class is listed where so many misses have a probability below 5 %, shared by
+    all classes, if it were missed at the rate of the others.
+    """
+    known, classes = _calibration_row(calibration), np.asarray(labels, dtype=np.int64)
+    # The row itself is among those that are at least its own score.
+    at_least = len(known) - np.searchsorted(np.sort(known), known, side="left")
+    missed = ~in_set(at_least / max(1, len(known)), error)
+    rows = np.bincount(classes)
+    misses = np.bincount(classes, weights=missed)
+    chance = binom.sf(misses - 1, rows, error)
+    listed = np.flatnonzero((rows > 0) & (chance < 0.05 / max(1, (rows > 0).sum())))
+    worst = listed[np.argsort(chance[listed], kind="stable")].tolist()
+    return [(one, int(rows[one] - misses[one]), int(rows[one])) for one in worst]
+
+
 def in_set(p: ArrayLike, error: float) -> Booleans:
     """Which labels belong to the set that misses the truth with probability `error` at most."""
     return np.asarray(p, dtype=np.float64) > check_error(error)
 
 
 def least_rows(error: float) -> int:
-    """How many calibration rows it takes before any label can be ruled out: n ≥ 1/ε − 1.
+    """Compute how many calibration rows it takes before any label can be ruled out.
 
-    The p-value of the worst label of all is 1/(n + 1), its own row's.
+    The p-value of the worst possible label is 1/(n + 1), so n must be at least 1/ε − 1.
+
+    Parameters
+    ----------
+    error : float
+        Error rate ε, between 0 and 1.
+
+    Returns
+    -------
+    int
+        The number of rows.
+
+    Raises
+    ------
+    DataError
+        If `error` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import least_rows
+    >>> least_rows(0.1), least_rows(0.05)
+    (9, 19)
     """
     n = max(0, round(1 / check_error(error)) - 1)
     return n if 1 / (n + 1) <= error else n + 1

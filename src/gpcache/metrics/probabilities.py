@@ -22,7 +22,24 @@ _DRAWN_BLOCK = 2**22
 
 @dataclass(frozen=True)
 class Reliability:
-    """Per bin of confidence: mean confidence, accuracy (both NaN in an empty bin), row count."""
+    """Accuracy against confidence, bin by bin.
+
+    Parameters
+    ----------
+    confidence : array of shape (bins,)
+        Mean confidence of each bin; NaN in an empty bin.
+    accuracy : array of shape (bins,)
+        Accuracy of each bin; NaN in an empty bin.
+    count : array of shape (bins,)
+        Number of rows in each bin.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import reliability
+    >>> table = reliability([[0.9, 0.1], [0.8, 0.2]], [0, 1], bins=2)
+    >>> table.count.tolist(), table.accuracy.tolist()
+    ([0, 2], [nan, 0.5])
+    """
 
     confidence: Floats
     accuracy: Floats
@@ -30,16 +47,66 @@ class Reliability:
 
 
 def accuracy(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Share of rows whose highest score is at the label; the first of equal scores counts.
+    """Compute the share of rows whose highest score is at the label.
 
-    scores (n, c): logits or probabilities; labels (n,): integers in 0…c−1.
+    Parameters
+    ----------
+    scores : array of shape (n, c)
+        Logits or probabilities. The first of equal scores counts.
+    labels : array of shape (n,)
+        Class numbers from 0 to c - 1.
+
+    Returns
+    -------
+    float
+        The accuracy.
+
+    Raises
+    ------
+    DataError
+        If the shapes do not match or a label is out of range.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import accuracy
+    >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+    0.5
     """
     values = floats(scores, "scores", "n", "c")
     return float(np.mean(values.argmax(axis=1) == class_numbers(labels, values)))
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion: sound at small n and near 0 or 1."""
+    """Compute the Wilson score interval of a proportion.
+
+    It is reliable for small n and near 0 or 1.
+
+    Parameters
+    ----------
+    successes : int
+        Number of successes.
+    n : int
+        Number of trials.
+    level : float, default=0.95
+        Confidence level.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper bound.
+
+    Raises
+    ------
+    DataError
+        If `successes` is not between 0 and `n`.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import wilson_interval
+    >>> low, high = wilson_interval(9, 10)
+    >>> round(low, 2), round(high, 2)
+    (0.6, 0.98)
+    """
     share("level", level)
     if n < 1 or not 0 <= successes <= n:
         raise DataError(f"successes must lie in 0…n with n at least 1, got {successes} of {n}.")
@@ -53,10 +120,28 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float,
 
 
 def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """Mean negative log-likelihood in nats; probabilities (n, c), labels (n,).
+    """Compute the mean negative log-likelihood in nats.
 
     A probability that underflowed to zero counts as the smallest normal number of its dtype, so
-    that one row costs much, but not everything.
+    that one row cannot make the mean infinite.
+
+    Parameters
+    ----------
+    probabilities : array of shape (n, c)
+        Predicted probabilities; each row sums to 1.
+    labels : array of shape (n,)
+        Class numbers from 0 to c - 1.
+
+    Returns
+    -------
+    float
+        The mean negative log-likelihood.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import nll
+    >>> round(nll([[0.5, 0.5], [1.0, 0.0]], [0, 0]), 3)
+    0.347
     """
     values = distributions(probabilities)
     targets = class_numbers(labels, values)
@@ -69,9 +154,32 @@ def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
 def ece(
     probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15, scheme: Binning = "width"
 ) -> float:
-    """Expected calibration error as a fraction in [0, 1]; probabilities (n, c), labels (n,).
+    """Compute the expected calibration error as a fraction from 0 to 1.
 
-    The mean over rows of |accuracy − confidence| of the row's bin; `reliability` tells the bins.
+    It is the mean over rows of the gap between accuracy and confidence in the row's bin.
+    `reliability` returns the bins.
+
+    Parameters
+    ----------
+    probabilities : array of shape (n, c)
+        Predicted probabilities; each row sums to 1.
+    labels : array of shape (n,)
+        Class numbers from 0 to c - 1.
+    bins : int, default=15
+        Number of bins of confidence.
+    scheme : {"width", "mass"}, default="width"
+        Bins of equal width, or bins with equal numbers of rows.
+
+    Returns
+    -------
+    float
+        The expected calibration error.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import ece
+    >>> round(ece([[0.9, 0.1], [0.9, 0.1]], [0, 1]), 2)
+    0.4
     """
     table = reliability(probabilities, labels, bins=bins, scheme=scheme)
     filled = table.count > 0
@@ -82,11 +190,35 @@ def ece(
 def reliability(
     probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15, scheme: Binning = "width"
 ) -> Reliability:
-    """Accuracy against confidence in bins, from low to high; probabilities (n, c), labels (n,).
+    """Compare accuracy with confidence in bins, from low to high confidence.
 
-    scheme="width": bins (i/bins, (i+1)/bins]. scheme="mass": edges at the quantiles of the
-    confidences, so that bins hold n/bins rows; rows of equal confidence share a bin, because
-    their order means nothing.
+    Parameters
+    ----------
+    probabilities : array of shape (n, c)
+        Predicted probabilities; each row sums to 1.
+    labels : array of shape (n,)
+        Class numbers from 0 to c - 1.
+    bins : int, default=15
+        Number of bins of confidence.
+    scheme : {"width", "mass"}, default="width"
+        "width" uses the bins (i/bins, (i+1)/bins]. "mass" puts the edges at the quantiles of the
+        confidences; rows of equal confidence share a bin.
+
+    Returns
+    -------
+    Reliability
+        Mean confidence, accuracy and row count of each bin.
+
+    Raises
+    ------
+    DataError
+        If `scheme` is unknown.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import reliability
+    >>> reliability([[0.9, 0.1], [0.6, 0.4]], [0, 1], bins=2).accuracy.tolist()
+    [nan, 0.5]
     """
     values = distributions(probabilities)
     targets = class_numbers(labels, values)
@@ -110,10 +242,35 @@ def expected_ece_if_calibrated(
     bins: int = 15,
     scheme: Binning = "width",
 ) -> float:
-    """The mean ECE that a perfectly calibrated model with these confidences would score.
+    """Compute the mean ECE that a perfectly calibrated model with these confidences would score.
 
-    Each of n_draws times, every row of probabilities (n, c) is right with the probability that it
-    claims. An ECE near this figure is what so few rows show of no fault at all.
+    In each of `n_draws` simulations every row is right with the probability that it claims. With
+    few rows this value is above zero: an ECE near it is no evidence of miscalibration.
+
+    Parameters
+    ----------
+    probabilities : array of shape (n, c)
+        Predicted probabilities; each row sums to 1.
+    n_draws : int, default=200
+        Number of simulations.
+    seed : int, default=0
+        Seed of the simulations.
+    bins : int, default=15
+        Number of bins of confidence.
+    scheme : {"width", "mass"}, default="width"
+        Bins of equal width, or bins with equal numbers of rows.
+
+    Returns
+    -------
+    float
+        The expected ECE.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.metrics import expected_ece_if_calibrated
+    >>> round(expected_ece_if_calibrated(np.full((10, 2), 0.5)), 2)
+    0.12
     """
     confidence = _confidence(distributions(probabilities))
     index = _bin_numbers(confidence, bins, scheme)

@@ -16,9 +16,32 @@ _ROUNDING = 1e-12
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
-    """The chance that a positive row scores above a negative one; a tie counts as half.
+    """Compute the probability that a positive row scores above a negative one.
 
-    scores (n,): higher means positive; positive (n,): which rows are.
+    A tie counts as half.
+
+    Parameters
+    ----------
+    scores : array of shape (n,)
+        Scores; higher means positive.
+    positive : array of shape (n,)
+        Which rows are positive.
+
+    Returns
+    -------
+    float
+        Area under the ROC curve.
+
+    Raises
+    ------
+    DataError
+        If all rows are of one kind.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import auroc
+    >>> auroc([0.1, 0.4, 0.8], [False, False, True])
+    1.0
     """
     inside, outside = _by_kind(scores, positive)
     outside = np.sort(outside)
@@ -28,10 +51,29 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
 
 
 def fpr_at_tpr(scores: ArrayLike, positive: ArrayLike, *, tpr: float = 0.95) -> float:
-    """The false positive rate at the highest threshold with a true positive rate of `tpr`.
+    """Compute the false positive rate at the highest threshold that reaches a true positive rate.
 
-    scores (n,): higher means positive; positive (n,): which rows are. Rows at the threshold, and
-    all that tie with them, count as positive answers.
+    Rows at the threshold, and all that tie with them, count as positive answers.
+
+    Parameters
+    ----------
+    scores : array of shape (n,)
+        Scores; higher means positive.
+    positive : array of shape (n,)
+        Which rows are positive.
+    tpr : float, default=0.95
+        True positive rate to reach.
+
+    Returns
+    -------
+    float
+        The false positive rate.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import fpr_at_tpr
+    >>> fpr_at_tpr([0.1, 0.9, 0.5, 0.8], [False, False, True, True])
+    0.5
     """
     share("tpr", tpr, closed=True)
     inside, outside = _by_kind(scores, positive)
@@ -41,10 +83,29 @@ def fpr_at_tpr(scores: ArrayLike, positive: ArrayLike, *, tpr: float = 0.95) -> 
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
-    """Coverage (n,) 1/n…1 and the risk (n,), the share of errors among the answers that are kept.
+    """Compute the risk–coverage curve: the share of errors among the most confident answers.
 
-    The most confident are kept first. Where confidences are equal the risk is the expected one over
-    their orders, because the order means nothing.
+    The most confident answers are kept first. Where confidences are equal, the risk is the expected
+    one over their orders.
+
+    Parameters
+    ----------
+    confidence : array of shape (n,)
+        Confidence of each answer.
+    correct : array of shape (n,)
+        Which answers are right.
+
+    Returns
+    -------
+    tuple of arrays of shape (n,)
+        Coverage, from 1/n to 1, and the risk at that coverage.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import risk_coverage
+    >>> coverage, risk = risk_coverage([0.9, 0.6], [True, False])
+    >>> coverage.tolist(), risk.tolist()
+    ([0.5, 1.0], [0.0, 0.5])
     """
     values = floats(confidence, "confidence", "n")
     right = outcomes(correct, "correct", len(values))
@@ -60,12 +121,54 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Fl
 
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk–coverage curve: the mean risk over all coverages; lower is better."""
+    """Compute the area under the risk–coverage curve, the mean risk over all coverages.
+
+    Lower is better.
+
+    Parameters
+    ----------
+    confidence : array of shape (n,)
+        Confidence of each answer.
+    correct : array of shape (n,)
+        Which answers are right.
+
+    Returns
+    -------
+    float
+        The area.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import aurc
+    >>> aurc([0.9, 0.6], [True, False])
+    0.25
+    """
     return float(risk_coverage(confidence, correct)[1].mean())
 
 
 def accuracy_at_coverage(confidence: ArrayLike, correct: ArrayLike, coverage: float) -> float:
-    """Accuracy of the most confident share `coverage` of the answers, rounded up to whole rows."""
+    """Compute the accuracy of the most confident share of the answers.
+
+    Parameters
+    ----------
+    confidence : array of shape (n,)
+        Confidence of each answer.
+    correct : array of shape (n,)
+        Which answers are right.
+    coverage : float
+        Share of the answers to keep, rounded up to whole rows.
+
+    Returns
+    -------
+    float
+        The accuracy of the answers that are kept.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import accuracy_at_coverage
+    >>> accuracy_at_coverage([0.9, 0.6], [True, False], 0.5)
+    1.0
+    """
     share("coverage", coverage, closed=True)
     _, risk = risk_coverage(confidence, correct)
     kept = max(1, math.ceil((coverage - _ROUNDING) * len(risk)))

@@ -20,21 +20,84 @@ _BLOCK = 2**22
 
 
 def max_probability(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
-    """The highest softmax probability (m,) of logits (m, c): MCM (Ming et al., 2022)."""
+    """Compute the highest softmax probability of each row (MCM; Ming et al., 2022).
+
+    Parameters
+    ----------
+    logits : array of shape (m, c)
+        Logits.
+    temperature : float, default=1.0
+        Divides the logits.
+
+    Returns
+    -------
+    array of shape (m,)
+        The highest probabilities; higher means more familiar.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import max_probability
+    >>> max_probability([[0.0, 0.0]]).tolist()
+    [0.5]
+    """
     highest: Floats = softmax(_scaled(logits, temperature), axis=1).max(1)
     return highest
 
 
 def energy(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
-    """T · log Σ exp(logits / T) (m,) of logits (m, c): the negative energy (Liu et al., 2020)."""
+    """Compute the negative energy of each row (Liu et al., 2020).
+
+    It is T · log Σ exp(logits / T).
+
+    Parameters
+    ----------
+    logits : array of shape (m, c)
+        Logits.
+    temperature : float, default=1.0
+        The temperature T.
+
+    Returns
+    -------
+    array of shape (m,)
+        The negative energies; higher means more familiar.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import energy
+    >>> energy([[0.0, 0.0]]).round(3).tolist()
+    [0.693]
+    """
     total: Floats = temperature * logsumexp(_scaled(logits, temperature), axis=1)
     return total
 
 
 def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> Floats:
-    """The cosine (m,) of queries (m, d) to their k-th nearest of the keys (n, d).
+    """Compute the cosine of each query to its k-th nearest key (Sun et al., 2022).
 
-    Deep nearest neighbours (Sun et al., 2022). With fewer keys than k the farthest counts.
+    Parameters
+    ----------
+    queries : array of shape (m, d)
+        Features to judge.
+    keys : array of shape (n, d)
+        Known features.
+    k : int, default=1
+        Which neighbour counts. With fewer than k keys the farthest counts.
+
+    Returns
+    -------
+    array of shape (m,)
+        The cosines; higher means more familiar.
+
+    Raises
+    ------
+    DataError
+        If queries and keys have different widths.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import neighbour_similarity
+    >>> neighbour_similarity([[1.0, 0.0]], [[0.0, 1.0], [2.0, 0.0]]).tolist()
+    [1.0]
     """
     rows, known = _unit_rows(queries, "queries"), _unit_rows(keys, "keys")
     if rows.shape[1] != known.shape[1]:
@@ -52,26 +115,87 @@ def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> 
 
 
 def certainty(variance: ArrayLike) -> Floats:
-    """1 − variance (m,) of a Gaussian process; of groups (m, g) the most certain one counts."""
+    """Compute 1 − variance of a Gaussian process.
+
+    Parameters
+    ----------
+    variance : array of shape (m,) or (m, g)
+        Posterior variances. With g groups of classes the most certain group counts.
+
+    Returns
+    -------
+    array of shape (m,)
+        The certainties; higher means more familiar.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import certainty
+    >>> certainty([[0.2, 0.5]]).tolist()
+    [0.8]
+    """
     values = np.asarray(variance, dtype=np.float64)
     sure: Floats = 1 - (values.min(1) if values.ndim == 2 else values)
     return sure
 
 
 def familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
-    """p-values (m,) of scores (m,): the share of held-out rows (n,), and itself, no more familiar.
+    """Compute conformal p-values of familiarity scores.
 
-    New rows of the same kind fall below ε at a rate of ε at most: refuse those, and no more than
-    that share of good ones is lost.
+    A p-value is the share of held-out rows, with the new row among them, that look no more
+    familiar. New rows of the same kind fall below ε at a rate of at most ε, so rejecting p < ε
+    loses at most that share of good rows.
+
+    Parameters
+    ----------
+    held_out : array of shape (n,)
+        Scores of held-out rows; higher means more familiar.
+    scores : array of shape (m,)
+        Scores of the rows to judge.
+
+    Returns
+    -------
+    array of shape (m,)
+        The p-values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.metrics import familiarity
+    >>> familiarity(np.linspace(0.1, 0.9, 19), [0.05, 0.5]).tolist()
+    [0.05, 0.55]
     """
     return p_values(-np.asarray(held_out, dtype=np.float64), -np.asarray(scores, dtype=np.float64))
 
 
 def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
-    """p-values (m,) of several scores (s, m) together, beside those of held-out rows (s, n).
+    """Compute conformal p-values from several familiarity scores together.
 
-    Each row's ranks by each score are summed, the new row among the held-out ones every time, and
-    the sums compared: whatever the scores have to do with each other, the promise is the same.
+    The ranks of each row by each score are summed, with the new row among the held-out rows, and
+    the sums are compared. The guarantee of `familiarity` holds however the scores depend on each
+    other.
+
+    Parameters
+    ----------
+    held_out : array of shape (s, n)
+        s scores of held-out rows; higher means more familiar.
+    scores : array of shape (s, m)
+        The same scores of the rows to judge.
+
+    Returns
+    -------
+    array of shape (m,)
+        The p-values.
+
+    Raises
+    ------
+    DataError
+        If the numbers of scores differ.
+
+    Examples
+    --------
+    >>> from gpcache.metrics import joint_familiarity
+    >>> joint_familiarity([[1, 2, 3], [3, 2, 1]], [[0, 4], [0, 4]]).tolist()
+    [0.25, 1.0]
     """
     known, asked = _score_rows(held_out, "held_out"), _score_rows(scores, "scores")
     if len(known) != len(asked):

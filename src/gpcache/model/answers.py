@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
 from gpcache.model.evaluation import Evaluation, Unknown
+from gpcache.model.explaining import name_weights, why_uneven
 from gpcache.model.files import Content
 from gpcache.model.training_images import Example, class_number, require_label
 from gpcache.support.progress import progress_bar
@@ -41,9 +42,11 @@ class Prediction:
     `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
     `familiarity` is the share of held-out training images that look no more familiar: an image is
     `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
-    `neighbours` are the training images that drove the answer, if they were asked for. `plausible`
-    are the labels that cannot be ruled out, the best suited first: all, few or none; None where
-    they were not asked for. `note` says why nothing can be refused, or ruled out.
+    `neighbours` are the training images that drove the answer, if they were asked for, and
+    `name_weight` is the share of the class name beside theirs, None where it has none. `plausible`
+    are the labels that cannot be ruled out, the best suited first: none where the image is
+    rejected, at least one where it is not; None where they were not asked for. `note` says why
+    nothing can be refused, or ruled out.
     """
 
     name: str
@@ -55,19 +58,25 @@ class Prediction:
     neighbours: tuple[Neighbour, ...] = ()
     plausible: tuple[str, ...] | None = None
     note: str = ""
+    name_weight: float | None = None
 
     @cached_property
     def _best(self) -> int:
         return int(self.distribution.argmax())
 
     @property
-    def label(self) -> str:
-        """The most probable class, also where it is rejected."""
+    def label(self) -> str | None:
+        """The most probable class; None where the image is rejected."""
+        return None if self.rejected else self.nearest
+
+    @property
+    def nearest(self) -> str:
+        """The most probable class, also where the image is rejected."""
         return str(self.classes[self._best])
 
     @property
     def probability(self) -> float:
-        """The probability of the label."""
+        """The probability of the nearest class."""
         return float(self.distribution[self._best])
 
     @property
@@ -90,6 +99,7 @@ class Prediction:
             "uncertainty": self.uncertainty,
             "familiarity": None if unknown else self.familiarity,
             "rejected": self.rejected,
+            "nearest": self.nearest,
         }
         if top > 1:
             found["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
@@ -97,6 +107,8 @@ class Prediction:
             found["plausible"] = list(self.plausible)
         if self.neighbours:
             found["why"] = [neighbour._asdict() for neighbour in self.neighbours]
+        if self.name_weight is not None:
+            found["name_weight"] = self.name_weight
         if self.note:
             found["note"] = self.note
         return found
@@ -151,6 +163,14 @@ class HeldOutScores:
         )
 
 
+def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
+    """A set of plausible labels that says the same as the refusal.
+
+    It is empty where the image is rejected, and holds at least the nearest class where it is not.
+    """
+    return () if rejected else tuple(map(str, labels)) or (nearest,)
+
+
 def predictions(
     content: Content,
     encoder: Encoder,
@@ -160,29 +180,36 @@ def predictions(
     batch_size: int | None = None,
     reject: float,
     sets: float | None = None,
+    per_class: bool = False,
     why: int = 0,
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
     `reject` is the share of good images that may be refused, `sets` how often a set of plausible
-    labels may miss the true one, `why` how many training images to name. Images that cannot be
+    labels may miss the true one, `per_class` whether that holds for each class and not on average,
+    `why` how many training images to name. Images that cannot be
     decoded are appended to `refused`; without that list, they are an error.
     """
     if not 0 <= reject < 1:
         raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
     model = content.model
     known = HeldOutScores.of(model)
+    uneven = "" if sets is None or per_class else why_uneven(model, sets)
     for images in _encoded_batches(source, encoder, refused, batch_size):
         features = np.stack([image.features for image in images if image.features is not None])
-        found = model.answer(features, top=why, error=sets)
+        found = model.answer(features, top=why, error=sets, class_conditional=per_class)
+        names = name_weights(model, features) if why else None
         highest = max_probability(found.logits, temperature=model.temperature_)
         familiarity = known.familiarity(found.novelty, highest)
         neighbours = _neighbours(found.explanation, content.examples, len(images))
+        nearest = model.classes_[found.probabilities.argmax(1)].astype(str).tolist()
+        rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
         notes = [known.why_never(reject)]
         if found.sets is not None:
-            plausible = [tuple(map(str, labels)) for labels in found.sets.labels]
-            notes.append(found.sets.note)
+            pairs = zip(found.sets.labels, nearest, rejected, strict=True)
+            plausible = [agreeing_set(*pair) for pair in pairs]
+            notes.append(found.sets.note or uneven)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
             yield (
@@ -193,10 +220,11 @@ def predictions(
                     found.probabilities[row],
                     float(found.novelty[row]),
                     float(familiarity[row]),
-                    bool(familiarity[row] <= reject),
+                    rejected[row],
                     neighbours[row],
                     plausible[row],
                     note,
+                    None if names is None else float(names[row]),
                 ),
             )
 

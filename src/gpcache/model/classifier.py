@@ -32,10 +32,10 @@ REJECT = 0.05
 
 
 class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Train an image classifier from a few images per class; it knows when it does not know.
+    """Train an image classifier from a few images per class; it can answer "I don't know".
 
     It follows scikit-learn: the constructor only stores its parameters, and `clone`,
-    `cross_val_score` or `GridSearchCV` take it with sequences of images and labels.
+    `cross_val_score` and `GridSearchCV` take it with sequences of images and labels.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method : str or FeatureClassifier, default="gpcache"
         A name of `gpcache.methods.registry()`, or an estimator, which is cloned.
     prompt : str, sequence of str, or None
-        Templates with {} for the class name; None learns from images alone.
+        Sentences with {} for the class name; None ignores class names and learns from images alone.
     views : int, default=0
-        How many random views to average for each training image; 0 takes the centre view.
+        Number of random views to average for each training image; 0 takes the centre view.
     projection : str, Path, SimilarityProjection, or None
         A similarity projection of this encoder, or its folder.
     device : str or torch.device, default="auto"
-        Where encoder and method compute.
+        Device of encoder and method.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def encoder_(self) -> Encoder:
-        """The encoder, loaded when it is first needed: the one that the model was fitted on."""
+        """The encoder that the model was fitted on; it is loaded when it is first needed."""
         if self._encoder is None and isinstance(self.encoder, str):
             self._encoder = learning.load(self.encoder, self.device, download=self._download)
         found = self._encoder or cast(Encoder, self.encoder)
@@ -97,35 +97,35 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def encoder_name(self) -> str:
-        """The name of the encoder."""
+        """Name of the encoder."""
         return self.encoder if isinstance(self.encoder, str) else self.encoder.name
 
     @property
     def method_name(self) -> str:
-        """The name under which the method is registered."""
+        """Name of the method on the command line."""
         method = self.method if self._content is None else self._content.model
         return method if isinstance(method, str) else name_of(method)
 
     @property
     def content(self) -> model_files.Content:
-        """All that was learned, as a model folder holds it."""
+        """Everything that was learned, as a model folder holds it."""
         if self._content is None:
             raise NotFittedClassifierError("This ImageClassifier is not fitted: call fit first.")
         return self._content
 
     @property
     def model(self) -> FeatureClassifier:
-        """The fitted method on features."""
+        """The fitted estimator on features."""
         return self.content.model
 
     @property
     def examples(self) -> list[Example]:
-        """The training images, in the order of the method's rows."""
+        """The training images, in the order of the rows of the estimator."""
         return self.content.examples
 
     @property
     def training(self) -> TrainingFacts:
-        """Where the training images came from, what was refused, and notices."""
+        """Where the training images came from, which were refused, and notices."""
         return self.content.training
 
     @property
@@ -135,16 +135,33 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The class names in order, as an array."""
+        """Class names in order, as an array."""
         return self.model.classes_
 
     @property
     def classes(self) -> list[str]:
-        """The class names in order, as a list."""
+        """Class names in order, as a list."""
         return [str(name) for name in self.classes_]
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters for the next fit, those of the method as `method__name`."""
+        """Set parameters for the next fit.
+
+        Parameters
+        ----------
+        **params
+            Parameters by name; those of the method as ``method__name``.
+
+        Returns
+        -------
+        ImageClassifier
+            This classifier.
+
+        Examples
+        --------
+        >>> from gpcache import ImageClassifier
+        >>> ImageClassifier().set_params(views=10).views
+        10
+        """
         if params.keys() & {"encoder", "device"}:
             self._encoder = None
             self._download = self._download or "encoder" in params
@@ -180,7 +197,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         classes: Sequence[str] = (),
     ) -> Self:
-        """Learn from labelled images. What cannot be read is listed in `training.refused`.
+        """Fit the classifier on labelled images.
+
+        Images that cannot be read are listed in ``training.refused``.
 
         Parameters
         ----------
@@ -190,23 +209,35 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             or floats from 0 to 1, or a stack of these; pairs (image, label); or a data set of the
             `datasets` library.
         labels : sequence, optional
-            One label for each image of a sequence; they become text.
+            One label for each image of a sequence; labels become text.
         shots : int, optional
             Draw this number of images of each class.
         seed : int, default=0
-            The seed of the draw.
+            Seed of the draw.
         classes : sequence of str
-            Further class names, known by their text alone, as are class folders without an image.
+            Further class names without images. They are known by their text alone, as are class
+            folders without an image.
 
         Returns
         -------
         ImageClassifier
-            Itself.
+            The fitted classifier.
 
         Raises
         ------
         DataError
             If there is no labelled image and no class, or none of the images can be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.classes
+        ['dark', 'light']
         """
         source = any_source(images, labels)
         self._content = None  # what fails below must leave no mixture
@@ -216,29 +247,106 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def add(self, images: Images, labels: Any = None) -> Self:
-        """Learn further images, given as in `fit`, without a refit; new classes are welcome.
+        """Add labelled images or classes. Only the new images are encoded.
 
-        An image that its class has already is left out, with a notice; one that another class has
-        is refused.
+        Hyper-parameters and temperature are chosen again on all images; beyond 2,000 of them, once
+        a twentieth has changed. An image that its class has already is left out, with a notice. An
+        image that another class has is refused.
+
+        Parameters
+        ----------
+        images : path, sequence, array, tensor or data set
+            As in `fit`.
+        labels : sequence, optional
+            One label for each image of a sequence.
+
+        Returns
+        -------
+        ImageClassifier
+            This classifier.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> len(model.add([pixels[0] // 2], ["dark"]).examples)
+        7
         """
         learning.add(self.content, any_source(images, labels), self.encoder_)
         return self
 
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:
-        """Forget images by name, or a whole class, as if they had never been seen."""
+        """Remove images by name, or a whole class, as if the model had never seen them.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of training images, as `examples` lists them.
+        label : str, optional
+            Class to remove with all its images.
+
+        Returns
+        -------
+        ImageClassifier
+            This classifier.
+
+        Raises
+        ------
+        DataError
+            If there is no such image or class, or nothing would be left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> len(model.remove(names=[model.examples[0].name]).examples)
+        5
+        """
         has_text = label is not None and self.prompts is not None
         learning.remove(self.content, names, label, self.encoder_ if has_text else None)
         return self
 
     def relabel(self, labels: Mapping[str, str]) -> Self:
-        """Give training images, by name, other labels of known classes.
+        """Change the labels of training images.
 
-        One that the class has already is forgotten instead, with a notice.
+        An image that its new class has already is removed, with a notice.
+
+        Parameters
+        ----------
+        labels : mapping of str to str
+            New label, a known class, for each name of a training image.
+
+        Returns
+        -------
+        ImageClassifier
+            This classifier.
+
+        Raises
+        ------
+        DataError
+            If there is no such image or class.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.relabel({model.examples[0].name: "light"}).examples[0].label
+        'light'
         """
         learning.relabel(self.content, labels)
         return self
-
-    # Answers.
 
     def predict(
         self,
@@ -246,42 +354,57 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
     ) -> list[Prediction]:
-        """One prediction for each image that can be read, in order.
+        """Predict images; the result has one prediction for each image that can be read, in order.
 
         Parameters
         ----------
         images : path, sequence, array, tensor or data set
             As in `fit`, or the path of one image; labels are ignored.
         reject : float, default=0.05
-            The share of good images that may be answered by "I don't know".
+            Share of good images that may be answered with "I don't know".
         sets : float, optional
-            Also give the plausible labels, which miss the true one at this rate.
+            Also list the plausible labels; the lists miss the true label at this rate.
+        per_class : bool, default=False
+            Keep that rate for each class instead of on average; sets are larger.
         why : int, default=0
-            How many of the training images that drove the answer to name.
+            Number of training images to name as reasons.
         refused : list, optional
             Images that cannot be read are appended to it, instead of a warning or an error.
         batch_size : int, optional
-            How many images to encode at once.
+            Number of images to encode at once.
 
         Returns
         -------
         list of Prediction
-            Each with the `name` of its image: its path, or item 0000000 and so on.
+            Each has the `name` of its image: its path, or item 0000000 and so on.
 
         Raises
         ------
         ImageRefusedError
             If none of the images can be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> answer = model.predict(pixels[:1], why=1)[0]
+        >>> answer.label, answer.neighbours[0].label
+        ('dark', 'dark')
         """
         noted: list[Refused] = [] if refused is None else refused
-        stream = self.predict_stream(
-            images, reject=reject, sets=sets, why=why, refused=noted, batch_size=batch_size
-        )
-        found = list(stream)
+        found = list(self.predict_stream(
+            images, reject=reject, sets=sets, per_class=per_class, why=why, refused=noted,
+            batch_size=batch_size,
+        ))  # fmt: skip
         if refused is None:
             answers.warn_of_refused(noted, len(found))
         return found
@@ -292,30 +415,113 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
     ) -> Iterator[Prediction]:
-        """Like `predict`, one by one and in bounded memory, for any number of images.
+        """Predict images one by one, in bounded memory.
 
-        An image that cannot be read is an error, unless there is a list `refused` to note it in.
+        Parameters
+        ----------
+        images : path, sequence, array, tensor or data set
+            As in `predict`.
+        reject : float, default=0.05
+            Share of good images that may be answered with "I don't know".
+        sets : float, optional
+            Also list the plausible labels; the lists miss the true label at this rate.
+        why : int, default=0
+            Number of training images to name as reasons.
+        refused : list, optional
+            Images that cannot be read are appended to it. Without it such an image is an error.
+        batch_size : int, optional
+            Number of images to encode at once.
+
+        Returns
+        -------
+        iterator of Prediction
+            The predictions, in order.
+
+        Raises
+        ------
+        ImageRefusedError
+            If an image cannot be read and there is no list `refused`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> next(model.predict_stream(pixels)).label
+        'dark'
         """
         found = answers.predictions(
             self.content, self.encoder_, any_source(images), refused=refused,
-            batch_size=batch_size, reject=reject, sets=sets, why=why,
+            batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
         return (answer for _, answer in found)
 
     def predict_proba(self, images: Images) -> NDArray[np.float64]:
-        """Probabilities (n, c) of the images, one column for each of `classes_`.
+        """Predict calibrated probabilities.
 
-        Rows match images, so that an image that cannot be read raises ImageRefusedError.
+        Parameters
+        ----------
+        images : path, sequence, array, tensor or data set
+            As in `predict`.
+
+        Returns
+        -------
+        array of shape (n, c)
+            Probabilities; column i belongs to ``classes_[i]``.
+
+        Raises
+        ------
+        ImageRefusedError
+            If an image cannot be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.predict_proba(pixels[:2]).shape
+        (2, 2)
         """
         rows = [answer.distribution for answer in self.predict_stream(images, reject=0)]
         return np.array(rows).reshape(-1, len(self.classes_))
 
     def score(self, images: Images, labels: Any = None) -> float:
-        """The accuracy on labelled images, given as in `fit`, rejected answers included."""
+        """Compute the accuracy on labelled images; "I don't know" counts as the label behind it.
+
+        Parameters
+        ----------
+        images : path, sequence, array, tensor or data set
+            As in `fit`.
+        labels : sequence, optional
+            One label for each image of a sequence.
+
+        Returns
+        -------
+        float
+            The accuracy.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.score(pixels, labels)
+        1.0
+        """
         return answers.accuracy(self.content, self.encoder_, any_source(images, labels))
 
     def evaluate(
@@ -329,8 +535,34 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Evaluation:
         """Compare predictions with the labels of images that were not trained on.
 
-        `images` and `labels` are as in `fit`, `reject` and `refused` as in `predict`. `unknown` are
-        images of none of the classes, to see how many of them are rejected.
+        Parameters
+        ----------
+        images : path, sequence, array, tensor or data set
+            As in `fit`.
+        labels : sequence, optional
+            One label for each image of a sequence.
+        reject : float, default=0.05
+            Share of good images that may be answered with "I don't know".
+        unknown : path, sequence, array, tensor or data set, optional
+            Images of none of the classes, to see how many of them are rejected.
+        refused : list, optional
+            Images that cannot be read are appended to it, instead of a warning or an error.
+
+        Returns
+        -------
+        Evaluation
+            Accuracy with its interval, NLL, ECE, confusions and more.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.evaluate(pixels[:, ::-1], labels).accuracy
+        1.0
         """
         source = any_source(images, labels)
         noted: list[Refused] = [] if refused is None else refused
@@ -343,24 +575,99 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def held_out(self) -> Evaluation | None:
-        """What the model says of its own training images, each held out; None where none could be.
+        """Evaluate the training images, each predicted by a model that did not see it.
 
-        Images without company in their class are not counted.
+        Images whose class has no other image are not counted.
+
+        Returns
+        -------
+        Evaluation or None
+            Held-out figures; None if no image can be held out.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> len(model.held_out())
+        6
         """
         return answers.held_out_evaluation(self.content)
 
     def suspects(self) -> list[Finding]:
-        """Training images whose label is probably wrong, the likeliest first."""
+        """Find training images whose label is probably wrong, the most probable first.
+
+        Returns
+        -------
+        list of Finding
+            Each with a sentence that says what is wrong.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.suspects()
+        []
+        """
         return learning.suspects(self.content)
 
     def picture(self, row: int) -> bytes | None:
-        """A small picture of a training image: from the model, or from where it was; else None."""
+        """Return a small picture of a training image.
+
+        Parameters
+        ----------
+        row : int
+            Number of the training image in `examples`.
+
+        Returns
+        -------
+        bytes or None
+            The picture from the model or from its file; None if there is neither.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> model.picture(0) is None
+        True
+        """
         return self.content.picture(self.examples[row])
 
-    # Files.
-
     def save(self, folder: str | Path, *, thumbnails: bool = False) -> None:
-        """Write the model folder, in one step; `thumbnails` keeps small pictures in it."""
+        """Write the model folder in one step.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder to write.
+        thumbnails : bool, default=False
+            Keep small pictures of the training images in it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import ImageClassifier
+        >>> pixels = np.random.default_rng(0).integers(0, 100, (6, 64, 64, 3), dtype=np.uint8)
+        >>> pixels[3:] += 150
+        >>> labels = ["dark"] * 3 + ["light"] * 3
+        >>> model = ImageClassifier("lite").fit(pixels, labels)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/shades.gpc")
+        ...     ImageClassifier.load(f"{folder}/shades.gpc").classes
+        ['dark', 'light']
+        """
         if thumbnails:
             self.content.keep_thumbnails()
         self.content.revision = model_files.write(self.content, folder, self.held_out())
@@ -373,9 +680,39 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str | torch.device = "auto",
         encoder: Encoder | None = None,
     ) -> Self:
-        """Read a model folder; `encoder` stands in for the one named there, if it is the same.
+        """Read a model folder.
 
-        Nothing is downloaded: the model's encoder must be on this machine when it is needed.
+        Nothing is downloaded: the encoder must be on this machine when it is needed.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder to read.
+        device : str or torch.device, default="auto"
+            Device of encoder and method.
+        encoder : Encoder, optional
+            A loaded encoder to use; it must be the one that the model names.
+
+        Returns
+        -------
+        ImageClassifier
+            The fitted classifier.
+
+        Raises
+        ------
+        ModelFileError
+            If there is no model, or it is damaged.
+        EncoderError
+            If `encoder` is another one.
+
+        Examples
+        --------
+        >>> from gpcache import ImageClassifier, ModelFileError
+        >>> try:
+        ...     ImageClassifier.load("no such folder")
+        ... except ModelFileError:
+        ...     print("no model")
+        no model
         """
         content = model_files.read(folder, device=device)
         loaded = cls(
@@ -390,10 +727,47 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return loaded
 
     def push_to_hub(self, repository: str, *, private: bool = True) -> str:
-        """Upload the model to the Hugging Face hub as "owner/name"; returns its address."""
+        """Upload the model to the Hugging Face hub.
+
+        Parameters
+        ----------
+        repository : str
+            Name of the repository, "owner/name".
+        private : bool, default=True
+            Whether only you can see it.
+
+        Returns
+        -------
+        str
+            Address of the model.
+
+        Examples
+        --------
+        >>> from gpcache import ImageClassifier
+        >>> model = ImageClassifier.load("pets.gpc")  # doctest: +SKIP
+        >>> model.push_to_hub("owner/pets")  # doctest: +SKIP
+        """
         return model_files.push(self.content, repository, self.held_out(), private=private)
 
     @classmethod
     def from_hub(cls, repository: str, *, device: str | torch.device = "auto") -> Self:
-        """Download a model from the Hugging Face hub, without its encoder, and read it."""
+        """Download a model from the Hugging Face hub, without its encoder, and read it.
+
+        Parameters
+        ----------
+        repository : str
+            Name of the repository, "owner/name".
+        device : str or torch.device, default="auto"
+            Device of encoder and method.
+
+        Returns
+        -------
+        ImageClassifier
+            The fitted classifier.
+
+        Examples
+        --------
+        >>> from gpcache import ImageClassifier
+        >>> model = ImageClassifier.from_hub("owner/pets")  # doctest: +SKIP
+        """
         return cls.load(model_files.pull(repository), device=device)

@@ -15,10 +15,31 @@ from gpcache.features.neighbors import nearest
 def contrastive_loss(
     cosines: Tensor, *, temperature: float, reduction: Literal["sum", "mean"] = "sum"
 ) -> Tensor:
-    """(1/b) Σ_t Σ_{i∈I_t} −log [exp(z_ii/τ) / Σ_{j∈I_t} exp(z_ij/τ)] with z_ij = φ(g_i)ᵀφ(f_j).
+    """Compute the contrastive loss of views against originals.
 
-    `cosines` (b, r, r) are z: for each of b anchors those of the views of its r images I_t with
-    their originals. The paper prints the loss without the minus sign, which would be maximised.
+    For b anchors with r images I_t each it is (1/b) Σ_t Σ_{i∈I_t} −log [exp(z_ii/τ) / Σ_{j∈I_t}
+    exp(z_ij/τ)] with z_ij = φ(g_i)ᵀφ(f_j). The paper prints it without the minus sign.
+
+    Parameters
+    ----------
+    cosines : Tensor of shape (b, r, r)
+        The cosines z of views with originals.
+    temperature : float
+        The temperature τ.
+    reduction : {"sum", "mean"}, default="sum"
+        Sum or mean over the images of an anchor.
+
+    Returns
+    -------
+    Tensor
+        The loss.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.similarity import contrastive_loss
+    >>> round(float(contrastive_loss(torch.zeros(1, 4, 4), temperature=1.0, reduction="mean")), 3)
+    1.386
     """
     logits = cosines / temperature
     each = logits.logsumexp(-1) - logits.diagonal(dim1=-2, dim2=-1)

@@ -13,19 +13,48 @@ _LEAST = {"bottleneck": 1, "neighbours": 2, "epochs": 1, "batch_size": 1, "seed"
 
 @dataclass(frozen=True)
 class ProjectionOptions:
-    """What the paper leaves open is set as docs/similarity.md explains.
+    """How a similarity projection is learned; the defaults are those of the paper.
+
+    The page *Similarity learned from unlabelled images* says how the values that the paper leaves
+    open were set.
 
     Parameters
     ----------
-    bottleneck : 1 learns a full matrix P (d, d); q > 1 a product through d/q columns.
-    residual : normalise(P f + f) as in the paper, or normalise(P f).
-    hard_mining : contrast each anchor's nearest images, or as many random ones.
-    neighbours : how many images are contrasted with each other, the anchor among them (r).
-    temperature : what cosines are divided by (τ).
-    reduction : "sum" over the images of an anchor, as printed in the paper, or their "mean".
-    epochs, batch_size, learning_rate, momentum, weight_decay :
-        SGD, with the learning rate falling to zero along a cosine.
-    seed : of the order, the views and the random images.
+    bottleneck : int, default=1
+        1 learns a full matrix P (d, d); q > 1 learns a product through d/q columns.
+    residual : bool, default=True
+        normalise(P f + f) as in the paper, or normalise(P f).
+    hard_mining : bool, default=True
+        Contrast the nearest images of each anchor, or as many random ones.
+    neighbours : int, default=128
+        Number of images that are contrasted with each other, the anchor among them.
+    temperature : float, default=0.07
+        Divides the cosines.
+    reduction : {"sum", "mean"}, default="sum"
+        Sum over the images of an anchor, as in the paper, or their mean.
+    epochs : int, default=10
+        Number of epochs.
+    batch_size : int, default=256
+        Number of anchors in a step.
+    learning_rate : float, default=0.01
+        Initial learning rate of SGD; it falls to zero along a cosine.
+    momentum : float, default=0.9
+        Momentum of SGD.
+    weight_decay : float, default=0.05
+        Weight decay of SGD.
+    seed : int, default=0
+        Seed of the order, the views and the random images.
+
+    Raises
+    ------
+    DataError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> from gpcache.similarity import ProjectionOptions
+    >>> ProjectionOptions(epochs=3).neighbours
+    128
     """
 
     bottleneck: int = 1

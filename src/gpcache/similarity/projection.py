@@ -20,8 +20,28 @@ if TYPE_CHECKING:
 class ProjectionFacts:
     """Where a projection came from.
 
-    `change` is how far it turns those images' features; `transductive` that they are the images
-    that are to be judged.
+    Parameters
+    ----------
+    source : {"contrastive", "whitening"}
+        How it was learned.
+    encoder, fingerprint : str
+        Name and fingerprint of the encoder of the features.
+    images, views : int
+        Number of images, and of views of each.
+    change : float
+        Mean sine of the angle between features before and after.
+    transductive : bool, default=False
+        Whether the images are those that will be tested on.
+    options : dict
+        Options of the learning.
+    history : list of float
+        Mean loss of each epoch.
+
+    Examples
+    --------
+    >>> from gpcache.similarity import ProjectionFacts
+    >>> ProjectionFacts("whitening", "lite", "0" * 64, 1000, 2, 0.1).transductive
+    False
     """
 
     source: Literal["contrastive", "whitening"]
@@ -35,7 +55,26 @@ class ProjectionFacts:
     history: list[float] = field(default_factory=list)
 
     def require_encoder(self, encoder: Encoder) -> None:
-        """Refuse an encoder other than the one whose features were projected."""
+        """Check that an encoder is the one whose features were projected.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            The encoder to check.
+
+        Raises
+        ------
+        EncoderError
+            If its fingerprint is another one.
+
+        Examples
+        --------
+        >>> from gpcache import load_encoder
+        >>> from gpcache.similarity import ProjectionFacts
+        >>> encoder = load_encoder("lite")
+        >>> facts = ProjectionFacts("whitening", "lite", encoder.fingerprint, 1000, 2, 0.1)
+        >>> facts.require_encoder(encoder)
+        """
         if encoder.fingerprint != self.fingerprint:
             name = current_name(self.encoder, self.fingerprint)
             raise EncoderError(
@@ -47,10 +86,31 @@ class ProjectionFacts:
 
 @dataclass(frozen=True, eq=False)
 class SimilarityProjection:
-    """A linear map of features and unit length; applied to rows (m, d) by a call.
+    """A linear map of features, followed by scaling to length one.
 
-    `weights` is a matrix P (d, d), or its factors down (d/q, d) and up (d, d/q), P = up · down.
-    Without the residual φ(f) = normalise(P f). `facts` say where it came from, if that is known.
+    Call it with rows of shape (m, d). φ(f) = normalise(P f + f), or normalise(P f) without the
+    residual.
+
+    Parameters
+    ----------
+    weights : tuple of Tensor
+        The matrix P (d, d), or its factors of shapes (k, d) and (d, k).
+    residual : bool, default=True
+        Whether f is added.
+    facts : ProjectionFacts, optional
+        Where it came from.
+
+    Raises
+    ------
+    DataError
+        If the shapes do not match or a value is not finite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpcache.similarity import SimilarityProjection
+    >>> SimilarityProjection((torch.zeros(2, 2),))(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
     """
 
     weights: tuple[Tensor, ...]
@@ -71,17 +131,30 @@ class SimilarityProjection:
 
     @property
     def dim(self) -> int:
-        """The width d of the features."""
+        """Number of columns of the features."""
         return self.weights[0].shape[1]
 
     @property
     def matrix(self) -> Tensor:
-        """M (d, d) with φ(f) = normalise(M f + f), as the estimators' `projection` takes it."""
+        """Matrix M (d, d) with φ(f) = normalise(M f + f), for `projection` of an estimator."""
         product = _product(self.weights)
         return product if self.residual else product - torch.eye(self.dim).to(product)
 
     def require_encoder(self, encoder: Encoder) -> None:
-        """Refuse an encoder other than the one it was learned for, as far as that is known."""
+        """Check that an encoder is the one that the projection was learned for, if that is known.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            The encoder to check.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from gpcache import load_encoder
+        >>> from gpcache.similarity import SimilarityProjection
+        >>> SimilarityProjection((torch.zeros(2, 2),)).require_encoder(load_encoder("lite"))
+        """
         if self.facts is not None:
             self.facts.require_encoder(encoder)
 

@@ -41,12 +41,46 @@ def learn_projection(
     checkpoint: Checkpoint | None = None,
     device: str | torch.device = "auto",
 ) -> tuple[SimilarityProjection, list[float]]:
-    """The projection, on the CPU, and the mean loss of an image in each epoch.
+    """Learn a similarity projection from features of unlabelled images and of their views.
 
-    `original` (p, d) are features of unlabelled images and `views` (p, d) or (p, v, d) those of
-    augmented views of the same images in the same order; in each epoch every image shows one of its
-    views. With a `checkpoint` a run that was stopped goes on after its last whole epoch, and ends
-    with the very numbers that it would have had.
+    Parameters
+    ----------
+    original : array of shape (p, d)
+        Features of the images.
+    views : array of shape (p, d) or (p, v, d)
+        Features of augmented views of the same images, in the same order. In each epoch every image
+        shows one of its views.
+    options : ProjectionOptions, optional
+        How to learn.
+    checkpoint : Checkpoint, optional
+        Where to keep the progress: a run that was stopped continues after its last complete epoch,
+        with the same result.
+    device : str or torch.device, default="auto"
+        Device to compute on.
+
+    Returns
+    -------
+    projection : SimilarityProjection
+        The projection, on the CPU.
+    history : list of float
+        Mean loss of an image in each epoch.
+
+    Raises
+    ------
+    NumericalError
+        If the loss diverges.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.similarity import ProjectionOptions, learn_projection
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.normal(size=(40, 8))
+    >>> views = images + 0.1 * rng.normal(size=(40, 8))
+    >>> options = ProjectionOptions(neighbours=8, batch_size=16, epochs=1)
+    >>> projection, history = learn_projection(images, views, options=options, device="cpu")
+    >>> projection.dim, len(history)
+    (8, 1)
     """
     options = options or ProjectionOptions()
     place = resolve_device(device)

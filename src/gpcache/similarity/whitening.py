@@ -18,11 +18,41 @@ BLOCK_BYTES = 2**28
 def whitening_projection(
     original: Any, views: Any, *, shrinkage: float = 4.0, device: str | torch.device = "auto"
 ) -> SimilarityProjection:
-    """(S + λ·tr(S)/(n − 1)·I)^(−½) for the scatter S of `original` (p, d), `views` (p, v, d).
+    """Compute a projection that shrinks directions in which views of one image differ.
 
-    That is the whitening of the estimators' kernel_space="whitened", with every image as its own
-    class, so that it needs no labels; n counts all rows and λ is `shrinkage`. Scaled so that a
-    direction in which no views differ keeps its length. Centring is left to the estimators.
+    It is (S + λ·tr(S)/(n − 1)·I)^(−½) for the scatter S of the views around their images. That is
+    the whitening of ``kernel_space="whitened"`` with every image as its own class, so it needs no
+    labels. A direction in which no views differ keeps its length.
+
+    Parameters
+    ----------
+    original : array of shape (p, d)
+        Features of the images.
+    views : array of shape (p, v, d)
+        Features of augmented views of the same images.
+    shrinkage : float, default=4.0
+        The shrinkage λ.
+    device : str or torch.device, default="auto"
+        Device to compute on.
+
+    Returns
+    -------
+    SimilarityProjection
+        The projection.
+
+    Raises
+    ------
+    DataError
+        If the views do not differ from the images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.similarity import whitening_projection
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.normal(size=(40, 8))
+    >>> whitening_projection(images, images[:, None] + 0.1 * rng.normal(size=(40, 2, 8))).dim
+    8
     """
     positive("shrinkage", shrinkage)
     first, others = paired_rows(original, views, resolve_device(device))

@@ -51,7 +51,22 @@ SCANNED_ROWS = 65_536
 
 
 class TopClasses(NamedTuple):
-    """The most probable classes (m, k) of each row and their probabilities (m, k), best first."""
+    """The most probable classes of each row, best first.
+
+    Parameters
+    ----------
+    labels : array of shape (m, k)
+        Class labels.
+    probabilities : array of shape (m, k)
+        Their probabilities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache.cluster.grouped import TopClasses
+    >>> TopClasses(np.array([["cat"]]), np.array([[0.9]])).labels.tolist()
+    [['cat']]
+    """
 
     labels: NDArray[Any]
     probabilities: NDArray[np.float64]
@@ -112,34 +127,58 @@ class GroupedModel:
 
 
 class GroupedCache(FeatureClassifier):
-    """Very many labelled features in, calibrated predictions out, group by group.
+    """GPCache in groups of classes, for as many keys as a disk holds.
+
+    Each group of classes is a Gaussian process of its own. Keys stay in a mapped file; no matrix of
+    n × n or n × c is held.
 
     Parameters
     ----------
-    text_prior : TextPrior or None
-        The text vectors of the classes, matched by name. None: the cache alone.
-    n_groups : int or "auto"
-        Groups of classes, each a Gaussian process of its own; "auto": of about 1,000 keys.
-    alpha, beta, noise, eta : number or "auto"
-        Weight of the cache, sharpness of the kernel, noise variance, exponent of the variance.
-        "auto" is chosen on keys that are left out. Where `eta` is not 0, every call of `predict`
-        factorises all groups.
-    kernel_space : "centred" or "raw"
+    text_prior : TextPrior, optional
+        Text vectors of the classes, matched by name. Without it the cache decides alone.
+    n_groups : int or "auto", default="auto"
+        Number of groups of classes; "auto" makes groups of about 1,000 keys.
+    alpha : float or "auto", default="auto"
+        Weight of the cache.
+    beta : float or "auto", default="auto"
+        Sharpness of the kernel.
+    noise : float or "auto", default="auto"
+        Noise variance.
+    eta : float or "auto", default=0.0
+        Exponent of the variance. If it is not 0, every call of `predict` factorises all groups.
+    kernel_space : {"centred", "raw"}, default="centred"
         Whether the mean of the keys is subtracted first.
-    engine : "local" or "ray"
-        Group after group in this process, or as tasks on the CPUs of a Ray cluster. Both give the
-        same bits on the same kind of processor.
-    loo_rows : int
-        How many keys are left out to choose and calibrate on.
-    device, dtype : "auto" or torch's
-    random_state : int
+    engine : {"local", "ray"}, default="local"
+        Compute group after group in this process, or as tasks on the CPUs of a Ray cluster. Both
+        give the same bits on the same kind of processor.
+    loo_rows : int, default=2000
+        Number of keys that are left out to choose hyper-parameters and to calibrate.
+    device : str or torch.device, default="auto"
+        "auto" takes a GPU if there is one.
+    dtype : str or torch.dtype, default="float32"
+        Precision.
+    random_state : int, default=0
         Seed of the groups and of the keys that are left out.
 
     Attributes
     ----------
-    alpha_, beta_, noise_, eta_, temperature_, n_groups_ : the numbers in use.
-    loo_ : accuracy, NLL and ECE of the keys `loo_rows_`, and how they were left out.
-    search_ : every setting that was looked at, as columns, the choice first.
+    alpha_, beta_, noise_, eta_, temperature_, n_groups_ : float
+        The hyper-parameters in use.
+    loo_ : HeldOutReport
+        Accuracy, NLL and ECE of the keys `loo_rows_`, and how they were left out.
+    search_ : dict of arrays
+        Every setting that was tried, the choice first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpcache import GroupedCache
+    >>> rng = np.random.default_rng(0)
+    >>> centres = rng.normal(size=(8, 32))
+    >>> y = np.repeat(np.arange(8), 10)
+    >>> model = GroupedCache(n_groups=2).fit(centres[y] + rng.normal(size=(80, 32)), y)
+    >>> model.predict(centres).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
     def __init__(
@@ -174,7 +213,27 @@ class GroupedCache(FeatureClassifier):
     # Fitting.
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn from keys X (n, d), an array or a memory-mapped file, with labels y (n,)."""
+        """Fit the model on labelled keys.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Keys: an array or a memory-mapped file.
+        y : array of shape (n,)
+            Labels.
+
+        Returns
+        -------
+        GroupedCache
+            The fitted estimator.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GroupedCache
+        >>> GroupedCache(n_groups=1).fit(np.eye(6), ["a", "a", "b", "b", "c", "c"]).n_groups_
+        1
+        """
         settings = self._settings()
         keys, labels = self._read_keys(X, y)
         n, n_classes = len(labels), len(self.classes_)
@@ -274,14 +333,54 @@ class GroupedCache(FeatureClassifier):
     # Answers.
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of each row."""
+        """Predict the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        array of shape (m,)
+            Class labels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GroupedCache
+        >>> model = GroupedCache(n_groups=1).fit(np.eye(6), ["a", "a", "b", "b", "c", "c"])
+        >>> model.predict(np.eye(6)[:1]).tolist()
+        ['a']
+        """
         features = self._read_queries(X)
         found = [logits.argmax(1) for logits in self._model.logits(self.engine, features)]
         labels: NDArray[Any] = self.classes_[torch.cat(found).numpy()]
         return labels
 
     def top(self, X: ArrayLike, k: int = 5) -> TopClasses:
-        """The k most probable classes of each row; all of them where there are fewer."""
+        """Predict the k most probable classes of each row.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+        k : int, default=5
+            Number of classes; all of them if there are fewer.
+
+        Returns
+        -------
+        TopClasses
+            Labels and probabilities, best first.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GroupedCache
+        >>> model = GroupedCache(n_groups=1).fit(np.eye(6), ["a", "a", "b", "b", "c", "c"])
+        >>> model.top(np.eye(6)[:1], k=2).labels.shape
+        (1, 2)
+        """
         whole("k", k, least=1)
         features = self._read_queries(X)
         found = [
@@ -293,7 +392,29 @@ class GroupedCache(FeatureClassifier):
         return TopClasses(self.classes_[columns], probabilities)
 
     def posterior(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean (m, c) and variance (m, g) of the cache, a column for each class and each group."""
+        """Compute mean and variance of the posterior of the cache.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        mean : array of shape (m, c)
+            Posterior mean of each class.
+        variance : array of shape (m, g)
+            Posterior variance of each group.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GroupedCache
+        >>> model = GroupedCache(n_groups=1).fit(np.eye(6), ["a", "a", "b", "b", "c", "c"])
+        >>> mean, variance = model.posterior(np.eye(6)[:1])
+        >>> mean.shape, variance.shape
+        ((1, 3), (1, 1))
+        """
         features = self._read_queries(X)
         self._check_answer(len(features))
         found = list(self._model.posterior(self.engine, features))

@@ -12,7 +12,7 @@ import inspect
 import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
-from gpcache.methods.cache.fitted import Fitted, fit
+from gpcache.methods.cache.fitted import Fitted, fit, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import Explanation, Reasons
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
@@ -43,12 +43,32 @@ from gpcache.methods.options import (
 )
 from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior, require_text_prior
-from gpcache.support.checks import label_array, same_kind, shown, whole
+from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 from gpcache.support.threads import fitting_threads
+
+Refit = Literal["auto"] | bool
+# The share of shots that may change before an update chooses hyper-parameters again.
+REFIT_SHARE = 0.05
 
 
 class CacheClassifier(FeatureClassifier):
-    """Base of the cache methods; see `GPCacheClassifier` for the options."""
+    """Base class of the cache methods: text logits plus a posterior over labelled keys.
+
+    It adds held-out figures, explanations, novelty and updates to `FeatureClassifier`.
+    `GPCacheClassifier` documents the options.
+
+    Parameters
+    ----------
+    *args, **options
+        Those of the subclass.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods.cache.estimator import CacheClassifier
+    >>> issubclass(GPCacheClassifier, CacheClassifier)
+    True
+    """
 
     _defaults = Defaults()
     can_update = True
@@ -73,11 +93,41 @@ class CacheClassifier(FeatureClassifier):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make the estimator from options by their flat names, as files and specs hold them."""
+        """Make the estimator from options by their flat names, as files and specs hold them.
+
+        Parameters
+        ----------
+        **options
+            Options by name; `option_types` lists them.
+
+        Returns
+        -------
+        CacheClassifier
+            The estimator, not fitted.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheClassifier
+        >>> GPCacheClassifier.from_options(shrinkage=4.0).kernel_space
+        Whitened(shrinkage=4.0)
+        """
         return cls(**grouped(options, cls()._given()))
 
     @classmethod
     def option_types(cls) -> dict[str, Any]:
+        """List the options that `from_options` takes, with their type hints.
+
+        Returns
+        -------
+        dict
+            Type hints by option name.
+
+        Examples
+        --------
+        >>> from gpcache import GPCacheClassifier
+        >>> "shrinkage" in GPCacheClassifier.option_types()
+        True
+        """
         own = super().option_types()
         flat = get_type_hints(CacheOptions) | get_type_hints(Training)
         known = {name for name, place in GROUPS.items() if place.split("=")[0] in own} | set(own)
@@ -111,10 +161,40 @@ class CacheClassifier(FeatureClassifier):
         *,
         validation: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Self:
-        """Learn from shots X (n, d) with labels y (n,).
+        """Fit the model on shots.
 
-        Hyper-parameters given as "auto" are chosen on shots that are held out, or on `validation`
-        rows (X, y) if given. The test set has no place here.
+        Hyper-parameters given as "auto" are chosen on held-out shots, or on the validation set if
+        there is one. Do not pass test rows here.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots.
+        y : array of shape (n,)
+            Labels of the shots.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose hyper-parameters on.
+
+        Returns
+        -------
+        CacheClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ProtocolError
+            If ``selection="validation"`` and there is no validation set.
+        DataError
+            If the input cannot be used.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60])
+        >>> round(model.score(X[60:160], y[60:160]), 2)
+        0.95
         """
         return self._fit(X, y, validation, None)
 
@@ -187,7 +267,29 @@ class CacheClassifier(FeatureClassifier):
         return Answers(found.logits, _array(found.variance.amin(1)), reasons)
 
     def posterior(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean (m, c) and variance of the cache: (m,), or (m, g) when classes are grouped."""
+        """Compute mean and variance of the posterior of the cache.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+
+        Returns
+        -------
+        mean : array of shape (m, c)
+            Posterior mean of each class.
+        variance : array of shape (m,) or (m, g)
+            Posterior variance; one column for each group when classes are grouped.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> mean, variance = model.posterior(np.eye(4))
+        >>> mean.shape, variance.shape
+        ((4, 2), (4,))
+        """
         features = self._read_queries(X)
         with torch.no_grad():
             mean, variance = self.fitted_.model.posterior(features)
@@ -196,11 +298,32 @@ class CacheClassifier(FeatureClassifier):
         return _array(mean), _array(variance)
 
     def novelty(self, X: ArrayLike, *, quick: bool = False) -> NDArray[np.float64]:
-        """How unlike all shots each row (m,) is, from 0 to 1: the variance of the posterior.
+        """Compute how unlike all shots each row is: the variance of the posterior, from 0 to 1.
 
-        Compare it with `held_out_novelty_`, which is what unseen rows of known classes have.
-        `quick` prepares, for thousands of shots and once, what answers within 1 % of the variance
-        without n² operations a row, where the shots allow it.
+        Compare it with `held_out_novelty_`, the novelty of unseen rows of known classes.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+        quick : bool, default=False
+            With thousands of shots, use a low-rank form of the variance if it is within 1 % of the
+            exact one. It is prepared once.
+
+        Returns
+        -------
+        array of shape (m,)
+            Novelty of each row.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.repeat(rng.normal(size=(2, 8)), 5, axis=0) + 0.1 * rng.normal(size=(10, 8))
+        >>> model = GPCacheClassifier(kernel_space="raw").fit(X, ["a"] * 5 + ["b"] * 5)
+        >>> bool(model.novelty(-X[:1])[0] > model.novelty(X[:1])[0])
+        True
         """
         features = self._read_queries(X)
         with torch.no_grad():
@@ -210,9 +333,35 @@ class CacheClassifier(FeatureClassifier):
     def explain(
         self, X: ArrayLike, *, top: int | None = 5, labels: ArrayLike | None = None
     ) -> Explanation:
-        """The shots that speak for and against each row's label (the predicted one by default).
+        """List the shots that count for and against the label of each row.
 
-        `top` shots are listed, the largest share first; None lists all.
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Features.
+        top : int or None, default=5
+            Number of shots to list, the largest share first; None lists all.
+        labels : array of shape (m,), optional
+            Labels to explain; the predicted ones by default.
+
+        Returns
+        -------
+        Explanation
+            Shots with signed shares, and the parts of cache, text and discriminant in the logit.
+
+        Raises
+        ------
+        DataError
+            If the number of labels is not the number of rows.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60])
+        >>> model.explain(X[60:61], top=2).shots.shape
+        (1, 2)
         """
         if top is not None:
             whole("top", top, least=1)
@@ -235,135 +384,246 @@ class CacheClassifier(FeatureClassifier):
 
     @property
     def loo_(self) -> HeldOutReport:
-        """Accuracy, NLL and ECE on the shots themselves, each held out: no validation set needed.
+        """Held-out accuracy, NLL and ECE of the shots (`HeldOutReport`).
 
-        Whatever was learned from labels is learned again without the held-out rows. After an
-        update they are computed when first asked for. Nothing is trained here: where figures would
-        take training, they are those of the fit, or none; see `held_out`.
+        No validation set is needed. Everything that was learned from labels is learned again
+        without the held-out rows. After an update the report is computed when it is first read.
+        Reading it never trains a cache; call `held_out` for that.
         """
         check_is_fitted(self)
         return self.fitted_.report
 
     def held_out(self) -> HeldOutReport:
-        """Hold the shots out now, at the hyper-parameters in use; a trained cache is trained."""
+        """Compute held-out figures now, at the hyper-parameters in use.
+
+        A trained cache is trained again in each fold.
+
+        Returns
+        -------
+        HeldOutReport
+            Held-out accuracy, NLL, ECE and probabilities.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> report = GPCacheClassifier().fit(X[:60], y[:60]).held_out()
+        >>> report.protocol
+        '4 folds of the shots, everything learned anew in each'
+        """
         check_is_fitted(self)
         return self.fitted_.held_out()
 
     @property
     def held_out_novelty_(self) -> NDArray[np.float64]:
-        """How unlike all others each shot (n,) is, as if it had not been seen; NaN if unknown."""
+        """Novelty of each shot as if the model had not seen it, of shape (n,); NaN if unknown."""
         check_is_fitted(self)
         return self.fitted_.novelty
 
     # Updates.
 
-    def add(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Append shots X (k, d) with labels y (k,); without text, new classes are welcome."""
+    def add(self, X: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
+        """Add shots. Without text, labels may name new classes.
+
+        Parameters
+        ----------
+        X : array of shape (k, d)
+            Features of the new shots.
+        y : array of shape (k,)
+            Their labels.
+        refit : bool or "auto", default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them:
+            the result is the unique model of the new shots at these choices.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Raises
+        ------
+        DataError
+            If a label is missing, of another kind than the classes, or unknown to the text.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier(kernel_space="raw").fit(np.eye(4)[:2], ["a", "b"])
+        >>> model.add(np.eye(4)[2:3], ["c"]).classes_.tolist()
+        ['a', 'b', 'c']
+        """
         features = self._read_queries(X)
-        labels = label_array("add", y)
-        if len(labels) != len(features):
-            raise DataError(f"add got {len(features)} rows and {len(labels)} labels.")
-        if not same_kind(labels, self.classes_):
-            raise DataError(
-                f"Label {shown(labels[0])} is of another kind than the classes "
-                f"({shown(self.classes_[0])}, …): use text with text and numbers with numbers."
-            )
-        unknown = [label for label in labels.tolist() if label is None or label != label]
-        if unknown:
-            raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
-        self._warn_of_kept_scaling()
+        labels = further_labels("add", y, self.classes_, len(features))
         fitted, classes = self.fitted_, self.classes_
         if self.text_prior is None:
             classes = np.unique(np.concatenate([classes, labels]))
-            fitted = self._with_classes(fitted, classes, None)
+            fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
         with self._threads(fitted.shots):
             self._keep(fitted.added(features, numbers), classes)
+        self._settle(refit)
         return self
 
-    def remove(self, rows: ArrayLike) -> Self:
-        """Forget the shots of these row numbers, as if they had never been seen."""
+    def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
+        """Remove shots by row number, as if the model had never seen them.
+
+        Without text, a class without shots is removed.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers of the shots, in the order of `fit` and `add`.
+        refit : bool or "auto", default="auto"
+            As in `add`.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Raises
+        ------
+        DataError
+            If a row number is out of range or repeated, or no shot would be left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier(kernel_space="raw").fit(np.eye(4), ["a", "a", "b", "c"])
+        >>> model.remove([3]).classes_.tolist()
+        ['a', 'b']
+        """
         gone = self._row_numbers(rows)
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
-        self._warn_of_kept_scaling()
         with self._threads(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.removed(gone))
+        self._settle(refit)
         return self
 
-    def relabel(self, rows: ArrayLike, y: ArrayLike) -> Self:
-        """Give the shots of these row numbers other labels; each must be a known class."""
+    def relabel(self, rows: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
+        """Give shots other labels; each must be a known class.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers of the shots.
+        y : array of shape (len(rows),)
+            Their new labels.
+        refit : bool or "auto", default="auto"
+            As in `add`.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Raises
+        ------
+        DataError
+            If a row number or a label is unknown, or their numbers differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier(kernel_space="raw").fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> model.relabel([1], ["b"]).predict(np.eye(4)[1:2]).tolist()
+        ['b']
+        """
         changed = self._row_numbers(rows)
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
-        self._warn_of_kept_scaling()
         with self._threads(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
+        self._settle(refit)
         return self
 
     def set_text(self, text_prior: TextPrior) -> Self:
-        """Answer with other text, and thus other classes; all classes with shots must be in it.
+        """Replace the text, and with it the classes; it must have every class with shots.
 
-        Exact: the posterior is that of the same shots with the values that the text gives them.
+        The result is exact: the posterior of the same shots with the new text.
+
+        Parameters
+        ----------
+        text_prior : TextPrior
+            The new text.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Raises
+        ------
+        DataError
+            If the model has no text, the text was trained, or the widths differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier, TextPrior
+        >>> prior = TextPrior(["cat", "dog"], np.eye(3)[:2])
+        >>> model = GPCacheClassifier(text_prior=prior).fit(np.eye(3)[:2], ["cat", "dog"])
+        >>> model.set_text(TextPrior(["cat", "dog", "fox"], np.eye(3))).classes_.tolist()
+        ['cat', 'dog', 'fox']
         """
         check_is_fitted(self)
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
-        require_text_prior(text_prior)
+        require_text_prior(text_prior, self.n_features_in_)
         training = self.fitted_.training
         if training is not None and training.trainer.moves_text:
             raise DataError("The text of this model was trained with its keys: fit it again.")
-        if text_prior.vectors.shape[1] != self.n_features_in_:
-            raise DataError(
-                f"The text vectors have {text_prior.vectors.shape[1]} columns, the shots "
-                f"{self.n_features_in_}: both must come from the same encoder."
-            )
         used = torch.unique(self.fitted_.shots.labels).cpu().numpy()
         text_prior.aligned(self.classes_[used])
         classes = text_prior.classes
         text = self._text_vectors(text_prior, classes)
-        self._keep(self._with_classes(self.fitted_, classes, text), classes)
+        self._keep(with_class_names(self.fitted_, self.classes_, classes, text), classes)
         self.text_prior = text_prior
         return self
+
+    def refit(self) -> Self:
+        """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
+
+        Whatever took training or a validation set stays as it is.
+        """
+        check_is_fitted(self)
+        if self.fitted_.can_choose_again:
+            options, text, old = self._options(), self._text_vectors(), self.fitted_.shots
+            settings = settings_of(options, self)
+            shots = self._make_shots(old.features, old.labels, text, settings.residual)
+            recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+            with self._threads(shots):
+                self._keep(fit(shots, recipe, text, settings, None, name=type(self).__name__))
+        elif self.fitted_.recipe.space.sees_labels:
+            kept = "keeps the learned feature scaling: fit on all shots to learn it again"
+            warnings.warn(f"This update {kept}.", stacklevel=4)
+        return self
+
+    def _settle(self, refit: Refit) -> None:
+        """Choose again if that is wanted: always, never, or once enough shots have changed."""
+        share = self.fitted_.changed / len(self.fitted_.shots)
+        if refit is True or (refit == "auto" and share > REFIT_SHARE):
+            self.refit()
 
     def _keep_without_empty_classes(self, fitted: Fitted) -> None:
         """Without text, a class is its shots: when they are gone, so is the class."""
         classes = self.classes_
         if self.text_prior is None:
             classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
-            fitted = self._with_classes(fitted, classes, None)
+            fitted = with_class_names(fitted, self.classes_, classes, None)
         self._keep(fitted, classes)
-
-    def _with_classes(self, fitted: Fitted, classes: NDArray[Any], text: Tensor | None) -> Fitted:
-        """The fitted value with another list of classes, and their text."""
-        old, new = self.classes_.tolist(), classes.tolist()
-        if text is None and old == new:
-            return fitted
-        device = fitted.shots.labels.device
-        place, number = ({name: i for i, name in enumerate(names)} for names in (old, new))
-        numbers = torch.tensor([number.get(name, -1) for name in old], device=device)
-        source = torch.tensor([place.get(name, -1) for name in new], device=device)
-        return fitted.with_classes(numbers, source, text)
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
         check_is_fitted(self)
-        numbers = np.atleast_1d(np.asarray(rows))
-        n = len(self.fitted_.shots)
-        if not len(numbers):
-            numbers = numbers.astype(np.int64)
-        if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= n).any():
-            raise DataError(f"Row numbers must be whole numbers from 0 to {n - 1}.")
-        if len(np.unique(numbers)) != len(numbers):
-            raise DataError("A row number stands there more than once.")
-        return torch.as_tensor(numbers.astype(np.int64), device=self.fitted_.shots.labels.device)
-
-    def _warn_of_kept_scaling(self) -> None:
-        if self.fitted_.recipe.space.sees_labels:
-            warnings.warn(
-                "An update keeps the learned feature scaling: fit on all shots to learn it again.",
-                stacklevel=3,
-            )
+        labels = self.fitted_.shots.labels
+        return torch.as_tensor(row_numbers(rows, len(labels)), device=labels.device)
 
     # Saving.
 

@@ -80,13 +80,34 @@ def judged_folds(shots: Shots, rows: Tensor, seed: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutReport:
-    """What the model says of its own shots, each as if it had not been seen.
+    """Held-out figures of the shots: each shot is predicted by a model that did not see it.
 
-    Rows whose class has no other shot are not counted (their logits are NaN): leaving them out
-    leaves their class without a key. `labels` (n,) are class numbers, −1 where not counted.
-    `protocol` says how rows were held out. `logits` are at the hyper-parameters in use;
-    `probabilities`, and the figures, at hyper-parameters and with a calibration that were chosen
-    on the other folds.
+    Hyper-parameters and calibration of a fold are chosen on the other folds. Shots whose class has
+    no other shot are not counted: leaving them out leaves their class without a key.
+
+    Parameters
+    ----------
+    logits : array of shape (n, c)
+        Held-out logits at the hyper-parameters in use; NaN where not counted.
+    probabilities : array of shape (n, c)
+        Held-out probabilities, with hyper-parameters and calibration of the other folds.
+    counted : array of shape (n,)
+        Which shots are counted.
+    labels : array of shape (n,)
+        Class numbers; −1 where not counted.
+    accuracy, nll, ece : float
+        Figures of the counted shots.
+    protocol : str
+        How the shots were held out.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpcache import GPCacheClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> report = GPCacheClassifier().fit(X[:60], y[:60]).loo_
+    >>> round(report.accuracy, 2), int(report.counted.sum())
+    (0.97, 60)
     """
 
     logits: NDArray[np.float64]

@@ -21,10 +21,30 @@ from gpcache.methods.cache.search import Choice
 
 
 class Explanation(NamedTuple):
-    """Why each row (m) got its label: shots (m, top) by size of their signed share of the logit.
+    """Why each row got its label: shots with their signed share of the logit.
 
-    All shares of a row sum to `cache_logit`; the sum of `cache_logit`, `text_logit` and
-    `discriminant_logit` is the class's logit.
+    All shares of a row sum to `cache_logit`. The logit of the class is the sum of `cache_logit`,
+    `text_logit` and `discriminant_logit`.
+
+    Parameters
+    ----------
+    labels : array of shape (m,)
+        The labels that are explained.
+    shots : array of shape (m, top)
+        Row numbers of the shots, the largest share first.
+    shares : array of shape (m, top)
+        Signed shares; above zero counts for the label.
+    cache_logit, text_logit, discriminant_logit : array of shape (m,)
+        Parts of the logit.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from gpcache import GPCacheClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> why = GPCacheClassifier().fit(X[:60], y[:60]).explain(X[60:61], top=None)
+    >>> bool(abs(why.shares.sum() - why.cache_logit[0]) < 1e-6)
+    True
     """
 
     labels: NDArray[Any]

@@ -57,7 +57,7 @@ ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=42.0, slope=0.4)
 class Defaults:
     """Where the walk starts and is pulled to, and what is shipped for data that cannot speak.
 
-    Chosen on DTD and Caltech, ViT-B/32 (docs/defaults.md).
+    Chosen on DTD and Caltech, ViT-B/32 (docs/concepts/choices.md).
     """
 
     beta: float = 1.0

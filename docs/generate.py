@@ -1,0 +1,123 @@
+"""Pages of the reference that are made from the program: the command line and the HTTP API."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+
+def write_all(folder: Path) -> None:
+    """Write every generated page into `folder`; a page that did not change is left alone."""
+    folder.mkdir(exist_ok=True)
+    pages = {"command-line.md": command_line(), "http-api.md": http_api()}
+    for name, text in pages.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def command_line() -> str:
+    """The commands with their help, arguments and options, as Markdown."""
+    from gpcache.cli.app import app
+
+    root = get_command(app)
+    return "\n".join(_command(root.commands[name], f"gpcache {name}") for name in root.commands)
+
+
+def _command(command: Any, name: str) -> str:
+    if hasattr(command, "commands"):
+        inner = command.commands
+        return "\n".join(_command(inner[key], f"{name} {key}") for key in inner)
+    lines = [f"## {name}", "", _without_code_markers(command.help), ""]
+    rows = [_row(one) for one in command.params if one.name not in ("help", "_verbose")]
+    lines += ["| option | default | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _without_code_markers(text: str) -> str:
+    return re.sub(r"\n{3,}", "\n\n", (text or "").replace("\f", "").strip())
+
+
+def _row(parameter: Any) -> str:
+    is_option = parameter.param_type_name == "option"
+    names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar]
+    shown = ", ".join(f"`{name}`" for name in names if name) or f"`{parameter.name.upper()}`"
+    default = parameter.default if is_option else None
+    if isinstance(getattr(parameter, "show_default", None), str):
+        default = parameter.show_default
+    empty = default is None or default is False or default == []
+    shown_default = "" if empty else f"`{default}`"
+    if is_option and parameter.required:
+        shown_default = "required"
+    meaning = (getattr(parameter, "help", "") or "").replace("|", "\\|")
+    return f"| {shown} | {shown_default} | {meaning} |"
+
+
+def http_api() -> str:
+    """Every request of the server with its parameters, body and answer, from OpenAPI."""
+    document = openapi_document()
+    parts = []
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            parts.append(_operation(f"{method.upper()} {path}", operation, document))
+    return "\n".join(parts)
+
+
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document; no server is started, and no encoder is loaded."""
+    from fastapi import FastAPI
+
+    from gpcache.web.routes import batch, export, inference_v2, predict, workspace
+
+    app = FastAPI(title="gpcache")
+    for part in (workspace, predict, batch, export, inference_v2):
+        app.include_router(part.routes)
+    document: dict[str, Any] = app.openapi()
+    return document
+
+
+def _operation(title: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
+    described = operation.get("description") or operation.get("summary", "")
+    lines = [f"### `{title}`", "", described, ""]
+    rows = [
+        f"| `{one['name']}` | {one['in']} | {_type(one.get('schema', {}), document)} |"
+        for one in operation.get("parameters", [])
+    ]
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        rows += [
+            f"| `{name}` | {kind} | {_type(schema, document)} |"
+            for name, schema in _fields(content["schema"], document).items()
+        ]
+    if rows:
+        lines += ["| field | in | type |", "|---|---|---|", *rows, ""]
+    answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
+    fields = _fields(answer.get("schema", {}), document)
+    if fields:
+        lines += ["Answer: " + ", ".join(f"`{name}`" for name in fields) + ".", ""]
+    return "\n".join(lines)
+
+
+def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        return document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    return schema
+
+
+def _fields(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _resolved(schema, document).get("properties", {})
+    return found
+
+
+def _type(schema: dict[str, Any], document: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type(one, document) for one in schema["anyOf"])
+    if "$ref" in schema:
+        return schema["$ref"].rsplit("/", 1)[1]
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(one)}`" for one in schema["enum"])
+    kind = str(schema.get("type", "any"))
+    return f"array of {_type(schema['items'], document)}" if "items" in schema else kind

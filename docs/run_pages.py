@@ -1,0 +1,115 @@
+"""Runs the shell and Python blocks of pages, in order, in a folder of drawn pictures.
+
+    python docs/run_pages.py                          # the pages that a new user follows, timed
+    python docs/run_pages.py how-to/deploy how-to/clip
+
+Blocks marked `sh` and `python` run. Blocks marked `console` show what cannot run here: downloads,
+Docker, servers that stay. A `text` block beneath a Python block is what it prints. A Python block
+that begins with `# needs PACKAGE` is left out where the package is missing.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+BLOCK = re.compile(r"```(sh|python)\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
+CLASSES = ("bricks", "marble", "wood")
+SECONDS = 600
+FIRST_PAGES = [
+    "get-started/first-model",
+    "how-to/fix-labels",
+    "how-to/clip",
+    "how-to/deploy",
+    "reference/http",
+    "how-to/write-a-method",
+]
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Language, code and expected output of each block that runs."""
+    return BLOCK.findall(page.read_text())
+
+
+def make_folder(folder: Path) -> None:
+    """Draw what the pages assume, and train the model of the first page."""
+    from gpcache.images.drawn import draw_picture, draw_pictures
+
+    draw_pictures(folder / "photos", CLASSES, each=8)
+    draw_pictures(folder / "test_photos", CLASSES, each=4, seed=1)
+    draw_pictures(folder / "more_photos", ["grass"], each=3)
+    flat = {"new_photos": (CLASSES, [40]), "pool": (CLASSES, range(60, 64))}
+    for name, (kinds, numbers) in (flat | {"other_photos": (["clock"], range(3))}).items():
+        (folder / name).mkdir()
+        for kind in kinds:
+            for number in numbers:
+                picture = draw_picture(kind, number)
+                picture.save(folder / name / f"{kind}-{number}.jpg", quality=90)
+    draw_picture("wood", 80).save(folder / "photo.jpg", quality=90)
+    run_shell("gpcache fit photos/ -o materials.gpc", folder)
+    shutil.copytree(folder / "materials.gpc", folder / "pets.gpc")
+
+
+def run_shell(code: str, folder: Path) -> None:
+    """Run a block; the exit code 1 of `gpcache check` says that it found something."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", f"set -e\n{code}"], cwd=folder, env=os.environ | {"PATH": path},
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    last = code.strip().splitlines()[-1].strip()
+    allowed = (0, 1) if last.startswith("gpcache check") else (0,)
+    if done.returncode not in allowed:
+        raise RuntimeError(f"{code}\n{done.stdout}\n{done.stderr}")
+
+
+def run_python(code: str, page: Path, names: dict[str, object], folder: Path) -> str:
+    """Run a block and return what it printed."""
+    printed = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.chdir(folder):
+        warnings.simplefilter("ignore")
+        exec(compile(code, str(page), "exec"), names)
+    return printed.getvalue()
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Run every block of a page; a Python block must print what the page shows."""
+    module = types.ModuleType("documented_page")
+    sys.modules[module.__name__] = module  # for classes that are pickled
+    for language, code, shown in blocks(page):
+        needed = re.findall(r"^# needs (\w+)", code)
+        if any(find_spec(name) is None for name in needed):
+            continue
+        if language == "sh":
+            run_shell(code, folder)
+        elif (printed := run_python(code, page, vars(module), folder)) != shown:
+            raise RuntimeError(f"{page.name} shows\n{shown}\nbut this was printed:\n{printed}")
+
+
+def main() -> None:
+    """Run the pages that are named, and say how long each took."""
+    names = sys.argv[1:] or FIRST_PAGES
+    with tempfile.TemporaryDirectory() as temporary:
+        drawn = Path(temporary) / "drawn"
+        drawn.mkdir()
+        make_folder(drawn)
+        for number, name in enumerate(names):
+            folder = Path(temporary) / str(number)
+            shutil.copytree(drawn, folder)
+            start = time.perf_counter()
+            run_page(DOCS / f"{name}.md", folder)
+            print(f"{name:28} {time.perf_counter() - start:6.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Scenes: the sea, a sunset, a meadow and fallen leaves; soap bubbles and a clock."""
+
+from __future__ import annotations
+
+from math import cos, pi, sin, tau
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from gpcache.images.drawn.canvas import (
+    HEIGHT,
+    WIDTH,
+    Colours,
+    Field,
+    Random,
+    blend,
+    choose_palette,
+    frame,
+    noise,
+    ramp,
+    sampled,
+    smooth,
+)
+
+Point = tuple[float, float]
+DETAIL = 2  # paint at twice the size, for smooth edges
+PAPER = (WIDTH * DETAIL, HEIGHT * DETAIL)
+TILE = (256, 256)
+
+
+def sea(rng: Random) -> Colours:
+    """Waves that shrink towards the horizon, and the light of the sky on them."""
+    x, y = frame()
+    horizon = rng.uniform(-0.75, -0.15)
+    below = np.maximum(y - horizon, 1e-3)
+    depth = rng.uniform(12, 30) / (below + 0.05)
+    near = smooth(below, 0, 0.5)
+    waves = np.zeros_like(x)
+    turn = rng.normal(0, 0.4)
+    for scale, slope in ((1.0, 2.4), (2.6, 1.9)):
+        tile = noise(rng, slope, size=60, stretch=0.45, turn=turn, shape=TILE)
+        waves += sampled(tile, x * depth * scale * 2 + 300, depth * scale * 3) / scale
+    slope_ = np.gradient(waves, axis=0) * (0.25 + 1.6 * near)
+    water = choose_palette(
+        rng,
+        "06283d 0f4c64 2f88a0 9fd3dc / 0d2b2a 1d5550 4d9086 b5d8c8 / "
+        "101c2c 2b4058 60788f b9c8d2 / 123a63 1f6aa5 5aa9d6 cfeaf5 / "
+        "23222f 544a5e a0808a f0c3a0",
+    )
+    tone = 0.42 + 0.55 * slope_ - 0.22 * near + 0.05 * waves
+    picture = ramp(tone, water)
+    sun = np.exp(-((x - rng.uniform(-0.5, 0.5)) ** 2) / rng.uniform(0.01, 0.15))
+    glitter = smooth(slope_, 0.45, 0.8) * sun * rng.uniform(0.1, 0.9)
+    foam = smooth(waves + 0.6 * noise(rng, 0.8, size=20), rng.uniform(2.2, 3.4), 3.6) * near
+    picture = blend(
+        picture + glitter[..., None], np.array([0.93, 0.96, 0.97], np.float32), foam * 0.8
+    )
+    sky = blend(water[3], water[2] * 0.6 + 0.4, np.clip((horizon - y) * 2.2, 0, 1))
+    return blend(picture, sky, smooth(horizon - y, -0.006, 0.006))
+
+
+def sunset(rng: Random) -> Colours:
+    """Clouds lit from below by a low sun, over dark hills."""
+    x, y = frame()
+    ground = rng.uniform(0.2, 0.55)
+    above = np.maximum(ground - y, 0.0)
+    sky = choose_palette(
+        rng,
+        "ffd27a ff9a56 d9566a 6a3d78 2a2b58 / ffe6a8 f7b267 e07a5f 81618f 3d405b / "
+        "ffb05c ef5d4a a4345d 4c2a5e 1b1b3a / fff0c2 ffc9a0 e99aa9 9a8fc0 5676a8",
+    )
+    picture = ramp(above * rng.uniform(0.9, 1.5) + 0.06 * noise(rng, 2.5), sky)
+    far = 22 / (above + 0.16)
+    tile = noise(rng, rng.uniform(1.5, 2.0), size=110, shape=TILE)
+    cloud = sampled(tile, x * far * 2.6 + 300, far * 4.2) + rng.uniform(-0.5, 0.7)
+    cloud = smooth(cloud, 0.0, 1.8) * smooth(above, 0.0, 0.12)
+    centre = rng.uniform(-0.5, 0.5), ground - rng.uniform(-0.02, 0.2)
+    distance = np.hypot(x - centre[0], y - centre[1])
+    glow = np.exp(-distance / rng.uniform(0.15, 0.5))
+    lit = np.clip(0.15 + 1.1 * glow + 0.8 * np.gradient(cloud, axis=0) * 4, 0, 1)
+    picture = blend(picture, ramp(1 - lit, sky[[0, 1, 2, 3]]) * 0.95, cloud * 0.85)
+    picture = picture + 0.5 * glow[..., None] * sky[0] * (1 - 0.6 * cloud[..., None])
+    disc = smooth(-distance, -0.055, -0.048) * (1 - 0.7 * cloud)
+    picture = blend(np.minimum(picture, 1), np.array([1.2, 1.1, 0.95], np.float32), disc)
+    for layer in range(rng.integers(1, 4)):
+        profile = noise(rng, 1.7, size=200, shape=(1, WIDTH))[0]
+        ridge = ground + 0.07 * layer + (0.035 + 0.02 * layer) * profile[None, :]
+        dark = sky[4] * (0.75 - 0.22 * layer) + 0.12 * sky[1] * (1 - 0.4 * layer)
+        picture = blend(picture, dark, smooth(y - ridge, -0.004, 0.004))
+    return picture
+
+
+def grass(rng: Random) -> Colours:
+    """A meadow from the side or from above: blades, and flowers on some days."""
+    green = choose_palette(
+        rng,
+        "1c3312 2f5a1e 5a8f32 9cc35a / 23361a 47662c 7f9a45 c2c878 / "
+        "14301f 2b6a3c 5ba863 b4dc8c / 3a3a1a 6b6a2e a19a4c d8cf8a",
+    )
+    image = Image.new("RGB", PAPER, _rgb(green[0]))
+    draw = ImageDraw.Draw(image)
+    reach, wind = rng.uniform(50, 200), rng.normal(0, 0.35)
+    count = int(rng.uniform(500, 800) * (130 / reach))
+    bottoms = np.sort(rng.uniform(0.05, 1.45, count)) * PAPER[1]
+    lefts, tones = rng.uniform(-20, PAPER[0] + 20, count), rng.random(count)
+    lengths, leans = reach * rng.uniform(0.5, 1.3, count), wind + rng.normal(0, 0.28, count)
+    widths = rng.uniform(1.5, 5, count) * reach / 80
+    nearness = bottoms / PAPER[1] / 1.45
+    lengths, widths = lengths * (0.35 + nearness), widths * (0.35 + nearness)
+    colours = ramp(np.clip(0.15 + 0.6 * tones * (0.5 + nearness) + 0.2 * nearness, 0, 1), green)
+    heads = choose_palette(
+        rng, "f6f4ea f2c230 / f3c31f d99a12 / d8453a 2a1a1a / 8b7fd0 f0e08a / f2a7c0 fff2c0"
+    )
+    flowers = rng.choice([0.0, 0.01, 0.04])
+    for n in range(count):
+        x, y, length, lean, wide = lefts[n], bottoms[n], lengths[n], leans[n], widths[n]
+        tip = x + length * sin(lean * 1.6), y - length * cos(lean * 1.6)
+        bend = x + 0.5 * length * sin(lean * 0.6), y - 0.55 * length * cos(lean * 0.6)
+        blade = [
+            (x - wide, y),
+            (bend[0] - wide * 0.8, bend[1]),
+            tip,
+            (bend[0] + wide * 0.8, bend[1]),
+        ]
+        draw.polygon([*blade, (x + wide, y)], fill=_rgb(colours[n]))
+        draw.line([(x, y), bend, tip], fill=_rgb(colours[n] * 0.82))
+        if tones[n] < flowers:
+            _flower(draw, tip, reach * rng.uniform(0.08, 0.16), heads, rng)
+    return _painted(image)
+
+
+def leaves(rng: Random) -> Colours:
+    """Fallen leaves upon each other, with veins and shadows."""
+    earth = choose_palette(rng, "3a2c20 / 54402c / 2f3324 / 6b6a66")[0]
+    image = Image.new("RGB", PAPER, _rgb(earth))
+    draw = ImageDraw.Draw(image)
+    tints = choose_palette(
+        rng,
+        "7a1f12 c2451c e88a24 f2c14a 8c5a22 / 8a6a1c d9a520 f0d15a a8862c 6b5a20 / "
+        "5a2a1c 8f4a2a b8793f d2a56a 6e4430 / 3f5a24 6d8a34 b0a83a d8902a 9a3a1c",
+    )
+    reach = rng.uniform(50, 190)
+    for _ in range(int(1_100_000 / reach**2) + 12):
+        centre, turn = rng.uniform((-20, -20), (PAPER[0] + 20, PAPER[1] + 20)), rng.uniform(0, tau)
+        tint = tints[rng.integers(len(tints))] * rng.uniform(0.75, 1.15)
+        outline = _leaf(int(rng.integers(4)), reach * rng.uniform(0.7, 1.2), rng.uniform(0.55, 1.0))
+        shape = outline @ np.array([[cos(turn), sin(turn)], [-sin(turn), cos(turn)]]) + centre
+        draw.polygon((shape + reach * 0.05).ravel().tolist(), fill=_rgb(earth * 0.45))
+        draw.polygon(shape.ravel().tolist(), fill=_rgb(tint), outline=_rgb(tint * 0.75))
+        half = len(shape) // 2
+        draw.line([tuple(shape[0]), tuple(shape[half])], fill=_rgb(tint * 0.62), width=2)
+        for side in np.linspace(0.12, 0.42, 5 if reach > 90 else 0):
+            step = int(side * len(shape))
+            root = shape[0] + (shape[half] - shape[0]) * (side * 1.5 - 0.1)
+            for end in (shape[step], shape[-step]):
+                vein = root + (end - root) * 0.8
+                draw.line([tuple(root), tuple(vein)], fill=_rgb(tint * 0.78))
+    picture = _painted(image)
+    return picture * (1 + 0.08 * noise(rng, 1.2, size=30))[..., None]
+
+
+def bubbles(rng: Random) -> Colours:
+    """Soap bubbles before something out of focus."""
+    x, y = frame()
+    back = choose_palette(
+        rng,
+        "12324a 2f6f8a 8fc4c8 / 2a1a3a 5a3a7a c08ab0 / 1a3a2a 4a7a4a b0c88a / 4a2a1a a0603a f0c890",
+    )
+    picture = ramp(0.5 + 0.25 * noise(rng, 2.8, size=200), back)
+    for _ in range(rng.integers(9, 26)):
+        radius = rng.uniform(0.03, 0.2)
+        cx, cy = rng.uniform(-0.7, 0.7), rng.uniform(-0.55, 0.55)
+        far, angle = np.hypot(x - cx, y - cy) / radius, np.arctan2(y - cy, x - cx)
+        inside = smooth(-far, -1.02, -0.98)
+        rim = np.clip(far, 0, 1) ** 5
+        phase = 6 * far**2 + 1.5 * np.sin(angle + rng.uniform(0, tau))
+        film = np.stack([0.55 + 0.45 * np.cos(phase + shift) for shift in (0, 2.1, 4.2)], -1)
+        picture = blend(picture, film, inside * (0.06 + 0.6 * rim))
+        for hx, hy, wide in ((-0.45, -0.45, 0.16), (0.5, 0.5, 0.09)):
+            spot = np.hypot((x - cx) / radius - hx, (y - cy) / radius - hy)
+            picture = picture + (0.8 * inside * np.exp(-((spot / wide) ** 2)))[..., None]
+    return picture
+
+
+def clock(rng: Random) -> Colours:
+    """A wall clock at any time of the day."""
+    wall = choose_palette(rng, "e8e0d0 c8b8a0 / a0b8c8 d0d8e0 / b05040 d08070 / 6f8f7a a9c4ae")
+    back = (ramp(frame()[1] + 0.5, wall) * 255).astype(np.uint8)
+    image = Image.fromarray(back).resize(PAPER)
+    draw = ImageDraw.Draw(image)
+    r, x, y = rng.uniform(110, 215), rng.uniform(220, 420), rng.uniform(200, 280)
+
+    def hand(angle: float, start: float, end: float, width: int, colour: str = "#221e1c") -> None:
+        across, up = r * sin(angle), -r * cos(angle)
+        line = [x + start * across, y + start * up, x + end * across, y + end * up]
+        draw.line(line, fill=colour, width=width)
+
+    for size, colour in ((1.12, "#33291f"), (1.0, "#f5f0e4")):
+        draw.ellipse(_box((x, y), r * size), fill=colour)
+    for minute in range(60):
+        hand(minute * tau / 60, 0.92 - 0.1 * (minute % 5 == 0), 0.96, 2 + 6 * (minute % 5 == 0))
+    time = rng.uniform(0, 12)
+    hand(time * tau / 12, -0.1, 0.5, 12)
+    hand(time * tau, -0.1, 0.78, 7)
+    hand(rng.uniform(0, tau), -0.2, 0.85, 3, "#a81f1f")
+    draw.ellipse(_box((x, y), 11), fill="#a81f1f")
+    return _painted(image)
+
+
+def _leaf(kind: int, reach: float, width: float) -> Field:
+    """The outline (48, 2) of a leaf along x, stalk first: beech, oak, birch or maple."""
+    t = np.linspace(0, 1, 24, endpoint=False)
+    if kind == 3:
+        angle = np.linspace(-pi, pi, 48, endpoint=False)
+        lobes = [(0.0, 1.0), (0.95, 0.9), (-0.95, 0.9), (1.9, 0.6), (-1.9, 0.6)]
+        spikes = [long * (1 - np.abs(angle - at) / 0.75) for at, long in lobes]
+        radius = 0.6 * reach * np.maximum(0.32, np.max(spikes, 0)) * (1 + 0.06 * np.cos(30 * angle))
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1)
+    edge = (1.0, 1 + 0.28 * np.sin(8 * pi * t), 1 + 0.07 * (-1) ** np.arange(24))[kind]
+    half = 0.34 * reach * width * edge * np.sin(pi * t ** (0.8, 1.25, 0.6)[kind]) ** 0.9
+    upper, lower = np.stack([t, half], -1), np.stack([1 - t, -half[::-1]], -1)
+    return np.concatenate([upper, lower]) * [reach, 1] - [reach / 2, 0]
+
+
+def _flower(draw: ImageDraw.ImageDraw, at: Point, r: float, head: Colours, rng: Random) -> None:
+    petals = int(rng.integers(6, 12))
+    for angle in rng.uniform(0, tau) + np.arange(petals) * tau / petals:
+        petal = at[0] + r * cos(angle), at[1] + 0.8 * r * sin(angle)
+        draw.ellipse(_box(petal, r * 0.5), fill=_rgb(head[0]))
+    draw.ellipse(_box(at, r * 0.45), fill=_rgb(head[-1]))
+
+
+def _box(centre: Point, radius: float) -> list[float]:
+    x, y = centre
+    return [x - radius, y - radius, x + radius, y + radius]
+
+
+def _rgb(colour: Colours) -> tuple[int, int, int]:
+    red, green, blue = (np.clip(colour, 0, 1) * 255).astype(int).tolist()
+    return red, green, blue
+
+
+def _painted(image: Image.Image) -> Colours:
+    return np.asarray(image.reduce(DETAIL), np.float32) / 255
