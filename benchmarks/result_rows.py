@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,9 @@ import numpy as np
 from row_files import ROWS, read
 from scipy.stats import rankdata
 
+from gpcache.benchmark.spec import read_spec
+
+SPECS = Path(__file__).resolve().parent / "shared"
 Row = dict[str, Any]
 Cell = tuple[str, int]  # data set and shots
 NO_VALIDATION, VALIDATION = "no validation", "full validation"
@@ -40,13 +44,14 @@ _PLAIN = ("nll", "seconds", "predict_seconds", "set_size_0.05", "set_size_0.1", 
 class Results:
     """The rows of one spec that are done, by protocol, data set, shots and label."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], order: Sequence[str]) -> None:
         self.rows = [row for row in rows if row["status"] == "done"]
         self._cells: dict[tuple[str, str, int, str], dict[int, Row]] = defaultdict(dict)
         for row in self.rows:
             place = row["protocol"], row["dataset"], row["shots"], row["label"]
             self._cells[place][row["seed"]] = row
-        self.labels = list(dict.fromkeys(row["label"] for row in self.rows))
+        ran = {row["label"] for row in self.rows}
+        self.labels = [label for label in order if label in ran]
 
     def draws(self, protocol: str, cell: Cell, label: str) -> list[Row]:
         """The rows of a cell, one for each draw."""
@@ -100,8 +105,9 @@ class Results:
 
 @cache
 def results(spec: str) -> Results:
-    """The rows of a spec."""
-    return Results(read(ROWS / f"{spec}.csv"))
+    """The rows of a spec, with its labels in its order."""
+    lines = read_spec(SPECS / f"{spec}.toml").methods
+    return Results(read(ROWS / f"{spec}.csv"), [line.label for line in lines])
 
 
 def shown(value: float, digits: int = 1, *, sign: bool = False) -> str:

@@ -24,10 +24,19 @@ import row_files
 from pages import RESULTS, section, section_names, table
 from result_pages import calibration, headline, headline_csv, photos, training
 from result_paper import paper
-from result_rows import DEFAULT, NO_VALIDATION, PAPER, VALIDATION, results, shown, title, with_error
+from result_rows import (
+    DEFAULT,
+    NO_VALIDATION,
+    PAPER,
+    SPECS,
+    VALIDATION,
+    results,
+    shown,
+    title,
+    with_error,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-SPECS = ROOT / "benchmarks" / "shared"
 RUNS = ROOT / "build" / "results"
 # What stored features can run; photos.toml and similarity.toml need images, and run by themselves.
 RUN_BY_DEFAULT = ("headline", "robust", "transductive", "coverage", "rejection", "modules")

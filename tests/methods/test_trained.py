@@ -197,6 +197,7 @@ def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
         assert getattr(moved, name) == getattr(free, name), name
     assert free.loo_.protocol == "leave-one-out"
     assert "folds" in moved.loo_.protocol
+    assert "were chosen on all shots" in moved.loo_.protocol  # the report is not nested for them
 
 
 def test_tip_adapter_f_trains_at_its_own_first_numbers_and_weighs_the_cache_afterwards(tools):
