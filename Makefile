@@ -1,5 +1,15 @@
-# The two commands of the README (demo, test), the site (docs), the checks (lint), the timings
-# (bench, bench-gpu), and clean; all but bench-gpu share one .venv.
+# demo       the main job on pictures; PHOTOS=my/folder takes yours
+# test       the tests for a change: fast, with real files and servers (3 minutes on two cores)
+# test-all   these and the slow ones: Ray, the browser, kills, many fits
+# test-clip  the open_clip encoders; test-oldest: the oldest packages that pyproject.toml allows
+# coverage   the line coverage of test and of test-all
+# docs       the documentation site, in docs/_build/html; a warning is an error
+# lint       ruff, mypy, the import contract
+# package    builds the wheel, checks it, and runs it in a bare environment
+# licences   writes docs/licences.md
+# results    the pages in docs/results, from their rows; RUN=1 runs what is missing
+# bench, bench-gpu   timings; clean removes what all of these leave behind
+# All but bench-gpu share one .venv.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,18 +24,37 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(PROBE)' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: demo test test-clip docs lint bench bench-gpu clean
+.PHONY: demo test test-all test-clip test-oldest coverage docs lint package licences bench bench-gpu results clean
 
-# PHOTOS=my/folder (one folder a class) instead of the digits that come with the installation.
+# PHOTOS=my/folder (one folder for each class) instead of pictures that a program draws.
 demo: $(VENV)/.base
 	$(BIN)/python -m gpcache demo $(PHOTOS)
 
+# Work stealing: a long test at the end does not leave a core idle.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
+
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/.test
+	$(PYTEST) $(PYTEST_ARGS)
+
+coverage: $(VENV)/.test
+	$(PYTEST) -q -m "not slow" --cov --cov-report=term:skip-covered
+	$(PYTEST) -q -m slow --cov --cov-append --cov-report=term:skip-covered
 
 # The open_clip encoders need torchvision, which does not import beside a CPU build of torch.
 test-clip: $(VENV)/.test
 	.ci/open_clip
+
+test-oldest: $(VENV)/.test
+	.ci/oldest
+
+package: $(VENV)/.dev
+	.ci/package
+
+licences: $(VENV)/.test
+	$(BIN)/python .ci/licences.py
 
 # Writes docs/_build/html. A warning, a broken link, or a page that loads from elsewhere is an error.
 docs: $(VENV)/.docs
@@ -38,7 +67,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# How near every hot path comes to the limit of this machine; writes docs/results/roofline.md.
+# How near every hot path comes to the limit of this machine; writes a section of docs/results/speed.md.
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/roofline.py
 
@@ -46,13 +75,20 @@ bench: $(VENV)/.test
 bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/roofline.py --device cuda
 
+# The pages in docs/results and the table of the README, from the rows. RUN=1 first runs what is
+# missing, and goes on where it was stopped; ONLY="headline" names specs, JOBS=4 the processes.
+JOBS ?= 1
+results: $(VENV)/.test
+	$(if $(RUN),$(BIN)/python benchmarks/prepare_data.py)
+	$(BIN)/python benchmarks/results.py $(if $(RUN),--run --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)))
+
 clean:
-	rm -rf $(VENV) .venv-clip gpcache-demo build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-clip .venv-oldest gpcache-demo build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[lite,report]"
+	$(INSTALL) ".[lite,report,serve]"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made

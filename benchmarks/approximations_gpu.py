@@ -7,7 +7,7 @@ is a fit and the logits of 50,000 queries, by mean and variance; *trained* is a 
 times the steps of 20 epochs. Each is held against the formulas read literally (explicit inverses, a
 Python loop over groups, autograd) in the same run. ``--small`` is a small problem, to show that it
 runs. Writes approximations.json into the folder $OUT if that is set; ``--from FILE`` makes of it
-the page docs/results/approximations-gpu.md.
+a section of docs/results/paper.md.
 """
 
 from __future__ import annotations

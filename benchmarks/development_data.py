@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache import TextPrior
-from gpcache.features.splits import draw_shots
 
 DRAWS = 5
 VIEWS = 10
@@ -112,24 +111,6 @@ def _extract_photos(place: Path) -> None:
     written.replace(place)
 
 
-def photo_tasks(
-    shots: tuple[int, ...] = (1, 2, 4, 8, 16), *, test: str = "train"
-) -> Iterator[Task]:
-    """Draws from the training photos; tested on the rest of them, or on the test photos.
-
-    Defaults are chosen on the former, so that the test photos stay for reporting.
-    """
-    (train, *other), prior = photo_features(*dict.fromkeys(("train", test)))
-    for k in shots:
-        for draw in range(DRAWS):
-            drawn = draw_shots(train.labels, train.paths, k, draw)
-            X, y = train.features[drawn.indices], train.labels[drawn.indices]
-            views = train.views[drawn.indices]
-            rest = train.features[drawn.rest], train.labels[drawn.rest]
-            tested = (other[0].features, other[0].labels) if other else rest
-            yield Task("caltech20_lite", k, draw, X, y, *tested, prior, None, None, views)
-
-
 def tasks(
     name: str, shots: tuple[int, ...] = (1, 2, 4, 8, 16), place: Path | None = None
 ) -> Iterator[Task]:
@@ -161,27 +142,3 @@ def tasks(
                 yield Task(name, k, draw, *shots_of_draw, X_test, y_test, prior, *rest)
         elif f"train{k}_x" in data:
             yield Task(name, k, 0, *rows(f"train{k}"), X_test, y_test, prior, *tuning)
-
-
-def caltech_with_text(name: str = "caltech101_vitb32", place: Path | None = None) -> Iterator[Task]:
-    """The 39 Caltech classes that are ImageNet classes too, and so have text."""
-    with np.load((place or folder()) / f"{name}.npz", allow_pickle=False) as file:
-        names = file["classnames"][file["sub_labels"]]
-        prior = TextPrior(list(names), file["sub_text"])
-    for task in tasks(name, place=place):
-        kept, tested = np.isin(task.y, names), np.isin(task.y_test, names)
-        assert task.X_tuning is not None
-        assert task.y_tuning is not None
-        tuned = np.isin(task.y_tuning, names)
-        yield Task(
-            f"{name}, 39 classes",
-            task.shots,
-            task.draw,
-            task.X[kept],
-            task.y[kept],
-            task.X_test[tested],
-            task.y_test[tested],
-            prior,
-            task.X_tuning[tuned],
-            task.y_tuning[tuned],
-        )

@@ -5,7 +5,7 @@
 *plain grid*: the paper's model in raw space, chosen by leave-one-out the literal way — for every
 (β, noise) of a 7 × 5 grid one explicit inverse, then a loop over 13 α and 4 η — beside the same
 model and criterion fitted by the library (*leave-one-out fit*). *LogisticRegressionCV*: what a
-scikit-learn user would pick (5 values of C, 4 folds). Writes docs/results/fit-speed.md.
+scikit-learn user would pick (5 values of C, 4 folds). For docs/results/speed.md.
 """
 
 from __future__ import annotations

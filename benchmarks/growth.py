@@ -1,6 +1,6 @@
 """How time and memory of fitting and predicting grow with n, c and d: exponents and a plot.
 
-    python benchmarks/growth.py                   # writes docs/results/growth.md and growth.png
+    python benchmarks/growth.py                   # a section of speed.md, and growth.png
     PYTHONPATH=src python3 benchmarks/growth.py --device cuda    # needs no matplotlib there
 
 *fit* is `GPCacheClassifier.fit` with its numbers given: the walk of a search looks at more or fewer

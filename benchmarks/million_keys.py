@@ -2,7 +2,7 @@
 
     python benchmarks/million_keys.py --keys 1000000 --classes 10000 --engine ray
 
-Writes docs/results/million-keys.md, with a plan on paper for a hundred times as much.
+Writes a section of docs/results/speed.md, with a plan on paper for a hundred times as much.
 """
 
 from __future__ import annotations

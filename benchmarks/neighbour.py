@@ -1,6 +1,6 @@
 """How much longer does a fit take beside a process that keeps a core busy?
 
-python benchmarks/neighbour.py      # on two cores; writes docs/results/neighbour.md
+python benchmarks/neighbour.py      # on two cores; for docs/results/faults.md
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
-from comparison_data import Cell, load
-from development_data import folder
+from development_data import Task, folder, tasks
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.support import threads
 
-CELLS = (Cell("dtd_vitb32", 4, 0), Cell("dtd_vitb32", 16, 0), Cell("ucf101_vitb32", 16, 0))
+CELLS = (("dtd_vitb32", 4), ("dtd_vitb32", 16), ("ucf101_vitb32", 16))
 CORES, RUNS = 2, 3
 TEXT = """
 Default fits on stored features (no accuracy is measured here), pinned to two cores: alone, and
@@ -31,14 +29,14 @@ torch does by itself, in one run of the smallest problem.
 """
 
 
-def seconds(task) -> float:  # type: ignore[no-untyped-def]
+def seconds(task: Task) -> float:
     """Of one default fit."""
     start = time.perf_counter()
     GPCacheClassifier(text_prior=task.prior, device="cpu").fit(task.X, task.y)
     return time.perf_counter() - start
 
 
-def measured(task, runs: int = RUNS) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+def measured(task: Task, runs: int = RUNS) -> tuple[float, float]:
     """Median seconds alone, and beside a busy process."""
     alone, beside = [], []
     for _ in range(runs):
@@ -57,13 +55,13 @@ def main() -> None:
     os.cpu_count = lambda: CORES  # type: ignore[assignment]
     features = folder("features")
     rows = []
-    for cell in CELLS:
-        task = load(cell, features, Path("no photos"))
+    for name, shots in CELLS:
+        task = next(tasks(name, (shots,), features))
         found = measured(task)
         size, ratio = f"{len(task.y):,}", f"{found[1] / found[0]:.2f}"
         times = [f"{value:.2f}" for value in found]
-        rows.append([f"{cell.data}, {cell.shots} shots", size, *times, ratio])
-    task = load(CELLS[0], features, Path("no photos"))
+        rows.append([f"{name}, {shots} shots", size, *times, ratio])
+    task = next(tasks(CELLS[0][0], CELLS[0][1:], features))
     threads.SMALL, threads.free_cores = 0, lambda: CORES
     found = measured(task, 1)
     times = [f"{value:.2f}" for value in found]

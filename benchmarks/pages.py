@@ -1,12 +1,21 @@
-"""Result pages: a Markdown table in docs/results/ with the command that made it."""
+"""Sections of result pages: tables of time and faults, kept in docs/results/sections.
+
+A script that measures writes its section by `write_page`; `results.py` puts sections and rows
+together into the pages.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import gpcache
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+SECTIONS = RESULTS / "sections"
 
 
 def table(rows: Iterable[Iterable[object]]) -> str:
@@ -17,15 +26,35 @@ def table(rows: Iterable[Iterable[object]]) -> str:
 
 
 def write_page(name: str, heading: str, *parts: str, made_by: str | None = None) -> None:
-    """Write and print docs/results/`name`.md: the heading, the command, and the parts.
+    """Write and print the section `name`: the heading, the command, and the parts.
 
     The command is the one that runs, unless `made_by` gives another.
     """
-    script = Path(sys.argv[0])
     if made_by is None:
-        made_by = f"`{' '.join(['python', f'benchmarks/{script.name}', *sys.argv[1:]])}`"
+        made_by = f"`{' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`"
     body = "\n\n".join(part.strip() for part in parts)
-    page = f"# {heading}\n\nMade by {made_by}.\n\n{body}\n"
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(page)
-    print(page)
+    made = {"made_by": made_by, "version": f"gpcache {gpcache.__version__}"}
+    SECTIONS.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"heading": heading, **made, "body": body}, ensure_ascii=False, indent=1)
+    (SECTIONS / f"{name}.json").write_text(content + "\n", encoding="utf-8")
+    print(section(name))
+    print(f"Run `make results` to renew the page that shows the section {name}.", file=sys.stderr)
+
+
+def section(name: str) -> str:
+    """A section in Markdown, with its headings one level down; "" if it was never measured."""
+    place = SECTIONS / f"{name}.json"
+    if not place.exists():
+        return ""
+    content: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    lines, fenced = [], False
+    for line in content["body"].split("\n"):
+        fenced ^= line.startswith("```")
+        lines.append(f"#{line}" if line.startswith("#") and not fenced else line)
+    made = f"Made by {content['made_by']}, {content['version']}."
+    return f"## {content['heading']}\n\n{made}\n\n" + "\n".join(lines).strip() + "\n"
+
+
+def section_names() -> list[str]:
+    """The sections that exist."""
+    return sorted(place.stem for place in SECTIONS.glob("*.json"))

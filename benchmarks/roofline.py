@@ -1,6 +1,6 @@
 """How near every hot path comes to the limit of the machine.
 
-    make bench        # the CPU: docs/results/roofline.md
+    make bench        # the CPU: a section of docs/results/speed.md
     make bench-gpu    # a GPU: needs torch, numpy, scikit-learn and tqdm alone
 
 measures the machine first (matrix products in each precision, a large copy), then each task beside

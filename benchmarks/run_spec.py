@@ -1,70 +1,124 @@
 """Run specs of `gpcache benchmark` where gpcache is not installed.
 
-    PYTHONPATH=src python3 benchmarks/run_spec.py benchmarks/shared/curves.toml -o build/benchmark
+    PYTHONPATH=src python3 benchmarks/run_spec.py benchmarks/shared/headline.toml -o build/results
 
-needs torch, numpy, scipy, scikit-learn, pillow, safetensors, pydantic, filelock, tqdm, and neither
-typer nor matplotlib: a machine with a GPU often has just these. It is `gpcache benchmark SPEC -o
-FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is known, and the same command goes
-on where it was stopped. ``--jobs`` computes so many cells at once. Data sets lie below ``--root``,
-by default $GPCACHE_DEV_DATA or `shared` beside the checkout. Tables and figures are made elsewhere:
-they need the rows and the spec in one folder.
+needs torch, numpy, scipy, scikit-learn, safetensors, filelock and tqdm; and pydantic to read a
+spec. A machine without pydantic reads a plan, which a machine with it writes:
+
+    python benchmarks/run_spec.py benchmarks/shared/*.toml --plan build/data/plan.json
+    PYTHONPATH=src python3 benchmarks/run_spec.py build/data/plan.json -o build/results
+
+It is `gpcache benchmark SPEC -o FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is
+known, and the same command goes on where it was stopped. Cells that have a row in docs/results/rows
+are left out. ``--jobs`` computes so many cells at once; ``--trained-device`` is where methods that
+train do so; ``--only`` names the specs of a plan; ``--stale`` repeats rows that other source of
+the estimators made. Data sets lie below ``--root``, by default
+build/data (`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from row_files import KEY_LENGTH, known_keys
+
+from gpcache.benchmark.cells import estimator_source
 from gpcache.benchmark.rows import Row
 from gpcache.benchmark.run import run
-from gpcache.benchmark.spec import read_spec
+from gpcache.benchmark.spec import Claim, MethodSpec, Override, Spec, read_spec
 from gpcache.errors import GPCacheError
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared"
+ROOT = Path(__file__).resolve().parent.parent
+PREPARED = ROOT / "build" / "data"
 
 
 def main() -> int:
     """Run the specs of the command line; 1 where something failed."""
     parser = argparse.ArgumentParser(description="Run specs of gpcache benchmark.")
     parser.add_argument("specs", nargs="+", type=Path, metavar="SPEC")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="write a plan instead")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--trained-device")
+    parser.add_argument("--stale", action="store_true", help="repeat rows of other source")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
-    parser.add_argument(
-        "--root", type=Path, default=Path(os.environ.get("GPCACHE_DEV_DATA", BESIDE))
-    )
+    root = PREPARED if PREPARED.is_dir() else ROOT.parent / "shared"
+    parser.add_argument("--root", type=Path, default=Path(os.environ.get("GPCACHE_DEV_DATA", root)))
     options = parser.parse_args()
-    failed = 0
-    for place in options.specs:
-        start = time.monotonic()
-
-        def say(row: Row, start: float = start) -> None:
-            what = f"{row.get('accuracy', 0):.4f}" if row["status"] == "done" else row["why"]
-            words = (row["dataset"], row["protocol"], f"{row['shots']} shots", row["label"], what)
-            print(f"{time.monotonic() - start:7.1f} s  {', '.join(words)}", flush=True)
-
-        outcome = run(
-            read_spec(place),
-            options.output,
-            root=options.root,
-            device=options.device,
-            jobs=options.jobs,
-            command=command(place, options),
-            progress=say,
-        )
-        counts = outcome.counts
-        print(f"{place}: {dict(counts)}, {outcome.known} known before", *outcome.notices, sep="\n")
-        failed += counts["failed"]
-    return 1 if failed else 0
+    specs = [spec for place in options.specs for spec in specs_in(place)]
+    if options.plan is not None:
+        options.plan.write_text(json.dumps([as_plan(spec) for spec in specs]))
+        return 0
+    if options.output is None:
+        parser.error("give a folder for the rows: -o FOLDER")
+    wanted = [spec for spec in specs if not options.only or spec.name in options.only]
+    return 1 if sum(run_one(spec, options) for spec in wanted) else 0
 
 
-def command(place: Path, options: argparse.Namespace) -> str:
+def run_one(spec: Spec, options: argparse.Namespace) -> int:
+    """Run a spec; returns how many rows failed."""
+    start = time.monotonic()
+    known = known_keys(source=estimator_source() if options.stale else None)
+
+    def say(row: Row) -> None:
+        what = f"{row.get('accuracy', 0):.4f}" if row["status"] == "done" else row["why"]
+        words = (row["dataset"], row["protocol"], f"{row['shots']} shots", row["label"], what)
+        print(f"{time.monotonic() - start:7.1f} s  {', '.join(words)}", flush=True)
+
+    outcome = run(
+        spec,
+        options.output,
+        root=options.root,
+        device=options.device,
+        trained_device=options.trained_device,
+        jobs=options.jobs,
+        command=command(spec, options),
+        is_done=lambda key: key[:KEY_LENGTH] in known,
+        progress=say,
+    )
+    counts = outcome.counts
+    print(f"{spec.name}: {dict(counts)}, {outcome.known} known before", *outcome.notices, sep="\n")
+    return counts["failed"]
+
+
+def specs_in(place: Path) -> list[Spec]:
+    """The spec of a .toml file, or the specs of a plan."""
+    if place.suffix != ".json":
+        return [read_spec(place)]
+    return [from_plan(content) for content in json.loads(place.read_text())]
+
+
+def as_plan(spec: Spec) -> dict[str, Any]:
+    """A spec as plain values; its file is named from the root of the repository."""
+    content = asdict(spec)
+    content |= {key: os.path.relpath(content[key], ROOT) for key in ("path", "folder")}
+    return content
+
+
+def from_plan(content: dict[str, Any]) -> Spec:
+    """The spec that `as_plan` was given."""
+    methods = tuple(
+        MethodSpec(**method | {"where": tuple(Override(**one) for one in method["where"])})
+        for method in content["methods"]
+    )
+    claims = tuple(Claim(**claim) for claim in content["claims"])
+    places = {key: ROOT / content[key] for key in ("path", "folder")}
+    return Spec(**content | places | {"methods": methods, "claims": claims})
+
+
+def command(spec: Spec, options: argparse.Namespace) -> str:
     """What a user types for the same rows."""
-    words = ["gpcache", "benchmark", str(place), "-o", str(options.output), "--root", "../shared"]
+    place = os.path.relpath(spec.path)
+    words = ["gpcache", "benchmark", place, "-o", str(options.output), "--root", "../shared"]
     words += ["--device", options.device]
     return shlex.join(words + ["--jobs", str(options.jobs)] if options.jobs > 1 else words)
 

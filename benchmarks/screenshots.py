@@ -1,6 +1,8 @@
-"""The pictures of docs/get-started/browser.md: the page on a real server, with photos beside the project.
+"""The pictures of the documentation: the page on a real server, the report, the drawn pictures.
 
-`python benchmarks/screenshots.py` takes a minute; it needs playwright and a chromium on the PATH.
+`python benchmarks/screenshots.py` takes some minutes; it needs playwright and a chromium on the
+PATH.
+All images in them are drawn by `gpcache.images.drawn`: nobody's photographs are shown.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from development_data import folder
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from gpcache.images.drawn import DRAWN_CLASSES, draw_picture, draw_pictures
+
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"
-CLASSES = ("butterfly", "crab", "dolphin")
+CLASSES = ("knitting", "sea", "wood")
 EACH = 10
 WIDTH = 1160
 
@@ -58,38 +61,42 @@ def take(page: Page, name: str, height: int) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.wait_for_function("[...document.images].every((image) => image.complete)")
     # Notices say what was just done, and go after some seconds.
-    expect(page.locator("#said")).to_be_empty(timeout=30_000)
+    expect(page.locator("#said")).to_be_empty()
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")
+    save(page, name)
+
+
+def save(page: Page, name: str) -> None:
+    """Write what the window shows, in 256 colours: a third of the size."""
     with Image.open(io.BytesIO(page.screenshot(animations="disabled"))) as picture:
-        # 256 colours: a third of the size.
         picture.convert("RGB").quantize().save(PICTURES / f"{name}.png", optimize=True)
 
 
-def photos(name: str) -> list[Path]:
-    """The photos of a class."""
-    return sorted((folder("images") / "caltech20" / "train" / name).iterdir())
+def files(drawn: Path, name: str) -> list[Path]:
+    """The drawn pictures of a class."""
+    return sorted((drawn / name).iterdir())
 
 
-def collect(page: Page) -> None:
-    """Three classes, one photo in the wrong one, and what the names alone say of another."""
+def collect(page: Page, drawn: Path) -> None:
+    """Three classes, one picture in the wrong one, and what the names alone say of another."""
     for name in CLASSES:
         page.locator("#new-class-name").fill(name)
         page.keyboard.press("Enter")
-        put(page, name, photos(name)[:EACH])
-    put(page, "dolphin", [photos("crab")[EACH]])
-    page.locator("#preview input").set_input_files(str(photos("dolphin")[EACH]))
+        put(page, name, files(drawn, name)[:EACH])
+    put(page, "wood", [files(drawn, "sea")[EACH]])
+    page.locator("#preview input").set_input_files(str(files(drawn, "knitting")[EACH + 1]))
     expect(page.locator("#preview-answer img")).to_be_visible()
     page.locator("#new-class-name").blur()
     take(page, "web-collect", 980)
 
 
-def put(page: Page, name: str, files: list[Path]) -> None:
-    """Give photos to a class."""
+def put(page: Page, name: str, chosen: list[Path]) -> None:
+    """Give pictures to a class."""
     column = page.get_by_role("region", name=f"Class {name}", exact=True)
-    count = column.locator("img").count() + len(files)
-    column.locator("input[type=file]").set_input_files([str(file) for file in files])
-    expect(column.locator("img")).to_have_count(count, timeout=60_000)
+    count = column.locator("img").count() + len(chosen)
+    column.locator("input[type=file]").set_input_files([str(file) for file in chosen])
+    expect(column.locator("img")).to_have_count(count)
 
 
 def check(page: Page) -> None:
@@ -97,28 +104,28 @@ def check(page: Page) -> None:
     go(page, "check")
     page.locator("#confusion .wrong button").first.click()
     take(page, "web-check", 1180)
-    page.get_by_role("button", name="Relabel to crab").click()
-    expect(page.get_by_role("button", name="Relabel to crab")).to_have_count(0)
+    page.get_by_role("button", name="Relabel to sea").click()
+    expect(page.get_by_role("button", name="Relabel to sea")).to_have_count(0)
 
 
-def ask(page: Page) -> None:
-    """A photo of a class, and one of none."""
+def ask(page: Page, drawn: Path) -> None:
+    """A picture of a class, and one of none."""
     go(page, "try")
-    stranger = sorted((folder("images") / "unlabelled").iterdir())[0]
-    for count, file in enumerate((photos("butterfly")[EACH + 1], stranger), start=1):
+    asked = files(drawn, "sea")[EACH + 1], files(drawn, "clock")[0]
+    for count, file in enumerate(asked, start=1):
         page.locator("#try-zone input").set_input_files(str(file))
         expect(page.locator("#answers > li")).to_have_count(count)
 
 
-def grow(page: Page, pool: Path) -> None:
-    """Photos to label next, of which three are labelled as the model guesses."""
+def grow(page: Page, drawn: Path, pool: Path) -> None:
+    """Pictures to label next, of which three are labelled as the model guesses."""
     go(page, "grow")
-    files = [
+    unlabelled = [
         shutil.copy(file, pool / f"{name}-{file.name}")
         for name in CLASSES
-        for file in photos(name)[EACH + 2 : EACH + 6]
+        for file in files(drawn, name)[EACH + 2 : EACH + 6]
     ]
-    page.locator("#pool-choose input").first.set_input_files([str(file) for file in files])
+    page.locator("#pool-choose input").first.set_input_files([str(file) for file in unlabelled])
     expect(page.locator("#queue img")).to_have_count(10)
     for left in (9, 8, 7):
         page.keyboard.press("Enter")
@@ -126,20 +133,63 @@ def grow(page: Page, pool: Path) -> None:
     take(page, "web-grow-dark", 1260)
 
 
+def report(browser: Browser, temporary: Path) -> None:
+    """The report that `gpcache demo` writes, in light and dark colours."""
+    place = temporary / "gpcache-demo"
+    subprocess.run([sys.executable, "-m", "gpcache", "demo", "-o", place], check=True)
+    page = place / "report.html"
+    # Where the folder lies on this machine concerns nobody.
+    page.write_text(page.read_text().replace(f"{temporary}/", ""))
+    for scheme, name, width, height in (
+        ("light", "report", 1200, 1190),
+        ("dark", "report-narrow-dark", 390, 844),
+    ):
+        window = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        window.goto(page.as_uri())
+        save(window, name)
+        if name == "report":
+            window.set_viewport_size({"width": width, "height": 920})
+            window.get_by_role("link", name="Hardest test images").click()
+            save(window, "report-cases")
+
+
+def contact_sheet(columns: int = 5, each: int = 2, size: tuple[int, int] = (200, 150)) -> None:
+    """Some pictures of each class side by side."""
+    names = [name for name in DRAWN_CLASSES for _ in range(each)]
+    rows = len(names) // columns
+    sheet = Image.new("RGB", (columns * size[0], rows * size[1]))
+    for place, name in enumerate(names):
+        # A class fills a column before the next begins.
+        column, row = (place // each) % columns, place // (columns * each) * each + place % each
+        picture = draw_picture(name, 10 + place % each).resize(size, Image.Resampling.LANCZOS)
+        sheet.paste(picture, (column * size[0], row * size[1]))
+    sheet.save(PICTURES / "drawn.jpg", quality=85)
+
+
 def main() -> None:
-    """Go through the steps once, in windows of three kinds."""
+    """Draw, then go through the steps of the page once, in windows of three kinds."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    with served() as address, sync_playwright() as driver, tempfile.TemporaryDirectory() as pool:
+    expect.set_options(timeout=60_000)  # the machine may be busy
+    contact_sheet()
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        served() as address,
+        sync_playwright() as driver,
+    ):
+        place, pool = Path(temporary), Path(temporary) / "pool"
+        pool.mkdir()
+        drawn = draw_pictures(place / "drawn", (*CLASSES, "clock"), each=EACH + 6)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = opened(browser, address)
-        collect(page)
+        collect(page, drawn)
         check(page)
-        ask(page)
+        ask(page, drawn)
         take(page, "web-try", 820)
-        grow(opened(browser, address, scheme="dark"), Path(pool))
+        grow(opened(browser, address, scheme="dark"), drawn, pool)
         narrow = opened(browser, address, width=390)
-        ask(narrow)
+        ask(narrow, drawn)
         take(narrow, "web-narrow", 844)
+        report(browser, place)
         browser.close()
 
 

@@ -1,6 +1,6 @@
 """What labels chosen by `suggest` are worth: accuracy after 20 to 80 of them, beside other choices.
 
-Writes docs/results/suggest.md; `lite` must be installed.
+Writes a section of docs/results/photos.md; `lite` must be installed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Settings that all tests share."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
@@ -18,3 +20,18 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+# Fixtures that start a browser: what asks for one of them is slow.
+SLOW_FIXTURES = frozenset({"browser"})
+# Tests that took longest on a quiet machine, with or without the brackets of their parameters.
+SLOW_TESTS = frozenset(Path(__file__).with_name("slow_tests.txt").read_text().splitlines())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as slow what `make test` leaves out; files with Ray and kills mark themselves."""
+    for item in items:
+        names = {item.nodeid, item.nodeid.partition("[")[0]}
+        if names & SLOW_TESTS or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)

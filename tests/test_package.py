@@ -121,5 +121,33 @@ def test_the_version_is_written_once():
     assert project["dynamic"] == ["version"]
 
 
+def requirements(*, leave_out):
+    """Name → lower bound, of the base and of every extra that is not left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].items()
+    lists = [project["dependencies"], *(some for name, some in extras if name not in leave_out)]
+    pattern = r"([\w-]+)(?:\[[\w,]+\])?(?:>=([\d.]+))?"
+    found = (re.fullmatch(pattern, one) for some in lists for one in some)
+    return {one[1]: one[2] for one in found if one[1] != "gpcache"}
+
+
+def test_every_package_has_a_lower_bound_and_ci_tries_it():
+    """Those of `clip` cannot be installed beside the others; those for developers are not ours."""
+    bounds = requirements(leave_out={"clip", "test", "dev", "docs"})
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    assert bounds == dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_every_package_for_users_is_in_the_table_of_licences():
+    table = (ROOT / "docs" / "licences.md").read_text()
+    for name in requirements(leave_out={"test", "dev", "docs"}):
+        assert f"\n| {name.lower().replace('_', '-')} | " in table
+
+
+def test_the_citation_names_this_version():
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {gpcache.__version__}" in lines
+
+
 def test_the_types_are_shipped():
     assert (Path(gpcache.__file__).parent / "py.typed").exists()

@@ -23,7 +23,7 @@ from gpcache.support.telemetry import disable_telemetry
 # Before any of the packages that report about their users can be imported.
 disable_telemetry()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DataError",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpcache.cli.output import print_notes, print_rows
+from gpcache.cli.output import json_text, print_notes, print_rows, printable
 from gpcache.images.records import Refused
 
 
@@ -56,3 +56,10 @@ def test_long_lists_are_cut(capsys):
     assert lines[51] == "  … and 10 more."
     assert lines[-1] == "note: … and 10 notes more."
     assert len(lines) == 52 + 21
+
+
+def test_names_with_joiners_are_printed_as_they_are():
+    for name in ("می\u200cخواهم", "👩‍🔬", "🏴\U000e0067\U000e0062\U000e007f"):
+        assert printable(name) == name
+        assert json_text([name]) == f'["{name}"]'
+    assert printable("a\u202eb\x1b") == "a�b�"

@@ -71,6 +71,12 @@ def test_the_rate_of_rejection_is_what_was_asked_for(run, model, unseen):
     assert [one["rejected"] for one in found] == [one["familiarity"] <= 0.9 for one in found]
     rejected = sum(one["rejected"] for one in found)
     assert rejected > 0
+    for one in found:
+        assert one["label"] == (None if one["rejected"] else one["nearest"])
+    _, out, _ = run("predict", model, unseen, "-f", "csv", "--reject", "0.9", "--sets", "0.2")
+    for one, row in zip(found, csv.DictReader(io.StringIO(out)), strict=True):
+        assert (row["label"], row["nearest"]) == (one["label"] or "", one["nearest"])
+        assert (row["plausible"] == "[]") == one["rejected"]
     _, out, _ = run("predict", model, unseen, "--reject", "0.9")
     assert out.count("I don't know  (unlike the training images; nearest ") == rejected
     _, out, _ = run("predict", model, unseen, "--reject", "0")
@@ -103,7 +109,8 @@ def test_csv_and_parquet_hold_the_same(run, model, unseen, expected, tmp_path):
 
 def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
     classifier = ImageClassifier.load(model, device="cpu")
-    expected = {one.name: list(one.plausible) for one in classifier.predict(unseen, sets=0.2)}
+    answers = classifier.predict(unseen, sets=0.2, reject=0.1)
+    expected = {one.name: list(one.plausible) for one in answers}
     assert len({len(labels) for labels in expected.values()} - {3}) > 0  # something is ruled out
     options = ("predict", model, unseen, "--sets", "0.2", "--reject", "0.1")
     _, out, _ = run(*options, "--json")
@@ -118,8 +125,8 @@ def test_sets_are_listed_in_every_format(run, model, unseen, tmp_path):
     assert {row["image"]: row["plausible"] for row in rows} == expected
     _, out, _ = run(*options)
     for labels in expected.values():
-        told = f"one of: {', '.join(labels)}" if labels else "none of the classes suits it"
-        assert f"\n    {told}\n" in out
+        assert not labels or f"\n    one of: {', '.join(labels)}\n" in out
+    assert out.count("I don't know") == sum(not labels for labels in expected.values())
 
 
 def test_reasons_are_listed_in_every_format(run, model, unseen, tmp_path):

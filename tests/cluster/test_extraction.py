@@ -41,6 +41,8 @@ from gpcache.cluster.extraction import encoded_on_ray
 from gpcache.encoders import load_encoder
 from gpcache.features.extract import extract
 from gpcache.images.sources import open_source
+
+pytestmark = pytest.mark.slow
 source, encoder = open_source(sys.argv[1]), load_encoder("lite", device="cpu")
 extract(source, sys.argv[2], encoder, stream=encoded_on_ray, batch_size=4, shard_rows=4)
 """

@@ -12,6 +12,8 @@ from gpcache.errors import GPCacheError
 
 pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
 
+pytestmark = pytest.mark.slow
+
 
 def test_starts_and_stops_what_was_not_there(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

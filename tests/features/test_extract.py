@@ -47,6 +47,16 @@ def test_features_are_the_encoders_and_labels_the_folders(run, opened, photos, e
     )
 
 
+def test_names_that_are_no_utf8_are_text_in_the_store(run, opened, photos, tmp_path):
+    source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    (source / "cat").mkdir(parents=True)
+    os.rename(photos / "a" / "0.png", os.fsencode(source) + b"/cat/\xff.png")
+    for _ in range(2):
+        run(open_source(source))
+    (item,) = opened().items()
+    assert (item.source, item.path) == (f"{tmp_path}/caf\\xe9", r"cat/\xff.png")
+
+
 def test_a_second_run_encodes_nothing(run, opened):
     run()
     before = opened().manifest

@@ -1,10 +1,12 @@
 """The feature store: what goes in comes out, by content, and what is damaged is found and named."""
 
 import json
+import shlex
 import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from gpcache.errors import DataError, StoreError
 from gpcache.features.store import FeatureStore, Item
@@ -169,8 +171,88 @@ def test_reading_what_is_damaged_names_it_and_the_way_out(full, damage):
         shard.write_bytes(content[:-10])
     else:
         shard.unlink()
-    with pytest.raises(StoreError, match=rf"{shard.name}.*gpcache store verify --repair"):
+    with pytest.raises(StoreError, match=rf"{shard.name}.*gpcache store verify --repair") as caught:
         FeatureStore.open(full.folder).read()
+    command = shlex.split(str(caught.value).split("'")[3])
+    assert command[-1] == str(full.folder)
+    repaired = FeatureStore.open(command[-1])  # which the command opens, too
+    repaired.drop(repaired.damaged())
+    assert FeatureStore.open(full.folder).damaged() == []
+
+
+def test_what_cannot_be_read_is_not_called_damaged(full):
+    (full.folder / "store.json").rename(full.folder / "store.bak")
+    (full.folder / "store.json").mkdir()
+    with pytest.raises(StoreError, match=r"store.json' cannot be read \(Is a directory\)"):
+        FeatureStore.open(full.folder)
+
+
+def sealed(store, **changes):
+    """Write a manifest with other content under a checksum that is right."""
+    path = store.folder / "store.json"
+    content = json.loads(path.read_text()) | changes
+    content.pop("sha256")
+    seal = sha256(json.dumps(content, sort_keys=True).encode())
+    path.write_text(json.dumps(content | {"sha256": seal}))
+
+
+def nested(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+VIEWS = {"count": 2, "scale": [0.5, 1.0], "seed": 0, "average": True}
+SHARD = {"name": "shards/x.safetensors", "sha256": "0", "rows": 1}
+FORGED = {
+    "nested": {"views": nested(300)},
+    "views without a count": {"views": {"average": False}},
+    "views of another kind": {"views": VIEWS | {"count": "2"}},
+    "no dimension": {"dim": 0},
+    "a negative dimension": {"dim": -3},
+    "text for a number": {"dim": "many"},
+    "an endless scale": {"logit_scale": 1e999},
+    "a file elsewhere": {"shards": [SHARD | {"name": "../../x.safetensors"}]},
+    "negative rows": {"shards": [SHARD | {"rows": -1}]},
+    "shards that are none": {"shards": {"a": 1}},
+    "items that are none": {"items": "x"},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
+def test_a_forged_manifest_is_damaged_whatever_its_checksum(full, changes):
+    sealed(full, **changes)
+    with pytest.raises(StoreError, match=r"store\.json.*damaged") as caught:
+        FeatureStore.open(full.folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"features": rows(A)},
+        {"features": rows(A, B), "hashes": np.zeros((1, 32), np.uint8)},
+        {"features": rows(A), "hashes": np.zeros((1, 31), np.uint8)},
+        {"features": rows(A).astype(np.float64), "hashes": np.zeros((1, 32), np.uint8)},
+    ],
+    ids=["no hashes", "other rows", "short hashes", "another type"],
+)
+def test_a_forged_shard_is_damaged_whatever_its_checksum(full, arrays):
+    data = save(arrays)
+    (full.folder / "shards" / "x.safetensors").write_bytes(data)
+    sealed(full, shards=[SHARD | {"sha256": sha256(data)}])
+    with pytest.raises(StoreError, match=r"x\.safetensors.*damaged"):
+        FeatureStore.open(full.folder).vectors(["00" * 32])
+
+
+@pytest.mark.parametrize("line", ["{}", "[", '{"source": 1, "path": 2, "hash": 3}', "[" * 9_000])
+def test_a_forged_list_of_images_is_damaged_whatever_its_checksum(full, line):
+    (full.folder / "items-x.jsonl").write_text(line)
+    entry = {"name": "items-x.jsonl", "sha256": sha256(line.encode()), "rows": 1}
+    sealed(full, items=entry)
+    with pytest.raises(StoreError, match="list of images"):
+        FeatureStore.open(full.folder).items()
 
 
 def test_what_was_damaged_can_be_forgotten_and_made_again(full, encoder):

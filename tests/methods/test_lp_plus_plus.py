@@ -66,6 +66,29 @@ def test_it_is_gradient_descent_at_the_stated_steps(epochs, problem):
     )
 
 
+def test_as_published_starts_at_sums_and_adds_up_the_gradients_of_the_mixture(problem):
+    X, labels, text = (torch.tensor(x) for x in (problem.X, problem.labels, problem.text))
+    fitted_model = fitted(problem, epochs=21, as_published=True)
+    start = fitted(problem, epochs=0, as_published=True)._learned._after(0)
+    sums = [problem.X[problem.labels == label].sum(0) for label in range(4)]
+    np.testing.assert_allclose(start.weight, np.stack(sums), atol=1e-12)
+    assert 0 < float(start.offset.abs().max()) <= 12**-0.5
+    w, b, a = (part.clone().requires_grad_() for part in start)
+    largest = np.linalg.eigvalsh(problem.X.T @ problem.X).max()
+    optimiser = torch.optim.SGD([w, b], lr=4 * len(X) / largest, momentum=0.9)
+    step = len(X) / (4 * float((X @ text.T).square().sum(0).max()))
+    for epoch in range(1, 22):
+        optimiser.zero_grad()
+        logits = X @ w.T + b + a * (X @ text.T)
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        optimiser.step()
+        if epoch % 10 == 0:
+            a.data -= step * a.grad  # never set to zero
+    queries = torch.tensor(problem.Q)
+    expected = (queries @ w.T + b + a * (queries @ text.T)).detach().numpy()
+    np.testing.assert_allclose(fitted_model.logits(problem.Q), expected, atol=1e-9)
+
+
 def test_untrained_it_is_the_means_and_the_text(problem):
     means, mixture = start_of(problem)
     expected = problem.Q @ means.T + mixture * problem.Q @ problem.text.T

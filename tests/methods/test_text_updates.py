@@ -99,7 +99,7 @@ def test_a_class_that_came_by_text_can_get_shots(problem, tools):
     rebuilt.fit(X, np.append(problem.y, ["beech", "yew"]))
     assert_same(updated, rebuilt, problem.queries)
     softmax = tools.softmax_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    softmax.set_text(text).add(problem.queries[:2], ["beech", "yew"])
+    softmax.set_text(text).add(problem.queries[:2], ["beech", "yew"], refit=False)
     fresh = tools.solved_anew(softmax, X, np.append(problem.y, ["beech", "yew"]))
     assert_solved(softmax, fresh, problem.queries)
 

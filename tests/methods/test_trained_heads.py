@@ -1,6 +1,7 @@
 """TaskRes, CLIP-Adapter, CLAP and the linear probe against plain autograd and scikit-learn."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpcache.methods import (
 )
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.clap import class_trust
+from gpcache.methods.state import restore, state_of
 from gpcache.metrics import Calibration
 
 spec = importlib.util.spec_from_file_location("text_off", Path(__file__).with_name("text_off.py"))
@@ -35,10 +37,15 @@ def problem():
     return Problem(queries=200)
 
 
-def by_hand(head, problem, optimiser, *, epochs, penalty=None):
+def by_hand(head, problem, optimiser, *, epochs, penalty=None, warm_up=0):
     """Full-batch training by torch alone, cosine per step."""
     X, labels = torch.tensor(problem.X), torch.tensor(problem.labels)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    rate = optimiser.param_groups[0]["lr"]
+    warm = torch.optim.lr_scheduler.ConstantLR(optimiser, 1e-5 / rate, total_iters=warm_up)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs - warm_up)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimiser, [warm, cosine], [warm_up])
+    if not warm_up:
+        optimiser.param_groups[0]["lr"] = rate
     for _ in range(epochs):
         loss = torch.nn.functional.cross_entropy(head(X), labels)
         loss = loss if penalty is None else loss + penalty()
@@ -55,10 +62,10 @@ def test_task_res_is_plain_autograd(problem):
     x = torch.zeros_like(text, requires_grad=True)
 
     def head(rows):
-        return SCALE * rows @ torch.nn.functional.normalize(text + 0.5 * x, dim=1).T
+        return SCALE * rows @ torch.nn.functional.normalize(10 * text + 0.5 * x, dim=1).T
 
-    optimiser = torch.optim.Adam([x], lr=2e-3, weight_decay=5e-4, eps=1e-4)
-    expected = by_hand(head, problem, optimiser, epochs=30)
+    optimiser = torch.optim.Adam([x], lr=2e-3, weight_decay=5e-4)
+    expected = by_hand(head, problem, optimiser, epochs=30, warm_up=1)
     model = TaskResClassifier(text_prior=problem.prior, epochs=30, **HERE)
     found = model.fit(problem.X, problem.labels).logits(problem.Q)
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -98,7 +105,7 @@ def test_clap_is_plain_autograd(problem):
         return (trust * (w - text).square().sum(1)).mean()
 
     optimiser = torch.optim.SGD([w], lr=0.1, momentum=0.9)
-    expected = by_hand(head, problem, optimiser, epochs=30, penalty=penalty)
+    expected = by_hand(head, problem, optimiser, epochs=30, penalty=penalty, warm_up=1)
     model = CLAPClassifier(text_prior=problem.prior, epochs=30, **HERE)
     found = model.fit(problem.X, problem.labels).logits(problem.Q)
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -249,3 +256,20 @@ def test_the_strength_of_the_probe_is_chosen_where_held_out_shots_are_best(probl
 
 def test_the_probe_passes_the_checks_of_scikit_learn():
     check_estimator(LinearProbeClassifier(**HERE))
+
+
+def test_task_res_trains_the_authors_epochs_from_the_text_of_the_given_length(problem):
+    """200 epochs from 8 shots a class on; a shorter text turns further."""
+    for rows, epochs in ((slice(None), 100), (np.tile(np.arange(len(problem.X)), 3), 200)):
+        model = TaskResClassifier(text_prior=problem.prior, calibrate=False, **HERE)
+        model.fit(problem.X[rows], problem.labels[rows])
+        assert len(model.training_loss_) == epochs
+    turned = []
+    for length in (1.0, 10.0):
+        prior = replace(problem.prior, length=length)
+        model = TaskResClassifier(text_prior=prior, epochs=5, calibrate=False, **HERE)
+        model.fit(problem.X, problem.labels)
+        turned.append(np.abs(model.logits(problem.Q) - SCALE * problem.Q @ problem.text.T).max())
+        again = restore(state_of(model), device="cpu")
+        np.testing.assert_array_equal(again.logits(problem.Q), model.logits(problem.Q))
+    assert turned[0] > 5 * turned[1]

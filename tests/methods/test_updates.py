@@ -219,13 +219,13 @@ def test_a_label_that_is_given_anew_is_believed(with_text, tools):
     model = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(problem.X, labels)
     before, doubts = model.predict_proba(problem.queries), model.fitted_.shots.weights
     assert doubts[0] < 0.99
-    model.add(problem.X[1:3], ["oak", "larch"] if not with_text else ["oak", "yew"])
+    model.add(problem.X[1:3], ["oak", "yew" if with_text else "larch"], refit=False)
     assert model.fitted_.shots.weights.tolist() == [*doubts.tolist(), 1.0, 1.0]
-    model.relabel([0], problem.y[:1])
+    model.relabel([0], problem.y[:1], refit=False)
     assert model.fitted_.shots.weights.tolist() == [1.0, *doubts[1:].tolist(), 1.0, 1.0]
     restored = restore(state_of(model), device="cpu")
     for one in (model, restored):
-        one.relabel([0], labels[:1]).remove([30, 31])
+        one.relabel([0], labels[:1], refit=False).remove([30, 31], refit=False)
         assert one.fitted_.shots.weights.tolist() == doubts.tolist()
         after = one.predict_proba(problem.queries)
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-6)
@@ -275,13 +275,11 @@ def test_relabelling_the_last_shot_of_a_class_takes_it_along_too(problem, tools)
     assert_same(updated, rebuilt, problem.queries)
 
 
-def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
+def test_a_whitening_is_kept_where_no_refit_is_wanted(problem, tools):
     """The map is the one of the first nine shots, whatever comes later."""
     estimator = tools.gp_cache(problem).fit(problem.X[:9], problem.y[:9])
-    with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
-        estimator.add(problem.X[9:], problem.y[9:])
-    with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
-        estimator.remove([2])
+    estimator.add(problem.X[9:], problem.y[9:], refit=False)
+    estimator.remove([2], refit=False)
     kept = problem.rows(np.delete(np.arange(14), 2))
     phi = tools.feature_map("whitened", problem.X[:9], problem.y[:9])
     text = 0.8 * tools.zero_shot(problem.prior, kept.X)
@@ -291,11 +289,46 @@ def test_a_whitening_is_kept_and_the_user_is_told(problem, tools):
     np.testing.assert_allclose(estimator.logits(problem.queries), expected, **CLOSE)
 
 
-def test_relabelling_keeps_a_whitening_as_well_and_says_so(problem, tools):
-    """The whitening was learned from the label that is now taken back."""
-    estimator = tools.gp_cache(problem).fit(problem.X, problem.y)
+def test_where_a_refit_is_impossible_the_user_is_told(problem, tools):
+    """What was chosen on a validation set cannot be chosen again on the shots alone."""
+    estimator = tools.gp_cache(problem)
+    estimator.fit(problem.X, problem.y, validation=(problem.X, problem.y))
     with pytest.warns(UserWarning, match="keeps the learned feature scaling: fit on all shots"):
         estimator.relabel([0], ["fir"])
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+def test_shots_that_come_one_by_one_end_in_the_fit_of_all(with_text, tools):
+    """The hyper-parameters are chosen again when a twentieth of the shots is new."""
+    problem = tools.make_problem(shots=(5,) * 5)
+    prior = problem.prior if with_text else None
+    model = GPCacheClassifier.from_options(text_prior=prior, **tools.float64)
+    first = np.flatnonzero(np.arange(25) % 5 < 2)
+    rest = np.setdiff1d(np.arange(25), first)
+    model.fit(problem.X[first], problem.y[first])
+    for row in rest:
+        before = model.fitted_.changed
+        model.add(problem.X[[row]], problem.y[[row]])
+        grown = before + 1 > 0.05 * len(model.fitted_.shots)
+        assert model.fitted_.changed == (0 if grown else before + 1)
+    order = np.concatenate([first, rest])
+    model.relabel([0], [problem.y[0]], refit=True)
+    fresh = GPCacheClassifier.from_options(text_prior=prior, **tools.float64)
+    fresh.fit(problem.X[order], problem.y[order])
+    assert model.temperature_ == fresh.temperature_
+    assert model.loo_.accuracy == fresh.loo_.accuracy
+    np.testing.assert_allclose(
+        model.predict_proba(problem.queries),
+        fresh.predict_proba(problem.queries),
+        rtol=0,
+        atol=1e-9,
+    )
+
+
+def test_how_much_has_changed_is_saved(problem, tools):
+    model = tools.softmax_cache(problem).fit(problem.X, problem.y)
+    model.add(problem.X[:1], problem.y[:1], refit=False)
+    assert restore(state_of(model), device="cpu").fitted_.changed == 1
 
 
 def test_loo_after_an_update_learns_the_whitening_anew(problem, tools):
@@ -319,7 +352,8 @@ def test_numbers_and_temperature_stay(estimator, problem):
     before = [getattr(estimator, name) for name in names]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is kept that was learned from labels
-        estimator.add(problem.queries, ["oak"] * 9).relabel([0, 1], ["fir", "fir"]).remove([3])
+        estimator.add(problem.queries, ["oak"] * 9, refit=False)
+        estimator.relabel([0, 1], ["fir", "fir"], refit=False).remove([3], refit=False)
     assert [getattr(estimator, name) for name in names] == before
 
 

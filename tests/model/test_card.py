@@ -101,8 +101,8 @@ def test_figures_stand_with_their_data_protocol_interval_and_count(render):
         "no validation set: leave-one-out",
         "75.0%",
         f"{low:.1%} – {high:.1%}",
-        "2 classes, learned from 4 images by gpcache",
-        "2 a class drawn with seed 7; 2 to 2 a class; 3 refused",
+        "2 classes, trained on 4 images with the method gpcache",
+        "2 per class drawn with seed 7; 2 to 2 per class; 3 refused",
         "cat (2), dog (2)",
         "alpha 2, beta 0.5, noise 0.1, gain 1; temperature 1.25",
     ):
@@ -140,7 +140,7 @@ def test_a_hostile_name_is_shown_and_does_nothing(name, render):
     assert page.tags == expected.tags
     shown = printed(name)
     assert f"Classes: {shown} (2)" in page.text
-    assert f"Images: {shown}, 2 a class" in page.text
+    assert f"Images: {shown}, 2 per class" in page.text
     assert f"Encoder: {shown}, fingerprint" in page.text
 
 

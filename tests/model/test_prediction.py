@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from gpcache.model.answers import Neighbour, Prediction
+from gpcache.model.answers import Neighbour, Prediction, agreeing_set
 
 
 def prediction(distribution=(0.2, 0.5, 0.3), familiarity=0.25, **options):
@@ -16,8 +16,7 @@ def prediction(distribution=(0.2, 0.5, 0.3), familiarity=0.25, **options):
         np.array(distribution),
         0.125,
         familiarity,
-        False,
-        **options,
+        **({"rejected": False} | options),
     )
 
 
@@ -42,6 +41,7 @@ def test_a_dictionary_is_json_and_holds_what_was_asked_for():
         "uncertainty": 0.125,
         "familiarity": 0.25,
         "rejected": False,
+        "nearest": "elm",
         "top": [{"label": "elm", "probability": 0.5}, {"label": "oak", "probability": 0.3}],
         "why": [{"name": "b.jpg", "label": "elm", "weight": -0.5}],
     }
@@ -52,7 +52,27 @@ def test_a_dictionary_is_json_and_holds_what_was_asked_for():
         "uncertainty",
         "familiarity",
         "rejected",
+        "nearest",
     }
+
+
+def test_a_rejected_image_has_no_label_but_a_nearest_class():
+    found = prediction(rejected=True)
+    assert (found.label, found.nearest, found.probability) == (None, "elm", 0.5)
+    assert found.as_dict()["label"] is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "rejected", "expected"),
+    [
+        (["oak", "elm"], False, ("oak", "elm")),
+        ([], False, ("elm",)),
+        (["elm"], True, ()),
+        ([], True, ()),
+    ],
+)
+def test_a_set_says_the_same_as_the_refusal(labels, rejected, expected):
+    assert agreeing_set(labels, "elm", rejected) == expected
 
 
 def test_sets_and_notes_are_there_when_asked_for():

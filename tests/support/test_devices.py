@@ -1,5 +1,8 @@
 """Devices, dtypes and memory; a GPU is played by patched torch functions."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,6 +11,7 @@ from gpcache.support import devices
 from gpcache.support.devices import (
     UNKNOWN_MEMORY,
     ensure_memory,
+    explained_memory_errors,
     format_bytes,
     free_memory,
     resolve_device,
@@ -130,6 +134,39 @@ def test_cpu_memory_is_the_tighter_of_system_and_cgroup(monkeypatch):
     assert free_memory(CPU) == 5
     monkeypatch.setattr(devices, "_cgroup_memory", lambda: 3)
     assert free_memory(CPU) == free_memory(MPS) == 3
+    monkeypatch.setattr(devices, "_address_space", lambda: 2)
+    assert free_memory(CPU) == 2
+
+
+LIMITED = """
+import resource, torch
+from gpcache.errors import NumericalError
+from gpcache.support.devices import explained_memory_errors, free_memory
+cpu = torch.device("cpu")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000, resource.RLIM_INFINITY))
+assert 100_000_000 < free_memory(cpu) <= 200_000_000, free_memory(cpu)
+for take in (lambda: torch.zeros(10**9), lambda: bytearray(10**10)):
+    try:
+        with explained_memory_errors("The fit", "Use fewer shots."):
+            take()
+    except NumericalError as error:
+        print(error)
+"""
+
+
+def test_a_limit_of_the_process_is_known_and_what_exceeds_it_is_one_sentence():
+    """`ulimit -v`, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["The fit ran out of memory. Use fewer shots."] * 2
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="shape"), explained_memory_errors("A", "B."):
+        raise RuntimeError("a wrong shape")
 
 
 def test_cpu_memory_here_is_a_real_number():

@@ -285,6 +285,36 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_what_a_killed_update_left_goes_with_the_next_load_and_nothing_else(saved, tmp_path):
+    fcntl = pytest.importorskip("fcntl", reason="needs locks on folders")
+    left, held = (tmp_path / f".pets.gpc.{name}.gpcache-tmp" for name in ("0123", "4567"))
+    other = tmp_path / ".other.gpc.89ab.gpcache-tmp"
+    for folder in (left, held, other):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "link.gpc").symlink_to(saved)
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as a process holds it that is writing now
+    load_folder(tmp_path / "link.gpc")
+    assert not left.exists()
+    assert held.exists()
+    assert other.exists()
+    os.close(lock)
+    load_folder(saved)
+    assert not held.exists()
+
+
+def test_what_cannot_be_read_is_not_called_damaged(saved):
+    (saved / "model.safetensors").unlink()
+    (saved / "model.safetensors").mkdir()
+    with pytest.raises(ModelFileError, match=r"model.safetensors' cannot be read \(Is a directory"):
+        load_folder(saved)
+    (saved / "config.json").unlink()
+    (saved / "config.json").mkdir()
+    with pytest.raises(ModelFileError, match=r"config.json' cannot be read"):
+        load_folder(saved)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_without_an_exchange_of_names_the_old_model_is_removed_too(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(persistence, "_exchanged", lambda *_: False)
@@ -391,7 +421,7 @@ def test_names_of_every_kind_are_saved_and_name_no_file(tmp_path):
         "x" * 300,
         "..",
         "../../x",
-        "a\nb",
+        "a b",
         "| # |",
     ]
     model = ImageClassifier(tiny.ColourEncoder(), device="cpu")

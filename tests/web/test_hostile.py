@@ -22,7 +22,10 @@ TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
 HEAD = f"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux"),
+    pytest.mark.slow,
+]
 
 
 class Program:

@@ -29,6 +29,8 @@ from gpcache.web.metrics import Metrics
 from gpcache.web.open_workspace import open_workspace
 from gpcache.web.ray_encoding import LOOK, PHOTOS_EACH, Replica, _share, deployed
 
+pytestmark = pytest.mark.slow
+
 REPLICAS = 2
 VIEWS = 3
 JPEG = {"content-type": "image/jpeg"}

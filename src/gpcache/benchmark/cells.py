@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,22 +18,38 @@ import sklearn
 import torch
 from numpy.typing import NDArray
 
-from gpcache import __version__, metrics
+import gpcache
+from gpcache import __version__
+from gpcache.benchmark.measures import MEASURES, Prediction, usual
 from gpcache.benchmark.options import MULTIPLE
-from gpcache.benchmark.protocols import NO_VALIDATION, rows_to_choose_on
+from gpcache.benchmark.peers import Peer, known_methods
+from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
+from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import MethodSpec, Spec
-from gpcache.benchmark.task import SPARE_SHOTS, Drawn, Labelled, Task, digest
+from gpcache.benchmark.task import Labelled, Task
+from gpcache.benchmark.transduction import predicted_together
 from gpcache.errors import DataError, GPCacheError, ProtocolError
-from gpcache.methods import FeatureClassifier, Method, find_method
+from gpcache.methods import Method
 from gpcache.similarity.folder import load_projection
 from gpcache.support.devices import resolve_device
 from gpcache.support.files import sha256
 
 logger = logging.getLogger(__name__)
 
+
+def estimator_source() -> str:
+    """A digest of the code that decides the figures: a version between two releases."""
+    package = Path(gpcache.__file__).parent
+    files = (
+        file for part in ("gp", "methods", "metrics") for file in (package / part).rglob("*.py")
+    )
+    return sha256(b"".join(file.read_bytes() for file in sorted(files)))[:12]
+
+
 VERSIONS = {
     "gpcache": __version__,
+    "source": estimator_source(),
     "python": platform.python_version(),
     "torch": torch.__version__,
     "numpy": np.__version__,
@@ -52,40 +69,13 @@ class NotPossibleError(GPCacheError):
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """What all methods share: the shots of a draw, and the rows to choose on."""
+class _Fit:
+    """A fitted model, the seconds it took, its warnings, and its accuracy where it chose."""
 
-    task: Task
-    protocol: str
-    shots: int
-    seed: int
-
-    @cached_property
-    def drawn(self) -> Drawn:
-        """The shots."""
-        return self.task.draw(self.shots, self.seed)
-
-    @cached_property
-    def choosing(self) -> Labelled | None:
-        """The rows on which the protocol lets a method choose."""
-        spare = self.drawn.spare
-        return rows_to_choose_on(self.protocol, self.task, spare, self.shots, self.seed)
-
-    @cached_property
-    def content(self) -> str:
-        """The hash of the rows that a fit sees."""
-        return digest(self.drawn.shots, self.choosing)
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes for every table with these rows."""
-        if self.choosing is None or self.drawn.spare is None or self.choosing is self.task.test:
-            return list(self.task.notes)
-        instead = (
-            f"{self.task.name} has no validation rows: training rows that are not shots serve "
-            f"instead, {SPARE_SHOTS} a class where there are as many."
-        )
-        return [*self.task.notes, instead]
+    model: Any
+    seconds: float
+    warnings: list[str]
+    validation_accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +123,9 @@ class Cell:
         )
 
     @cached_property
-    def method(self) -> Method:
-        """The method in the registry."""
-        return find_method(self.line.name)
+    def method(self) -> Method | Peer:
+        """The method."""
+        return known_methods()[self.line.name]
 
     @property
     def views(self) -> NDArray[np.float32] | None:
@@ -168,13 +158,13 @@ class Cell:
     def options(self) -> dict[str, Any]:
         """The constructor's options: those of the preset, of the protocol, and of the spec."""
         sample = self.sample
-        usual: dict[str, Any] = {"strategy": "grid"} if self.line.preset == "paper" else {}
-        if sample.protocol == NO_VALIDATION:
-            usual |= {"criterion": "nll", "selection": "auto"}
+        given: dict[str, Any] = {"strategy": "grid"} if self.line.preset == "paper" else {}
+        if sample.protocol in ON_SHOTS_ALONE:
+            given |= {"criterion": "nll", "selection": "auto"}
         else:
-            usual |= {"criterion": "accuracy"}
-        usual |= {"random_state": sample.seed}
-        options = {name: usual[name] for name in usual if name in self.parameters}
+            given |= {"criterion": "accuracy"}
+        given |= {"random_state": sample.seed}
+        options = {name: given[name] for name in given if name in self.parameters}
         for name, value in self.line.options_on(sample.task.name, sample.shots).items():
             multiple = MULTIPLE.fullmatch(value) if isinstance(value, str) else None
             n_classes = len(sample.task.class_names)
@@ -186,41 +176,49 @@ class Cell:
         for need, (attribute, words) in _NEEDS.items():
             if need in self.method.needs and getattr(self.sample.task, attribute) is None:
                 raise NotPossibleError(words)
-        shots, choosing, model = self.sample.drawn.shots, self.sample.choosing, self._model()
-        given = self._training_rows(model)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            start = time.perf_counter()
-            model.fit(**given)
-            seconds = time.perf_counter() - start
-        validation_accuracy = None
-        if choosing is not None:
-            found = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
-            validation_accuracy = float(np.mean(found))
+        fits = [self._fitted(choosing) for choosing, _ in self.sample.parts]
+        found = [fit.validation_accuracy for fit in fits]
+        validation = [accuracy for accuracy in found if accuracy is not None]
+        choosing = self.sample.parts[0][0]
         common: Row = {
             "status": DONE,
             "draw": self.sample.drawn.source,
             "preset": self.line.preset,
             "options": self.options,
             "projection": self.projection and self.projection[1],
-            "hyper_parameters": _hyper_parameters(model),
-            "n_shots": len(shots.labels),
+            "hyper_parameters": _hyper_parameters(fits[0].model),
+            "n_shots": len(self.sample.drawn.shots.labels),
             "n_views": 0 if self.views is None else self.views.shape[1],
             "n_choosing": 0 if choosing is None else len(choosing.labels),
-            "seconds": seconds,
+            "seconds": float(np.mean([fit.seconds for fit in fits])),
             "device": str(resolve_device(self.device)),
             "notes": self.sample.notes,
-            "warnings": sorted({str(warning.message) for warning in caught}),
+            "warnings": sorted({text for fit in fits for text in fit.warnings}),
             "versions": VERSIONS,
-            "validation_accuracy": validation_accuracy,
-            "held_out_accuracy": self._held_out_accuracy(model),
+            "validation_accuracy": float(np.mean(validation)) if validation else None,
+            **self._held_out(fits[0].model),
         }
+        models = [fit.model for fit in fits]
         return [
-            {"key": self.key(test), **self.place(test), **common, **self._scores(model, test)}
+            {"key": self.key(test), **self.place(test), **common, **self._scores(models, test)}
             for test in tests
         ]
 
-    def _model(self) -> FeatureClassifier:
+    def _fitted(self, choosing: Labelled | None) -> _Fit:
+        model = self._model()
+        given = self._training_rows(model, choosing)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            start = time.perf_counter()
+            model.fit(**given)
+            seconds = time.perf_counter() - start
+        accuracy = None
+        if choosing is not None:
+            found = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
+            accuracy = float(np.mean(found))
+        return _Fit(model, seconds, [str(warning.message) for warning in caught], accuracy)
+
+    def _model(self) -> Any:
         task, needs = self.sample.task, self.method.needs
         given = self.options | {"text_prior": task.prior, "device": self.device}
         if "encoder" in needs:
@@ -235,14 +233,13 @@ class Cell:
         make = constructor.from_options
         if self.line.preset == "paper":
             make = getattr(constructor, "paper", make)
-        model: FeatureClassifier = make(
-            **{name: value for name, value in given.items() if name in self.parameters}
-        )
-        return model
+        return make(**{name: value for name, value in given.items() if name in self.parameters})
 
-    def _training_rows(self, model: FeatureClassifier) -> dict[str, Any]:
+    def _training_rows(self, model: Any, choosing: Labelled | None) -> dict[str, Any]:
         """The arguments of `fit`."""
-        task, shots, choosing = self.sample.task, self.sample.drawn.shots, self.sample.choosing
+        if choosing is not None and "no validation rows" in self.method.needs:
+            raise NotPossibleError("chooses by cross-validation of the shots")
+        task, shots = self.sample.task, self.sample.drawn.shots
         given: dict[str, Any] = {}
         # CALIP learns nothing from shots: it chooses on the other rows if there are any.
         if choosing is None or "spatial features" not in self.method.needs:
@@ -259,35 +256,60 @@ class Cell:
             return task.spatial_features(rows)
         return rows.features
 
-    def _scores(self, model: FeatureClassifier, task: Task) -> Row:
-        rows = task.test
-        inputs = self._inputs(rows, task)
+    def _scores(self, models: Sequence[Any], task: Task) -> Row:
+        rows, inputs = task.test, self._inputs(task.test, task)
+        parts = [slice(None) if tested is None else tested for _, tested in self.sample.parts]
         start = time.perf_counter()
-        probabilities = model.predict_proba(inputs)
+        found = [
+            self._predict(model, inputs[part]) for model, part in zip(models, parts, strict=True)
+        ]
         seconds = time.perf_counter() - start
-        unknown = ~np.isin(rows.labels, model.classes_)
+        order = np.concatenate([np.arange(len(rows.labels))[part] for part in parts])
+        classes = models[0].classes_
+        names = np.concatenate([labels for _, labels in found])
+        unknown = ~np.isin(rows.labels, classes)
         if unknown.any():
             raise DataError(
                 f"The test rows have the class {str(rows.labels[unknown][0])!r}, of which the "
                 "model knows neither shots nor text."
             )
-        labels = np.searchsorted(model.classes_, rows.labels)
-        return {
-            "n_test": len(labels),
-            "accuracy": metrics.accuracy(probabilities, labels),
-            "nll": metrics.nll(probabilities, labels),
-            "ece": metrics.ece(probabilities, labels),
-            "predict_seconds": seconds,
-            "correct": packed(probabilities.argmax(1) == labels),
-        }
+        truth = rows.labels[order]
+        probabilities = None if found[0][0] is None else np.concatenate([p for p, _ in found])
+        labels = np.searchsorted(classes, truth)
+        known = (models[0], inputs[order], labels, names == truth, probabilities, task.outside)
+        prediction = Prediction(*known)
+        further = MEASURES if len(models) == 1 else ()
+        figures = [MEASURES[name](prediction) for name in self.spec.measures if name in further]
+        correct = np.empty(len(order), dtype=bool)
+        correct[order] = prediction.correct
+        common = {"n_test": len(labels), "predict_seconds": seconds, "correct": packed(correct)}
+        return {**common, **usual(prediction), **{k: v for one in figures for k, v in one.items()}}
 
-    def _held_out_accuracy(self, model: FeatureClassifier) -> float | None:
-        """The held-out accuracy of the shots, if it needs no further training."""
-        if self.sample.protocol != NO_VALIDATION or self.options.get("calibrate") is False:
-            return None
+    def _predict(
+        self, model: Any, inputs: NDArray[Any]
+    ) -> tuple[NDArray[np.float64] | None, NDArray[Any]]:
+        """Probabilities (m, c), if there are any, and labels (m,) of rows."""
+        probabilities = model.predict_proba(inputs)
+        if self.sample.protocol == TRANSDUCTIVE:
+            if probabilities is None:
+                raise NotPossibleError("has no probabilities to start from")
+            shots = self.sample.drawn.shots
+            numbers = np.searchsorted(model.classes_, shots.labels)
+            probabilities = predicted_together(probabilities, inputs, shots.features, numbers)
+        if probabilities is None:
+            return None, model.predict(inputs)
+        return probabilities, model.classes_[probabilities.argmax(1)]
+
+    def _held_out(self, model: Any) -> Row:
+        """What the model says of its own shots, if it needs no further training."""
+        names = ("held_out_accuracy", "held_out_ece", "held_out_rows")
+        if self.sample.protocol not in ON_SHOTS_ALONE or self.options.get("calibrate") is False:
+            return dict.fromkeys(names)
         report = getattr(model, "loo_", None)
-        accuracy = np.nan if report is None else float(report.accuracy)
-        return None if np.isnan(accuracy) else accuracy
+        if report is None or np.isnan(report.accuracy):
+            return dict.fromkeys(names)
+        figures = (float(report.accuracy), float(report.ece), int(report.counted.sum()))
+        return dict(zip(names, figures, strict=True))
 
 
 def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
@@ -305,7 +327,7 @@ def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
     return [{"key": key_of(place)} | place | {"status": status, "why": why} for place in places]
 
 
-def _hyper_parameters(model: FeatureClassifier) -> dict[str, float]:
+def _hyper_parameters(model: Any) -> dict[str, float]:
     """The fitted numbers by name: attributes and properties that end in an underscore."""
     kind = type(model)
     names = {

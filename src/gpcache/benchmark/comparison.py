@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.peers import known_methods
 from gpcache.benchmark.rows import DONE, Row, correct_rows, latest
 from gpcache.benchmark.significance import mean_ranks
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.errors import ProtocolError
-from gpcache.methods import registry
 
 # The option that is varied to see the effect of chance, and has no effect of its own.
 SEED = "random_state"
@@ -168,7 +168,7 @@ def title_of(column: str) -> str:
 
 def trains(method: MethodSpec) -> bool:
     """Whether a method is trained."""
-    entry = registry().get(method.name)
+    entry = known_methods().get(method.name)
     return entry is not None and entry.trains
 
 

@@ -9,14 +9,20 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
-from gpcache.methods import registry
+from gpcache.benchmark.peers import known_methods
 from gpcache.support.checks import shown
 
 # "2c" in the options of a spec: twice the number of classes.
 MULTIPLE = re.compile(r"(\d*)c")
 # What a run passes to a method itself: its data, its device, and the projection of the spec.
 _PASSED_BY_THE_RUN = ("text_prior", "prompt_vectors", "encoder", "projection", "device")
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+_WORDS = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list of numbers",
+}
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -43,12 +49,14 @@ def option_problem(method: str, option: str, value: Any) -> str:
 @cache
 def _options(method: str) -> dict[str, Any]:
     """The options of a method's constructor that a spec may set, with their types."""
-    hints = registry()[method].constructor.option_types()
+    hints = known_methods()[method].constructor.option_types()
     return {name: hint for name, hint in hints.items() if name not in _PASSED_BY_THE_RUN}
 
 
 def _allowed(hint: Any) -> list[str | type]:
     """The literal values and the plain types that a type hint allows."""
+    if get_origin(hint) is tuple:
+        return [tuple]
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
@@ -60,5 +68,7 @@ def _fits(value: Any, allowed: list[str | type]) -> bool:
     if isinstance(value, str):
         multiple = int in allowed and MULTIPLE.fullmatch(value) is not None
         return value in allowed or str in allowed or multiple
+    if isinstance(value, list):
+        return tuple in allowed and all(type(one) in (int, float) for one in value)
     # Every whole number is a number, but true and false are not.
     return type(value) in allowed or (type(value) is int and float in allowed)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpcache.benchmark.cells import Cell, Sample
+from gpcache.benchmark.cells import Cell
 from gpcache.benchmark.datasets.opening import check_reference
 from gpcache.benchmark.protocols import LEGACY, check_legacy
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, RowFile, key_of, reason
+from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import Spec
 from gpcache.benchmark.task import Task
 from gpcache.benchmark.workers import DataSource, compute
@@ -64,6 +65,8 @@ def run(
     jobs: int = 1,
     legacy: bool = False,
     command: str = "",
+    is_done: Callable[[str], bool] = lambda _: False,
+    trained_device: str | None = None,
     progress: Callable[[Row], object] = lambda _: None,
 ) -> Outcome:
     """Run what is not done of a spec, and append each row to `folder`/NAME.jsonl at once.
@@ -72,7 +75,8 @@ def run(
     Features, text vectors and draws are loaded once for each data set and encoder and shared by all
     methods; image features are kept below `cache` for other experiments. Several `jobs` are as many
     processes that compute cells, while this one writes. A row that another experiment in the folder
-    has done is copied.
+    has done is copied; a cell for whose key `is_done` is true is known elsewhere and left out.
+    Methods that train do so on `trained_device` if it is given.
     """
     _check(spec, root, jobs, legacy)
     place = Path(folder)
@@ -80,9 +84,10 @@ def run(
     with file.writing():
         # Tables are made of the rows and the spec.
         write_atomic(place / f"{spec.name}.toml", spec.path.read_bytes())
-        runner = _Runner(spec, file)
+        runner = _Runner(spec, file, is_done)
         for encoder in spec.encoders or (None,):
-            source = DataSource(spec, encoder, root, cache or place / "features", device)
+            kept = cache or place / "features"
+            source = DataSource(spec, encoder, root, kept, device, trained_device)
             for rows in compute(source, runner.cells_to_run(source), jobs):
                 for row in rows:
                     file.append(row | {"command": command})
@@ -124,16 +129,16 @@ def with_data(spec: Spec, datasets: list[str], encoders: list[str], root: Path |
 class _Runner:
     """The cells of a spec that have to run."""
 
-    def __init__(self, spec: Spec, file: RowFile) -> None:
+    def __init__(self, spec: Spec, file: RowFile, is_done: Callable[[str], bool]) -> None:
         self.outcome = Outcome()
-        self._spec, self._file = spec, file
+        self._spec, self._file, self._is_done = spec, file, is_done
         self._references: dict[str, str] = {}  # name of a data set → its reference in the spec
 
     def cells_to_run(self, source: DataSource) -> Iterator[tuple[Cell, list[Task]]]:
         """The cells of one encoder, each with the test sets on which it has no row yet."""
         for reference in self._spec.datasets:
             tasks = self._open(source, reference)
-            for cell in self._cells(tasks[0], source.device) if tasks else ():
+            for cell in self._cells(tasks[0], source) if tasks else ():
                 try:
                     missing = [test for test in tasks if not self._is_known(cell, test)]
                 except GPCacheError:  # computing the cell gives the reason
@@ -158,21 +163,23 @@ class _Runner:
             return []
         return tasks
 
-    def _cells(self, task: Task, device: str) -> Iterator[Cell]:
+    def _cells(self, task: Task, source: DataSource) -> Iterator[Cell]:
         spec = self._spec
         for protocol in spec.protocols:
             for shots in spec.shots:
                 for seed in task.seeds(shots, spec.seeds):
                     sample = Sample(task, protocol, shots, seed)
                     for line in spec.methods:
-                        yield Cell(spec, sample, line, device)
+                        yield source.cell(sample, line)
 
     def _is_known(self, cell: Cell, test: Task) -> bool:
         """Whether the row is done, here or in another experiment, from which it is copied."""
-        known = self._file.known(cell.key(test))
-        if known is None:
-            return False
-        self._file.append(known | cell.place(test))
+        key = cell.key(test)
+        if not self._is_done(key):
+            known = self._file.known(key)
+            if known is None:
+                return False
+            self._file.append(known | cell.place(test))
         self.outcome.known += 1
         return True
 

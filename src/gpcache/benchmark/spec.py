@@ -1,4 +1,7 @@
-"""Reads a spec: which methods run on which data. A mistake is one sentence with file and key."""
+"""Reads a spec: which methods run on which data. A mistake is one sentence with file and key.
+
+Only `read_spec` needs pydantic: rows are also computed on machines that do not have it.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,40 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, TypeAdapter
-from pydantic import ValidationError as PydanticError
-from pydantic.dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from gpcache.benchmark.datasets.catalogue import catalogue
+from gpcache.benchmark.measures import MEASURES
 from gpcache.benchmark.options import did_you_mean, option_problem
+from gpcache.benchmark.peers import known_methods
 from gpcache.benchmark.protocols import FULL_VALIDATION, PROTOCOLS
 from gpcache.errors import DataError
-from gpcache.methods import registry
 from gpcache.support.checks import shown
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic import ValidationError as PydanticError
+
 MAX_SPEC_FILE = 1_000_000
-_TABLE = ConfigDict(extra="forbid")
+_TABLE = {"extra": "forbid"}  # pydantic's words for: no other keys
 
 
-def _different(words: str, good: Callable[[Any], bool]) -> BeforeValidator:
+@dataclass(frozen=True)
+class _Checked:
+    """Makes pydantic call `check` on the value of a field before it looks at its type."""
+
+    check: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core.core_schema import no_info_before_validator_function
+
+        return no_info_before_validator_function(self.check, handler(source))
+
+
+def _different(words: str, good: Callable[[Any], bool]) -> _Checked:
     """A list of different values that are all good; a single value counts as a list of one."""
 
     def check(value: Any) -> Any:
@@ -34,41 +51,62 @@ def _different(words: str, good: Callable[[Any], bool]) -> BeforeValidator:
             raise ValueError(f"must be {words}, got {shown(value)}")
         return values
 
-    return BeforeValidator(check)
+    return _Checked(check)
 
 
-def _whole(least: int) -> BeforeValidator:
+def _whole(least: int) -> _Checked:
     words = f"different whole numbers of {least} or more"
     return _different(words, lambda value: type(value) is int and value >= least)
 
 
-Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
-_is_text = _different("a list of different texts", lambda v: isinstance(v, str) and bool(v.strip()))
-Names = Annotated[tuple[str, ...], _is_text]
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _text(value: Any) -> Any:
+    if not _is_text(value):
+        raise ValueError(f"must be text, got {shown(value)}")
+    return value
+
+
+def _values(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"must be a list of values, got {shown(value)}")
+    return value
+
+
+Text = Annotated[str, _Checked(_text)]
+Names = Annotated[tuple[str, ...], _different("a list of different texts", _is_text)]
 Shots = Annotated[tuple[int, ...], _whole(1)]
 Seeds = Annotated[tuple[int, ...], _whole(0)]
 Options = dict[str, Any]
 Preset = Literal["default", "paper"]
 
 
-@dataclass(frozen=True, config=_TABLE)
+@dataclass(frozen=True)
 class Override:
-    """Options that apply only on these data sets and numbers of shots; empty means all."""
+    """Options that apply only on these data sets and numbers of shots; empty means all.
 
+    `source` says who states them, and where.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
     datasets: Names = ()
     shots: Shots = ()
     options: Options = field(default_factory=dict)
+    source: Text | None = None
 
 
-@dataclass(frozen=True, config=_TABLE)
+@dataclass(frozen=True)
 class MethodEntry:
     """A table [[methods]] of the file; each combination of the values in `vary` is a line."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
     name: Text
     label: Text | None = None
     preset: Preset = "default"
     options: Options = field(default_factory=dict)
-    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)
+    vary: dict[str, Annotated[list[Any], _Checked(_values)]] = field(default_factory=dict)
     projection: Text | None = None
     where: tuple[Override, ...] = ()
     published: Text | None = None
@@ -102,24 +140,27 @@ class MethodSpec:
         return options
 
 
-@dataclass(frozen=True, config=_TABLE)
+@dataclass(frozen=True)
 class Claim:
     """A sentence of the paper: at these shots the mean of `better` is above that of `worse`."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
     better: Text
     worse: Text
     text: Text | None = None
     shots: Shots = ()
 
 
-@dataclass(frozen=True, config=_TABLE)
+@dataclass(frozen=True)
 class Spec:
     """An experiment, read from the file `path`; its relative paths start from `folder`.
 
-    `tests` names data sets on which the fitted models are tested besides their own. `drawing` is a
-    figure that needs no runs.
+    `tests` names data sets on which the fitted models are tested besides their own. `measures` are
+    further figures of every fitted model (`measures.MEASURES`). `drawing` is a figure that needs no
+    runs.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
     name: Text
     title: Text
     path: Path
@@ -132,6 +173,7 @@ class Spec:
     seeds: Seeds = (1, 2, 3)
     methods: tuple[MethodSpec, ...] = ()
     claims: tuple[Claim, ...] = ()
+    measures: Names = ()
     published: Text | None = None
     drawing: Literal["weights", "projection"] | None = None
     projection: Text | None = None
@@ -144,22 +186,31 @@ _KEYS = {
     "methods.where": [one.name for one in fields(Override)],
     "claims": [one.name for one in fields(Claim)],
 }
-_ENTRIES = TypeAdapter(dict[Literal["methods"], tuple[MethodEntry, ...]])
-_SPEC = TypeAdapter(Spec)
+
+
+@cache
+def _adapters() -> tuple[TypeAdapter[Any], TypeAdapter[Spec]]:
+    """How pydantic reads the methods of a file, and the whole of it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(dict[Literal["methods"], tuple[MethodEntry, ...]]), TypeAdapter(Spec)
 
 
 def read_spec(path: str | Path) -> Spec:
     """Read a spec; a mistake in it is one sentence that names the file and the key."""
+    from pydantic import ValidationError as PydanticError
+
     file = Path(path)
+    read_entries, read_all = _adapters()
     content = {"name": file.stem, "title": file.stem} | _read_toml(file)
     try:
         for key in content:
             if key not in _KEYS[""]:
                 raise _Mistake(f"{key} {_unknown(key, '')}")
-        entries = _ENTRIES.validate_python({"methods": content.get("methods", [])})["methods"]
+        entries = read_entries.validate_python({"methods": content.get("methods", [])})["methods"]
         methods = [line for n, entry in enumerate(entries, 1) for line in _lines(n, entry)]
         place = {"path": file.resolve(), "folder": file.resolve().parent}
-        spec = _SPEC.validate_python(content | place | {"methods": methods})
+        spec = read_all.validate_python(content | place | {"methods": methods})
         _check(spec, entries)
     except PydanticError as error:
         raise DataError(f"In the spec {file}, {_sentence(error)}.") from None
@@ -188,7 +239,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
     """The line of an entry, or one for each combination of the values that it varies."""
     place = f"methods[{number}]"
-    if entry.name not in (known := registry()):
+    if entry.name not in (known := known_methods()):
         near, names = did_you_mean(entry.name, known), ", ".join(sorted(known))
         raise _Mistake(f"{place}.name is {entry.name!r}, which is no method{near}: use {names}")
     label, projection = entry.label or entry.name, entry.projection or ""
@@ -226,10 +277,14 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
     """Check what the types of the fields do not say."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", spec.name):
         raise _Mistake(f"name must be small letters, digits and hyphens, got {spec.name!r}")
-    for name in spec.protocols:
-        if name not in PROTOCOLS:
-            near, names = did_you_mean(name, PROTOCOLS), ", ".join(map(repr, PROTOCOLS))
-            raise _Mistake(f"protocols has no protocol {name!r}{near}: use {names}")
+    for key, kind, given, choices in (
+        ("protocols", "protocol", spec.protocols, PROTOCOLS),
+        ("measures", "measure", spec.measures, MEASURES),
+    ):
+        for name in given:
+            if name not in choices:
+                near, names = did_you_mean(name, choices), ", ".join(map(repr, choices))
+                raise _Mistake(f"{key} has no {kind} {name!r}{near}: use {names}")
     if not spec.methods and spec.drawing is None:
         raise _Mistake("methods needs at least one [[methods]] with a name")
     labels = [method.label for method in spec.methods]
@@ -239,6 +294,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
         raise _Mistake("datasets needs at least one data set")
     paths = [Path(dataset) for dataset in spec.datasets]
     known = {*catalogue(), *(path.name for path in paths), *(path.stem for path in paths)}
+    known |= {path.name.replace(".npz", "") for path in paths}
     for number, entry in enumerate(entries, 1):
         for row, override in enumerate(entry.where, 1):
             if unknown := [name for name in override.datasets if name not in known]:
@@ -260,8 +316,6 @@ def _unknown(key: str, table: str) -> str:
 
 _PROBLEMS = {
     "dict_type": "must be a table",
-    "list_type": "must be a list of values",
-    "too_short": "must be a list of values",
     "literal_error": "must be {expected}",
     "tuple_type": "must be written as [[{table}]]",
     "dataclass_type": "must be written as [[{table}]]",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,11 @@ class Labelled(NamedTuple):
     labels: NDArray[Any]
     names: NDArray[Any] | None = None
 
+    def only(self, rows: RowNumbers) -> Labelled:
+        """These rows alone."""
+        names = None if self.names is None else self.names[rows]
+        return Labelled(self.features[rows], self.labels[rows], names)
+
 
 class Drawn(NamedTuple):
     """The shots of a draw, training rows that are not among them, and how the draw was made.
@@ -42,11 +47,17 @@ class Drawn(NamedTuple):
     source: str
     views: Features | None = None
 
+    def only(self, rows: RowNumbers) -> Drawn:
+        """These shots alone."""
+        views = None if self.views is None else self.views[rows]
+        return self._replace(shots=self.shots.only(rows), views=views)
+
 
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Rows to draw from: labels and names (n,), and the features of chosen rows.
 
+    `rows_of` holds the rows of ready-made draws by (shots, seed); other draws are made here.
     `keys` gives the features of shots, (n, d) or, of images, one for each view (n, v, d); `queries`
     those of rows to predict (n, d). Names of images start from `root`.
     """
@@ -56,10 +67,13 @@ class Pool:
     keys: Callable[[RowNumbers], Features]
     queries: Callable[[RowNumbers], Features]
     root: Path | None = None
+    rows_of: Mapping[tuple[int, int], RowNumbers] = field(default_factory=dict)
 
     def draw(self, shots: int, seed: int) -> tuple[RowNumbers, RowNumbers]:
         """The rows of the shots, and others to choose on if there is no validation set."""
         labels = self.labels.tolist()
+        if (given := self.rows_of.get((shots, seed))) is not None:
+            return given, np.setdiff1d(np.arange(len(labels)), given)
         draw = draw_shots(labels, self.names, shots, seed)
         return draw.indices, spare_rows(labels, self.names, draw)
 
@@ -78,7 +92,7 @@ class Task:
     `given` are ready-made draws by their number of shots; others are drawn from the `pool`.
     `reference` is the spec's name of the data set, `notes` belong under every table. Tasks of
     images also have the `encoder`, `spatial_features` of rows, and `prompt_vectors`: those of every
-    prompt of a class.
+    prompt of a class. `outside` are features of something else than the classes.
     """
 
     name: str
@@ -96,6 +110,7 @@ class Task:
     spatial_features: Callable[[Labelled], NDArray[Any]] | None = None
     prompt_vectors: Callable[[], dict[str, Features]] | None = None
     reference: str = ""
+    outside: Features | None = None
 
     @cached_property
     def content(self) -> str:
@@ -106,7 +121,7 @@ class Task:
 
     def seeds(self, shots: int, seeds: Sequence[int]) -> Sequence[int]:
         """The seeds that give different draws: a ready-made draw exists only once."""
-        return seeds[:1] if shots in self.given else seeds
+        return seeds[:1] if shots in self.given or self.pool is None else seeds
 
     def draw(self, shots: int, seed: int) -> Drawn:
         """The shots of a draw."""

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from gpcache.benchmark.cells import Cell, Sample, computed_rows
+from gpcache.benchmark.cells import Cell, computed_rows
 from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.peers import known_methods
 from gpcache.benchmark.rows import Row
-from gpcache.benchmark.spec import Spec
+from gpcache.benchmark.sample import Sample
+from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.task import Task
 from gpcache.encoders import Encoder, load_encoder
 
@@ -31,6 +34,12 @@ class DataSource:
     root: Path | None
     cache: Path
     device: str
+    trained_device: str | None = None
+
+    def cell(self, sample: Sample, line: MethodSpec) -> Cell:
+        """The cell of a line of the spec on a sample, on the device of its method."""
+        device = self.trained_device if known_methods()[line.name].trains else None
+        return Cell(self.spec, sample, line, device or self.device)
 
     @cached_property
     def _encoder(self) -> Encoder | None:
@@ -105,6 +114,8 @@ _sources: list[DataSource] = []  # the one of this process, set when it starts
 
 def _start(source: DataSource, threads: int) -> None:
     torch.set_num_threads(threads)
+    # scikit-learn's products run in libraries with threads of their own.
+    threadpool_limits(threads)
     _sources[:] = [source]
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -131,5 +142,4 @@ def _compute(work: _Work) -> list[Row]:
     source, tasks = _sources[0], _tasks(work.reference)
     line = next(method for method in source.spec.methods if method.label == work.label)
     sample = _sample(work.reference, work.protocol, work.shots, work.seed)
-    cell = Cell(source.spec, sample, line, source.device)
-    return computed_rows(cell, [tasks[reference] for reference in work.tests])
+    return computed_rows(source.cell(sample, line), [tasks[reference] for reference in work.tests])

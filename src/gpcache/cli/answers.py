@@ -18,7 +18,7 @@ from gpcache.model.answers import Prediction
 from gpcache.support.extras import require
 from gpcache.support.files import replacing
 
-COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected")
+COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest")
 ROWS = 4096
 
 
@@ -62,13 +62,12 @@ def write_answers(
 
 def lines(answer: Prediction, top: int) -> str:
     """An answer for people, with further classes and reasons on the lines below it."""
-    name, label = printable(answer.name), printable(answer.label)
-    shown = [f"{name}  {label}  {percent(answer.probability)}"]
+    name, nearest = printable(answer.name), printable(answer.nearest)
+    shown = [f"{name}  {nearest}  {percent(answer.probability)}"]
     if answer.rejected:
-        shown = [f"{name}  I don't know  (unlike the training images; nearest {label})"]
-    if answer.plausible is not None:
-        one_of = ", ".join(map(printable, answer.plausible))
-        shown.append(f"    one of: {one_of}" if one_of else "    none of the classes suits it")
+        shown = [f"{name}  I don't know  (unlike the training images; nearest {nearest})"]
+    if answer.plausible:
+        shown.append(f"    one of: {', '.join(map(printable, answer.plausible))}")
     if top > 1:
         shown += [f"    {percent(p):>8}  {printable(other)}" for other, p in answer.top(top)]
     shown += [
@@ -100,7 +99,7 @@ def _write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Sh
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
     text, number = arrow.string(), arrow.float64()
     reason = arrow.struct([("name", text), ("label", text), ("weight", number)])
-    kinds = {"image": text, "label": text, "rejected": arrow.bool_()}
+    kinds = {"image": text, "label": text, "rejected": arrow.bool_(), "nearest": text}
     kinds |= {"plausible": arrow.list_(text), "why": arrow.list_(reason)}
     columns = [(name, kinds.get(name.split("_")[0], number)) for name in shape.columns]
     schema = arrow.schema(columns)

@@ -1,53 +1,170 @@
-"""`gpcache demo`: train and test a model on images that come with the installation."""
+"""`gpcache demo`: show on drawn pictures, or on the user's own photos, what gpcache does."""
 
+import shutil
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, echo
+from typer import Argument, Option, echo, secho
 
 from gpcache.cli import options, output
 
-PHOTOS = "Your own folder of class folders."
-PhotosArgument = Annotated[Path | None, Argument(help=PHOTOS, show_default="handwritten digits")]
+if TYPE_CHECKING:
+    from gpcache.model.demo import Step
+    from gpcache.model.evaluation import Evaluation
+
+PHOTOS = "Your own folder with one folder for each class."
+PhotosArgument = Annotated[Path | None, Argument(help=PHOTOS, show_default="drawn pictures")]
 OutputOption = Annotated[Path, Option("--output", "-o", help="Where to write model and report.")]
+ShotsOption = Annotated[
+    int, Option(min=1, metavar="K", help="Train on K pictures of each class, test on the others.")
+]
+NAME_WIDTH = 19
+SeedOption = Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")]
 
 
 def demo(
     photos: PhotosArgument = None,
     folder: OutputOption = Path("gpcache-demo"),
-    shots: Annotated[int, Option(min=1, metavar="K", help="Learn K images a class.")] = 8,
-    seed: Annotated[int, Option(min=0, help="Seed of the draw.")] = 0,
+    shots: ShotsOption = 5,
+    seed: SeedOption = 0,
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Train and test a model on images at hand, and write a report.
+    """Show what gpcache does, on drawn pictures or on your photos.
 
-    It learns a few images of each class and tests on the others. Nothing is downloaded.
+    It trains on a few pictures of each class, estimates the accuracy and tests it, finds a wrong
+    label, says "I don't know", suggests what to label next, and writes a report. It takes less than
+    a minute and downloads nothing.
 
     **Examples**
 
     - `gpcache demo`
     - `gpcache demo my/photos --shots 5`
     """
-    from gpcache.cli.answers import lines
-    from gpcache.cli.figures import evaluation_figures, held_out_figures, model_as_json
     from gpcache.model.demo import demonstrate
 
-    done = demonstrate(folder, photos, shots=shots, seed=seed)
-    classifier = done.classifier
-    output.print_notes(classifier.training.refused, classifier.training.notices)
+    content: dict[str, Any] = {}
+    for step in demonstrate(folder, photos, shots=shots, seed=seed):
+        if json:
+            content |= _as_json(step)
+        else:
+            _tell(step)
     if json:
-        held_out = model_as_json(classifier, done.model)["held_out"]
-        found = {"model": str(done.model), "report": str(done.report), "held_out": held_out}
-        output.print_json(found | {"test": done.test.summary()})
-        return
-    count = f"{len(classifier.examples)} images of {len(classifier.classes)} classes"
-    echo(f"Learned {count} with the encoder lite. Figures of these images, each held out:\n")
-    output.print_rows(held_out_figures(classifier))
-    echo("\nFigures of images that were not learned:\n")
-    output.print_rows(evaluation_figures(done.test))
-    echo("\nThe two hardest of them, with the training images behind the answer:\n")
-    for answer in done.answers:
-        echo(lines(answer, 3))
-    echo(f"\nThe report, for any browser:  {done.report}")
-    echo(f"The model, for new images:    gpcache predict {done.model} YOUR_IMAGES --why")
+        output.print_json(content)
+
+
+def _tell(step: "Step") -> None:
+    """Print a step for people."""
+    from gpcache.cli.answers import lines
+    from gpcache.images.records import plural
+    from gpcache.model import demo
+    from gpcache.model.evaluation import Evaluation
+
+    match step:
+        case demo.Pictures():
+            images = (step.train.total or 0) + (step.test.total or 0)
+            kind = " Drawn by a program: these are not photographs." if step.drawn else ""
+            _heading("Pictures", "")
+            echo(f"{plural(images, 'picture')} in {output.printable(str(step.folder))}.{kind}")
+        case demo.TrainedModel():
+            classifier = step.classifier
+            output.print_notes(classifier.training.refused, classifier.training.notices)
+            _heading("1. Train", "gpcache fit")
+            count = plural(len(classifier.examples), "picture")
+            classes = ", ".join(map(output.printable, classifier.classes))
+            echo(f"Trained on {count} in {step.seconds:.0f} s, without a validation set.")
+            echo(f"{len(classifier.classes)} classes: {classes}.")
+            _heading("2. How good is it?", "gpcache evaluate")
+            _print_row("Held-out accuracy", _held_out(classifier.held_out()))
+        case Evaluation():
+            _print_row("Test accuracy", _accuracy(step, "pictures that it was not trained on"))
+            mistakes = [f"{c.truth} taken for {c.answer}: {c.images}" for c in step.confusions()]
+            _print_row("Mistakes", mistakes or "none")
+            _print_row('Said "I don\'t know"', f"{step.rejected.sum()} of {len(step):,} times")
+        case demo.PlantedLabel():
+            _heading("3. Find a wrong label", "gpcache check")
+            name, truth, label = map(output.printable, (step.name, step.truth, step.label))
+            echo(f"For this step we label one training picture of {truth} as {label}: {name}.")
+            found = "It was not found. More pictures of each class make it easier to find."
+            if step.finding is not None:
+                found = f"Found: {step.finding.sentence}"
+            echo(output.printable(found))
+            echo(f"Other labels that it suspects: {step.others}.")
+        case demo.OtherPictures():
+            _heading("4. Show it something else", "gpcache predict")
+            echo("These pictures belong to none of the classes:")
+            for answer in step.answers:
+                echo(lines(answer, 1))
+            output.print_notices(sorted({answer.note for answer in step.answers if answer.note}))
+        case demo.NextPictures():
+            _heading("5. What to label next", "gpcache suggest")
+            names = ", ".join(map(output.printable, step.names))
+            echo(f"Suppose that {step.pool} of the test pictures had no label. Label these first:")
+            echo(names)
+        case demo.Written():
+            _heading("6. See for yourself", "")
+            output.print_rows(
+                {
+                    "The report": f"open {step.report} in a browser",
+                    "The page": f"{_program()} serve {step.model}",
+                    "New photos": f"{_program()} predict {step.model} YOUR_PHOTOS --why",
+                    "Your classes": f"{_program()} demo FOLDER_OF_CLASS_FOLDERS",
+                }
+            )
+
+
+def _as_json(step: "Step") -> dict[str, Any]:
+    """What `--json` prints of a step."""
+    from gpcache.model import demo
+
+    match step:
+        case demo.Pictures():
+            return {"pictures": str(step.folder), "drawn": step.drawn}
+        case demo.TrainedModel():
+            held_out = step.classifier.held_out()
+            return {"held_out": None if held_out is None else held_out.summary()}
+        case demo.PlantedLabel():
+            suggestion = None if step.finding is None else step.finding.suggestion
+            labels = {"label": step.label, "truth": step.truth, "suggestion": suggestion}
+            return {"planted": {"image": step.name, **labels, "other_suspects": step.others}}
+        case demo.OtherPictures():
+            return {"others": [answer.as_dict() for answer in step.answers]}
+        case demo.NextPictures():
+            return {"label_next": step.names}
+        case demo.Written():
+            return {"model": str(step.model), "report": str(step.report)}
+    return {"test": step.summary()}
+
+
+def _heading(title: str, command: str) -> None:
+    echo()
+    secho(title, bold=True, nl=not command)
+    if command:
+        secho(f"  ({command})", dim=True)
+
+
+def _print_row(name: str, value: str | list[str]) -> None:
+    output.print_rows({name.ljust(NAME_WIDTH): value})
+
+
+def _held_out(found: "Evaluation | None") -> str:
+    if found is None:
+        return "not known: no class has two training pictures"
+    return _accuracy(found, "training pictures, each predicted by a model trained on the others")
+
+
+def _accuracy(found: "Evaluation", data: str) -> str:
+    low, high = found.interval
+    interval = f"95 % interval {100 * low:.0f} – {100 * high:.0f}"
+    return f"{output.percent(found.accuracy)} ({interval}): {len(found):,} {data}"
+
+
+def _program() -> str:
+    """How this installation is called: `gpcache`, where the shell finds it."""
+    return "gpcache" if shutil.which("gpcache") else f"{_relative(sys.executable)} -m gpcache"
+
+
+def _relative(path: str) -> str:
+    place = Path(path)
+    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gpcache.support.names import is_printed
+
 if TYPE_CHECKING:
     from gpcache.images.records import Refused
 
@@ -21,7 +23,7 @@ NO_WRAPPING = 10_000_000
 
 def printable(text: str) -> str:
     """Text on one line that cannot control a terminal."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
+    return "".join(letter if is_printed(letter) else "�" for letter in text)
 
 
 def percent(value: float) -> str:
@@ -33,7 +35,7 @@ def json_text(content: Any, indent: int | None = None) -> str:
     """JSON that cannot control a terminal: what is not printable is escaped."""
     text = json_format.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     # Outside of strings everything is printable except line breaks.
-    escaped = (x if x.isprintable() or x == "\n" else json_format.dumps(x)[1:-1] for x in text)
+    escaped = (x if is_printed(x) or x == "\n" else json_format.dumps(x)[1:-1] for x in text)
     return text if text.isprintable() else "".join(escaped)
 
 

@@ -1,6 +1,7 @@
 """`gpcache serve`: the page and the API, on this machine alone."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -105,4 +106,4 @@ def _own_folder(model: Path | None) -> Path:
     if model is None:
         return root / "default"
     place = model.resolve()
-    return root / f"{place.name.removesuffix('.gpc')[:80]}-{sha256(str(place).encode())[:8]}"
+    return root / f"{place.name.removesuffix('.gpc')[:80]}-{sha256(os.fsencode(place))[:8]}"

@@ -22,7 +22,7 @@ def add(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Add labelled images or classes to a model, without a refit.
+    """Add labelled images or classes to a model. Only the new images are encoded.
 
     **Example**
 
@@ -42,10 +42,7 @@ def remove(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Remove images or a class from a model, without a refit.
-
-    `remove` keeps the learned feature scaling and the hyper-parameters. Run `gpcache fit` on all
-    photos to update them.
+    """Remove images or a class from a model.
 
     **Examples**
 

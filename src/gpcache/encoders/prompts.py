@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.support.files import read_json
+from gpcache.support.names import tidy_name
 
 DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
 
@@ -51,7 +51,7 @@ NO_DIRECTION = 1e-6
 
 def clean_class_name(name: str) -> str:
     """The name as a sentence has it: composed (NFC), spaces for underscores, single spaces."""
-    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
+    return tidy_name(name.replace("_", " "))
 
 
 @dataclass(frozen=True)
@@ -311,10 +311,10 @@ def _checked_class_names(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not clean_class_name(name):
             raise DataError(f"A class name must be text that is not empty, got {shown(name)}.")
-        composed = unicodedata.normalize("NFC", name)  # two forms of é look the same
-        if composed in seen:
+        tidy = tidy_name(name)  # two forms of é look the same
+        if tidy in seen:
             raise DataError(f"The class name {shown(name)} is given more than once.")
-        seen.add(composed)
+        seen.add(tidy)
     return tuple(names)
 
 

@@ -17,7 +17,7 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
-from gpcache.images.records import Record, Refused, Source
+from gpcache.images.records import Record, Refused, Source, readable
 from gpcache.support.progress import progress_bar
 
 # Encodes the images of a source: `stream.encoded`, or `cluster.extraction.encoded_on_ray`.
@@ -122,6 +122,7 @@ def extract(
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
+    name = readable(source.name)  # a path, which may hold bytes that are no UTF-8
     settings = {"views": views, "batch_size": batch_size, "workers": workers}
     images = stream(source, encoder, known=store.hashes(), **settings)
     with _Writer(store, shard_rows) as writer:
@@ -137,11 +138,11 @@ def extract(
                 report.encoded += 1
                 writer.add(found.hash, found.features)
             known = (record.label, record.split or split, record.group)
-            items.append(Item(source.name, record.name, found.hash, *known))
+            items.append(Item(name, record.name, found.hash, *known))
     # A stream's own refusals are complete only now.
     report.refused += source.refused
     report.notices += source.notices
-    store.record(source.name, items, report.refused)
+    store.record(name, items, report.refused)
     report.seconds = time.perf_counter() - start
     return report
 

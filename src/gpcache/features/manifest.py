@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+import math
+import re
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gpcache.encoders.lite import current_name
 from gpcache.errors import StoreError
+from gpcache.images.augment import Views
 from gpcache.support.files import sha256, write_atomic
 
 NAME = "store.json"
 SCHEMA = 1
+_FILE = re.compile(r"((shards|texts)/)?[\w-]+\.(safetensors|jsonl?)")
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,33 @@ def read_manifest(folder: Path) -> Manifest:
             raise StoreError(f"{str(path)!r} was written by a newer gpcache: upgrade gpcache.")
         intact = schema == SCHEMA and sha256(_canonical(content)) == seal
         manifest = TypeAdapter(Manifest).validate_python(content) if intact else None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{str(folder)!r} is no feature store: it has no {NAME}.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except OSError as error:
+        raise StoreError(
+            f"{str(path)!r} cannot be read ({error.strerror}): check that you may read it."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = None
-    if manifest is None:
+    if manifest is None or not _is_sound(manifest):
         raise StoreError(f"{str(path)!r} is damaged: extract the images again.")
     return replace(manifest, encoder=current_name(manifest.encoder, manifest.fingerprint))
+
+
+def _is_sound(manifest: Manifest) -> bool:
+    """Whether sizes, names of files and views can be what they say."""
+    files = manifest.files
+    names = all(_FILE.fullmatch(file.name) and file.rows >= 0 for file in files)
+    if not names or manifest.dim < 1 or not 0 < manifest.logit_scale < math.inf:
+        return False
+    if manifest.views is None:
+        return True
+    try:
+        kept = {field.name: manifest.views[field.name] for field in fields(Views)}
+        described = Views(**kept).describe()
+        return bool(json.loads(json.dumps(described)) == manifest.views)
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -320,9 +321,10 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).items()
         []
         """
-        data = self._read("items")
         # Not splitlines: a name may hold other characters that end a line.
-        return [Item(**json.loads(line)) for line in data.split("\n") if line]
+        lines = [line for line in self._read("items").split("\n") if line]
+        found: list[Item] = self._parsed(f"[{','.join(lines)}]", list[Item])
+        return found
 
     def refused(self) -> list[dict[str, str]]:
         """List every image that was refused.
@@ -340,8 +342,18 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).refused()
         []
         """
-        found: list[dict[str, str]] = json.loads(self._read("refused") or "[]")
+        found: list[dict[str, str]] = self._parsed(
+            self._read("refused") or "[]", list[dict[str, str]]
+        )
         return found
+
+    def _parsed(self, text: str, kind: Any) -> Any:
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(kind).validate_json(text)
+        except ValidationError:
+            raise self._damage("its list of images", "damaged") from None
 
     def read(self, *, source: str | None = None, split: str | None = None) -> StoredImages:
         """Read images and their vectors.
@@ -418,7 +430,7 @@ class FeatureStore:
         gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
         for shard, pairs in wanted.items():
             positions, rows = np.array(pairs).T
-            gathered[positions] = self._tensor(shard, "features")[rows]
+            gathered[positions] = self._tensor(shard, "features", *self._row_shape())[rows]
         if not np.isfinite(gathered).all():
             raise StoreError(f"The store {str(self.folder)!r} holds NaN or inf: extract it again.")
         return gathered
@@ -445,7 +457,7 @@ class FeatureStore:
         True
         """
         file = self.manifest.texts.get(digest)
-        return None if file is None else self._tensor(file, "features")
+        return None if file is None else self._tensor(file, "features", self.manifest.dim)
 
     # Writing.
 
@@ -584,7 +596,7 @@ class FeatureStore:
         bad = []
         for file in self.manifest.files:
             path = self.folder / file.name
-            if not path.is_file() or sha256_of_file(path) != file.sha256:
+            if not path.is_file() or _checksum(path) != file.sha256:
                 bad.append(file.name)
             progress()
         return bad
@@ -650,7 +662,7 @@ class FeatureStore:
         """Where each image's vector is; shards are read once."""
         for shard in self.manifest.shards:
             if shard.name not in self._indexed:
-                for row, code in enumerate(self._tensor(shard, "hashes")):
+                for row, code in enumerate(self._tensor(shard, "hashes", HASH_BYTES)):
                     self._places[code.tobytes().hex()] = (shard, row)
                 self._indexed.add(shard.name)
         return self._places
@@ -671,32 +683,44 @@ class FeatureStore:
             self.manifest = read_manifest(self.folder)
         raise StoreError(f"The store {str(self.folder)!r} lost a file: run gpcache store verify.")
 
-    def _tensor(self, file: StoredFile, key: str) -> NDArray[Any]:
-        """A tensor of a file, read through the memory map."""
+    def _tensor(self, file: StoredFile, key: str, *shape: int) -> NDArray[Any]:
+        """A tensor of a file whose rows have this shape, read through the memory map."""
         path = self._verified(file)
         try:
             with safe_open(path, "numpy") as tensors:
                 tensor: NDArray[Any] = tensors.get_tensor(key)
-        except SafetensorError:
-            raise _damage(path) from None
+        except (SafetensorError, TypeError, LookupError):
+            raise self._damage(path) from None
+        kind = np.uint8 if key == "hashes" else np.float32
+        if tensor.shape != (file.rows, *shape) or tensor.dtype != kind:
+            raise self._damage(path)
         return tensor
 
     def _verified(self, file: StoredFile) -> Path:
         path = self.folder / file.name
         if not path.is_file():
-            raise _damage(path, "missing")
+            raise self._damage(path, "missing")
         if self._verify and file.name not in self._checked:
-            if sha256_of_file(path) != file.sha256:
-                raise _damage(path)
+            if _checksum(path) != file.sha256:
+                raise self._damage(path)
             self._checked.add(file.name)
         return path
 
+    def _damage(self, what: Path | str, how: str = "damaged (its SHA-256 differs)") -> StoreError:
+        return StoreError(
+            f"{str(what)!r} is {how}: run 'gpcache store verify --repair "
+            f"{quote(str(self.folder))}', then extract the images again."
+        )
 
-def _damage(path: Path, how: str = "damaged (its SHA-256 differs)") -> StoreError:
-    return StoreError(
-        f"{str(path)!r} is {how}: run 'gpcache store verify --repair {path.parent}', then extract "
-        "the images again."
-    )
+
+def _checksum(path: Path) -> str:
+    """The checksum of a file; one that cannot be read is not called damaged."""
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        raise StoreError(
+            f"{str(path)!r} cannot be read ({error.strerror}): check that you may read it."
+        ) from None
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

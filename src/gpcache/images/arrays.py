@@ -29,7 +29,7 @@ def pixels_in_memory(image: Any) -> NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise ImageRefusedError(f"it must be {KINDS}, got {described(image)}")
     order = "(h, w, c)"
-    if array is not image:
+    if not isinstance(image, np.ndarray):
         order = "(c, h, w)"
         array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
     coloured = array.ndim == 3 and array.shape[2] in _CHANNELS
@@ -66,6 +66,6 @@ def described(value: Any) -> str:
     array = to_numpy(value)
     if not isinstance(array, np.ndarray):
         return type(value).__name__
-    kind = "numpy array" if array is value else "torch tensor"
+    kind = "numpy array" if isinstance(value, np.ndarray) else "torch tensor"
     dtype = str(value.dtype).removeprefix("torch.")
     return f"{kind} of {dtype} with shape {tuple(value.shape)}"

@@ -6,9 +6,10 @@ import os
 import stat
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
 from gpcache.images.arrays import pixels_in_memory
+from gpcache.images.integrity import check_file, check_items, notes_of, stream_of
 from gpcache.support.extras import require
 
 # Filters of warnings belong to the whole process: one thread at a time may change them.
@@ -98,7 +100,9 @@ def _decode(source: Any, policy: Policy) -> Decoded:
         image, notes = _from_array(pixels_in_memory(source), policy), []
     _check_size(image.size, policy)
     image.load()
-    image = _rgb(_upright(image))
+    with _warnings_as(notes):  # damaged EXIF data
+        orientation = image.getexif().get(_ORIENTATION_TAG)
+    image = _rgb(_upright(image, orientation))
     if min(image.size) < policy.small_side:
         notes.append(f"too small: {image.width} × {image.height} pixels")
     return Decoded(image, tuple(notes))
@@ -137,39 +141,35 @@ def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
         raise ImageRefusedError(_too_many_bytes(policy))
     if _is_heic(content):
         return _open_heic(content, policy)
+    stream, notes = stream_of(content), list[str]()
     try:
-        # Pillow's warning of large images would reach the user before our refusal does.
-        with _WARNING_FILTERS, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(BytesIO(content), formats=policy.formats)
+        with _warnings_as(notes):
+            image = Image.open(stream, formats=policy.formats)
     except UnidentifiedImageError:
         known = ", ".join(policy.formats[:-1])
         raise ImageRefusedError(f"it is not an image ({known} or {policy.formats[-1]})") from None
     except Image.DecompressionBombError:
         raise ImageRefusedError(_too_many_pixels(policy)) from None
     _check_size(image.size, policy)
-    if content.startswith(b"\xff\xd8") and _lacks_end(content):
-        raise ImageRefusedError("it is truncated")
+    check_file(content, image)
     # Counting the frames would parse the whole file; an MPO's other images are previews.
     if image.format != "MPO" and getattr(image, "is_animated", False):
         pages = image.format == "TIFF"
         kind, unit = ("a file of several pages", "page") if pages else ("an animation", "frame")
-        return image, [f"{kind}: only the first {unit} is used"]
-    return image, []
+        notes.append(f"{kind}: only the first {unit} is used")
+    image.load()
+    return image, notes + notes_of(stream)
 
 
-def _lacks_end(content: bytes) -> bool:
-    """Whether a JPEG stops before its end mark: Pillow notices that nearly always, not always."""
-    at = 2
-    while content[at : at + 1] == b"\xff":
-        marker = content[at + 1 : at + 2]
-        if marker == b"\xda":  # the pixels start, among which the end mark cannot stand
-            return content.find(b"\xff\xd9", at) < 0
-        if marker == b"\xff":  # padding
-            at += 1
-        else:
-            at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return False
+@contextmanager
+def _warnings_as(notes: list[str]) -> Iterator[None]:
+    """Add what a decoder warns of to the notes; sizes are judged by the policy."""
+    with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+    lines = dict.fromkeys(" ".join(str(one.message).split())[:100].rstrip(".") for one in caught)
+    notes += [f"it may be damaged: {line}" for line in lines]
 
 
 def _is_heic(content: bytes) -> bool:
@@ -186,6 +186,7 @@ def _open_heic(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
     pillow_heif = require("pillow_heif", "heif", purpose="reading HEIC")
     file = pillow_heif.open_heif(content)
     _check_size(file.size, policy)
+    check_items(content)
     image: Image.Image = file.to_pillow()
     notes = ["a file of several images: only the main one is used"] if len(file) > 1 else []
     return image, notes
@@ -218,9 +219,8 @@ def _too_many_pixels(policy: Policy) -> str:
     return f"it has more than {policy.max_pixels / 1e6:g} million pixels"
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    # Damaged EXIF data, which Pillow passes over, may give a number of any type, or none.
-    orientation = image.getexif().get(_ORIENTATION_TAG)
+def _upright(image: Image.Image, orientation: Any) -> Image.Image:
+    # Damaged EXIF data may give a number of any type, or none.
     method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
     return image if method is None else image.transpose(method)
 

@@ -6,9 +6,11 @@ import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
+from gpcache.support.checks import is_nan
 from gpcache.support.extras import require
 
 COLUMNS = ("path", "label", "split", "group")
@@ -60,11 +62,10 @@ def _record(base: Path, cells: dict[str, str], names: ClassNames) -> Record:
     # Joining keeps an absolute path as it is.
     place = os.path.normpath(base / cells["path"])
     inside = os.path.relpath(place, base) if Path(place).is_relative_to(base) else place
-    label = cells.get("label") or None
     return Record(
         readable(inside).replace(os.sep, "/") if cells["path"] else "",
         Path(place),
-        None if label is None else names.add(label),
+        names.label(cells.get("label"), repr(cells["path"])),
         cells.get("split") or None,
         cells.get("group") or None,
     )
@@ -131,13 +132,19 @@ def _parquet_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
                 present = [name for name in header if name in COLUMNS]
                 for values in zip(*columns, strict=True):
                     number += 1
-                    texts = ("" if value is None else str(value) for value in values)
+                    texts = (_text(value, file, number) for value in values)
                     yield number, dict(zip(present, texts, strict=True))
     except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
         if isinstance(error, DataError):
             raise
         reason = str(error).splitlines()[0].rstrip(".")
         raise DataError(f"{str(file)!r} is no parquet file that can be read: {reason}.") from None
+
+
+def _text(value: Any, file: Path, number: int) -> str:
+    if is_nan(value):
+        raise DataError(f"Row {number} of {str(file)!r} holds NaN: leave the cell empty.")
+    return "" if value is None else str(value)
 
 
 def _header(names: list[str], file: Path, source: Source) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpcache.errors import DataError
+from gpcache.support.checks import is_nan
+from gpcache.support.names import tidy_name
 
 _SUFFIXES = ".jpg .jpeg .jpe .jfif .png .apng .webp .gif .bmp .tif .tiff .avif .heic .heif"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
@@ -57,16 +58,29 @@ class Source:
 
 
 class ClassNames:
-    """Class names as Unicode (NFC) compares them; names that differ only in case are an error."""
+    """Class names in one spelling each; names that differ only in case are an error.
 
-    def __init__(self) -> None:
+    Spellings that differ in white space or in how letters are composed (NFC) are one class.
+    """
+
+    def __init__(self, notices: list[str] | None = None) -> None:
         self._spelling: dict[str, str] = {}  # normalised → as it was first written
         self._folded: dict[str, str] = {}
-        self.notices: list[str] = []
+        self.notices: list[str] = [] if notices is None else notices
+
+    def label(self, value: Any, where: str) -> str | None:
+        """The class that a label of any type names, None for none; NaN is an error."""
+        if is_nan(value):
+            raise DataError(
+                f"The label of {where} is NaN, which is no class: give it a label, or None."
+            )
+        return None if value is None or not str(value).strip() else self.add(str(value))
 
     def add(self, name: str) -> str:
         """The normalised name; another spelling of a known one is noted."""
-        normal = unicodedata.normalize("NFC", name)
+        normal = tidy_name(name)
+        if not normal:
+            raise DataError(f"{name!r} is no class name: give it letters.")
         if normal not in self._spelling:
             other = self._folded.setdefault(normal.casefold(), normal)
             if other != normal:
@@ -76,7 +90,10 @@ class ClassNames:
                 )
             self._spelling[normal] = name
         elif name != self._spelling[normal]:
-            notice = f"Two spellings of the class {normal!r} (composed, decomposed) were merged."
+            notice = (
+                f"Two spellings of the class {normal!r}, which differ in white space or in how "
+                "letters are composed, were merged."
+            )
             if notice not in self.notices:
                 self.notices.append(notice)
         return normal

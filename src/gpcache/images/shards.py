@@ -25,6 +25,7 @@ from gpcache.images.records import (
     listed,
     readable,
 )
+from gpcache.support.checks import is_nan
 
 # Where a label may stand, the first that a record has is taken.
 LABEL_SUFFIXES = (".cls", ".txt", ".json")
@@ -96,7 +97,7 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
         seen: set[str] = set()
         try:
             for group in _groups(path, ignored):
-                name = f"{path.name}/{group.key}"
+                name = f"{readable(path.name)}/{group.key}"
                 label, origin = _label(group)
                 if group.key in seen:
                     group.reason = "its key stands twice in the shard"
@@ -106,15 +107,16 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
                     source.refused.append(Refused(name, reason))
                     continue
                 if label is not None:
-                    label = names.add(label)
                     origins.add(origin)
-                yield Record(name, group.image, label)
+                yield Record(name, group.image, names.label(label, repr(name)))
         except DataError:
             raise
         except Exception as error:  # tarfile and the decompressors raise many kinds
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             source.refused.append(
-                Refused(path.name, f"the shard is broken, the rest was not read ({reason})")
+                Refused(
+                    readable(path.name), f"the shard is broken, the rest was not read ({reason})"
+                )
             )
         if ignored:
             source.notices.append(
@@ -192,6 +194,8 @@ def _label(group: _Group) -> tuple[str | None, str]:
             return None, suffix
         if suffix == ".json":
             value = value.get("label") if isinstance(value, dict) else None
-        if value is not None and value != "":
+        if is_nan(value):
+            group.reason = group.reason or "its label is NaN, which is no class"
+        elif value is not None and str(value).strip():
             return str(value), suffix
     return None, ""

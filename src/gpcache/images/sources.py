@@ -10,7 +10,7 @@ from gpcache.errors import DataError
 from gpcache.images.arrays import KINDS, described, is_one_image
 from gpcache.images.folders import from_folder, is_junk
 from gpcache.images.manifests import from_manifest
-from gpcache.images.records import IMAGE_SUFFIXES, Record, Source, listed
+from gpcache.images.records import IMAGE_SUFFIXES, ClassNames, Record, Source, listed, readable
 from gpcache.images.shards import from_webdataset
 from gpcache.support.checks import label_array
 
@@ -64,7 +64,7 @@ def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) 
     place = Path(images)
     listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
     if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
-        return Source(str(images), [Record(str(images), place)], 1)
+        return Source(str(images), [Record(readable(str(images)), place)], 1)
     return open_source(place)
 
 
@@ -117,22 +117,25 @@ def from_iterable(items: Iterable[Any], name: str = "iterable", *, labels: Any =
             raise DataError(
                 f"There are {total} images and {len(labels)} labels: give each image one label."
             )
-    return Source(name, _from_items(items, labels), total)
+    source = Source(name, (), total)
+    names = ClassNames(source.notices)
+    source.records = _from_items(items, labels, names)
+    return source
 
 
-def _from_items(items: Iterable[Any], labels: Any) -> Iterator[Record]:
+def _from_items(items: Iterable[Any], labels: Any, names: ClassNames) -> Iterator[Record]:
     for number, item in enumerate(items):
         image, label = item, None
         if labels is not None:
             label = labels[number]
         elif isinstance(item, tuple) and len(item) == 2:
             image, label = item
-        yield _record(number, image, None if label is None else str(label))
+        yield _record(number, image, names.label(label, f"image {number}"))
 
 
 def _record(number: int, image: Any, label: str | None, split: str | None = None) -> Record:
     if isinstance(image, str | Path):
-        return Record(Path(image).as_posix(), Path(image), label, split)
+        return Record(readable(Path(image).as_posix()), Path(image), label, split)
     return Record(f"item {number:07d}", image, label, split)
 
 
@@ -161,12 +164,16 @@ def from_datasets(
             "name the one with the images, as in image='photo'."
         )
     kind = features.get(label)
-    return Source(
+    source = Source(
         "dataset" if split is None else f"dataset {split}",
-        _from_rows(dataset, image, label, split, getattr(kind, "int2str", None)),
+        (),
         len(dataset) if isinstance(dataset, Sized) else None,
-        classes=sorted(getattr(kind, "names", None) or []),
     )
+    known = ClassNames(source.notices)
+    source.classes = sorted({known.add(name) for name in getattr(kind, "names", None) or []})
+    name_of = getattr(kind, "int2str", None)
+    source.records = _from_rows(dataset, image, label, split, name_of, known)
+    return source
 
 
 def _column(kinds: Mapping[str, str], name: str, kind: str) -> str:
@@ -176,7 +183,12 @@ def _column(kinds: Mapping[str, str], name: str, kind: str) -> str:
 
 
 def _from_rows(
-    rows: Iterable[Mapping[str, Any]], image: str, label: str, split: str | None, name_of: Any
+    rows: Iterable[Mapping[str, Any]],
+    image: str,
+    label: str,
+    split: str | None,
+    name_of: Any,
+    names: ClassNames,
 ) -> Iterator[Record]:
     for number, row in enumerate(rows):
         if image not in row:
@@ -186,7 +198,7 @@ def _from_rows(
         value = value.item() if hasattr(value, "item") else value
         if value is not None and name_of is not None:
             value = None if value == -1 else name_of(value)
-        text = None if value is None else str(value)
+        text = names.label(value, f"row {number}")
         yield _record(number, _content(row[image], number), text, split)
 
 

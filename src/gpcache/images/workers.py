@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import queue
@@ -10,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from gpcache.images.preprocess import Preprocess
 from gpcache.images.worker import Prepared, prepare, read_message, write_message
 from gpcache.support.checks import positive, whole
 
-__all__ = ["DecodePool", "Prepared", "prepare"]
+__all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
@@ -121,6 +123,22 @@ class DecodePool:
                 worker.kill()  # or it might be stopped in the middle of the next image
         if worker is not None:
             worker.close()
+
+
+def small_picture(content: bytes) -> bytes:
+    """A thumbnail of an image file, decoded under the limits of a process of its own.
+
+    Raises ImageRefusedError where the image is refused.
+    """
+    return _picture_pool().submit(content, "", thumbnail=True).result().thumbnail
+
+
+@cache
+def _picture_pool() -> DecodePool:
+    """One process for all single pictures: it starts in half a second, a picture takes far less."""
+    pool = DecodePool(Preprocess(size=1), workers=1)
+    atexit.register(pool.close)
+    return pool
 
 
 # Content, key, and whether a thumbnail is wanted.

@@ -12,8 +12,7 @@ alone. Nothing is scaled back to length one. A class without shots keeps its tex
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,11 +24,10 @@ from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
-from gpcache.methods.training import Schedule, train
+from gpcache.methods.training import train
 from gpcache.metrics import fit_scales, smoothed_nll
 from gpcache.support.checks import is_auto, positive
 
-EPSILON = 1e-3
 # The paper starts at β = 1 everywhere and at α between 0.8 and 5.
 ALPHA, BETA = 2.0, 1.0
 # What is tried after training, as multiples of β.
@@ -88,6 +86,7 @@ class APETClassifier(TrainedHeadClassifier):
     )
     trains = True
     needs = ("text", "shots")
+    _epsilon: ClassVar[float] = 1e-3
 
     def __init__(
         self,
@@ -136,9 +135,6 @@ class APETClassifier(TrainedHeadClassifier):
         if not is_auto(self.beta):
             positive("beta", self.beta, owner=self)
 
-    def _training(self) -> Schedule:
-        return replace(super()._training(), epsilon=EPSILON)
-
     def _prepare(self) -> None:
         self.alpha_ = ALPHA if is_auto(self.alpha) else float(self.alpha)
         self.beta_ = BETA if is_auto(self.beta) else float(self.beta)
@@ -163,7 +159,7 @@ class APETClassifier(TrainedHeadClassifier):
             [residual, trust],
             lambda rows: self._head(moved(), queries[rows], text),
             labels,
-            self._training(),
+            self._training(shots),
             description=type(self).__name__,
         )
         return [parameter.detach() for parameter in moved()], history

@@ -15,13 +15,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from gpcache.errors import DataError
+from gpcache.errors import DataError, NumericalError
 from gpcache.gp.feature_maps import Projection
 from gpcache.methods.reading import projection_map, unit_tensor
-from gpcache.methods.text_prior import TextPrior, require_text_prior
+from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
-from gpcache.support.checks import label_array, shown, to_numpy
+from gpcache.support.checks import label_array, refuse_nan, refuse_twins, shown, to_numpy
 from gpcache.support.devices import resolve_device, resolve_dtype
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        refuse_nan("y", y)
         array, labels = self._validated(X, to_numpy(y))
         if self.text_prior is not None:
             require_text_prior(self.text_prior)
@@ -214,6 +215,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             warnings.filterwarnings("ignore", message="The number of unique classes is greater")
             check_classification_targets(labels)
         seen = np.unique(labels)
+        refuse_twins(seen)
         if self.text_prior is None:
             self.classes_ = seen
         else:
@@ -402,8 +404,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> GPCacheClassifier().fit(X[:60], y[:60]).predict(X[60:63])
         array([3, 7, 3])
         """
-        column = self.logits(X).argmax(1)
-        labels: NDArray[Any] = self.classes_[column]
+        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -430,8 +431,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> model.predict_proba(X[60:61]).sum().round(6)
         np.float64(1.0)
         """
-        logits = torch.as_tensor(self.logits(X))
-        return self._calibration.probabilities(logits).numpy()
+        return self._probabilities(torch.as_tensor(self.logits(X)))
+
+    def _probabilities(self, logits: Tensor) -> NDArray[np.float64]:
+        found = self._calibration.probabilities(logits.double().cpu()).numpy()
+        if not np.isfinite(found).all():
+            raise NumericalError("The model gives NaN for a row: its parameters are beyond reason.")
+        return found
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict the logarithms of `predict_proba`.
@@ -484,20 +490,18 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """
         features = self._read_queries(X)
         logits, novelty, explanation = self._answer(features, top=top if self.has_keys else 0)
-        found = logits.double().cpu()
-        probabilities = self._calibration.probabilities(found).numpy()
-        sets = None
+        probabilities, sets = self._probabilities(logits), None
         if error is not None:
             from gpcache.methods.conformal import sets_of
 
             sets = sets_of(self, features, probabilities, error=error)
-        return RowAnswers(found.numpy(), probabilities, novelty, explanation, sets)
+        numbers = logits.double().cpu().numpy()
+        return RowAnswers(numbers, probabilities, novelty, explanation, sets)
 
     def _answer(self, features: Tensor, *, top: int) -> Answers:
         """Logits, novelty and reasons of unit rows; a method without keys has no reasons."""
         logits = self._logits(features)
-        probabilities = self._calibration.probabilities(logits.double().cpu()).numpy()
-        novelty: NDArray[np.float64] = 1 - probabilities.max(1)
+        novelty: NDArray[np.float64] = 1 - self._probabilities(logits).max(1)
         return Answers(logits, novelty)
 
     def predict_set(
@@ -594,7 +598,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         arrays: Arrays = {}
         if self.text_prior is not None:
             names = np.asarray(self.text_prior.class_names).tolist()
-            settings["text"] = {"classes": names, "scale": self.text_prior.logit_scale}
+            prior = self.text_prior
+            settings["text"] = {"classes": names, "scale": prior.logit_scale}
+            settings["text"]["length"] = prior.length
             arrays["text"] = np.asarray(self.text_prior.vectors)
         state = State(settings, arrays)
         self._write_state(state)
@@ -628,7 +634,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         prior = None
         if "text" in settings:
             text = settings["text"]
-            prior = TextPrior(text["classes"], arrays["text"], text["scale"])
+            length = text.get("length", CLIP_TEXT_LENGTH)
+            prior = TextPrior(text["classes"], arrays["text"], text["scale"], length)
             # They have length one already; to scale them again would move their last bits.
             object.__setattr__(prior, "vectors", arrays["text"])
         options = cls._saved_options(state)

@@ -9,7 +9,7 @@ itself. The authors drop the last, smaller batch of an epoch; here it counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -24,7 +24,7 @@ from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.methods.training import train
-from gpcache.support.checks import is_auto, one_of, shown, whole
+from gpcache.support.checks import one_of, shown, whole
 
 SPREAD = 0.02
 POSITIONS = ("end", "middle", "front")
@@ -90,6 +90,7 @@ class CoOpClassifier(TrainedHeadClassifier):
     trains = True
     needs = ("text", "shots", "encoder")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
+    _warm_up_epochs: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class CoOpClassifier(TrainedHeadClassifier):
     ) -> None:
         super().__init__(
             text_prior=text_prior,
-            epochs=epochs,  # type: ignore[arg-type]
+            epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -170,7 +171,7 @@ class CoOpClassifier(TrainedHeadClassifier):
             [context],
             logits,
             labels,
-            replace(self._training(), epochs=self._epochs(shots), warm_up_epochs=1),
+            self._training(shots),
             description=type(self).__name__,
         )
         context = context.detach()
@@ -180,9 +181,7 @@ class CoOpClassifier(TrainedHeadClassifier):
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
         return self._logit_scale * features @ parameters[0].mT
 
-    def _epochs(self, shots: Shots) -> int:
-        if not is_auto(self.epochs):
-            return self.epochs
+    def _automatic_epochs(self, shots: Shots) -> int:
         if shots.per_class < 2:
             return 50
         return 100 if shots.per_class <= 4 else 200

@@ -12,6 +12,11 @@ w starts at the class means, b at 0, and a, the same for all classes, at 2.5 s t
 of a class's shots with its text (250 times it for CLIP, whose s is 100). The authors keep the best
 epoch on a validation set; here the number of epochs is chosen like every other number. A class
 without shots keeps its text: its w, b and a stay where they start.
+
+The authors' code differs from this in three ways, which `as_published=True` follows: w starts at
+the class sums (on purpose: the division by the count is there and switched off), b at torch's
+random start of a linear layer (its default), and the gradient of a is never set to zero, so that
+every tenth step takes the sum of all gradients so far (nothing says that this is meant).
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ class LPPlusPlusClassifier(AdditiveClassifier):
         Text vectors of the classes; required.
     epochs : int or "auto", default="auto"
         Number of training steps.
+    as_published : bool, default=False
+        Start and step exactly as the code of the authors does.
     projection : callable or array of shape (d, d), optional
         Similarity projection that is applied to features first.
     criterion : {"nll", "accuracy"}, default="nll"
@@ -90,6 +97,7 @@ class LPPlusPlusClassifier(AdditiveClassifier):
         *,
         text_prior: TextPrior | None = None,
         epochs: int | Auto = "auto",
+        as_published: bool = False,
         projection: Projection | ArrayLike | None = None,
         criterion: Literal["nll", "accuracy"] = "nll",
         selection: Literal["auto", "folds", "validation"] = "auto",
@@ -109,6 +117,7 @@ class LPPlusPlusClassifier(AdditiveClassifier):
             random_state=random_state,
         )
         self.epochs = epochs
+        self.as_published = as_published
 
     def _learn(self, shots: Shots) -> Blend:
         if not is_auto(self.epochs):
@@ -118,7 +127,8 @@ class LPPlusPlusClassifier(AdditiveClassifier):
         assert scaled is not None
         scale = self.text_prior.logit_scale
         samples, labels = shots.samples()
-        return Blend(samples, labels, scaled / scale, MIXTURE_START * scale)
+        seed = int(self.random_state) if self.as_published else None
+        return Blend(samples, labels, scaled / scale, MIXTURE_START * scale, seed)
 
 
 class TrainedProbe(NamedTuple):
@@ -130,9 +140,14 @@ class TrainedProbe(NamedTuple):
 
 
 class Blend:
-    """Samples (N, d) with labels (N,) and unit text (c, d), trained as far as is asked for."""
+    """Samples (N, d) with labels (N,) and unit text (c, d), trained as far as is asked for.
 
-    def __init__(self, samples: Tensor, labels: Tensor, text: Tensor, start: float) -> None:
+    With a `seed` it starts and steps as the authors' code does.
+    """
+
+    def __init__(
+        self, samples: Tensor, labels: Tensor, text: Tensor, start: float, seed: int | None = None
+    ) -> None:
         self._samples, self._text = samples, text
         self._cosines = samples @ text.mT
         self._targets = torch.nn.functional.one_hot(labels, len(text)).to(samples)
@@ -144,11 +159,14 @@ class Blend:
         largest = torch.linalg.matrix_norm(samples, 2).square()
         self._step = 4 * len(samples) / largest
         self._mixture_step = len(samples) / (4 * self._cosines.square().sum(0).max())
-        self._now = TrainedProbe(
-            shares.mT @ samples,
-            text.new_zeros(len(text)),
-            torch.full_like(counts, start) * likeness,
-        )
+        self._as_published = seed is not None
+        weight, offset = shares.mT @ samples, text.new_zeros(len(text))
+        if seed is not None:
+            draw = torch.rand(len(text), generator=torch.Generator().manual_seed(seed))
+            offset = (2 * draw - 1).to(text) / samples.shape[1] ** 0.5 * self._seen
+            weight = self._targets.mT @ samples
+        self._now = TrainedProbe(weight, offset, torch.full_like(counts, start) * likeness)
+        self._mixture_gradient = torch.zeros_like(counts)
         self._speed = torch.zeros_like(self._now.weight), torch.zeros_like(self._now.offset)
         self._epoch = 0
         self._reached: dict[int, TrainedProbe] = {0: self._now}
@@ -176,8 +194,10 @@ class Blend:
             MOMENTUM * self._speed[1] + excess.sum(0),
         )
         self._epoch += 1
+        gradient = (excess * self._cosines).sum(0)
+        self._mixture_gradient = gradient + self._as_published * self._mixture_gradient
         if self._epoch % MIXTURE_EVERY == 0:
-            mixture = mixture - self._mixture_step * (excess * self._cosines).sum(0)
+            mixture = mixture - self._mixture_step * self._mixture_gradient
         self._now = TrainedProbe(
             weight - self._step * self._speed[0], offset - self._step * self._speed[1], mixture
         )

@@ -36,6 +36,10 @@ def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: tor
     # Torch takes no array that runs backwards or may not be written to.
     array = np.require(array, requirements=["C", "W"])
     rows = torch.as_tensor(array, device=device)
+    if rows.dtype == torch.float64 != dtype:
+        largest = rows.abs().amax(1)
+        if bool(((largest > 1e30) | (largest < 1e-30)).any()):  # beyond the range of float32
+            rows = unit_rows(rows)
     return unit_rows(rows.to(dtype))
 
 

@@ -2,9 +2,9 @@
 
     t′_y = t_y + α · x_y        logits = s · f · t′_y / ‖t′_y‖
 
-x starts at zero, so that training starts at zero-shot. The paper adds x to text embeddings before
-they are scaled to length one; here the text vectors have length one already. It trains 100 epochs,
-and 200 from 8 shots on (`epochs=200`).
+x starts at zero, so that training starts at zero-shot. t has the length that the encoder gives it
+(`TextPrior.length`, about ten for CLIP), not length one: at length ten a step turns t′ by a tenth
+as much. The authors train 100 epochs, 200 from 8 shots on, with Adam after one epoch of warm-up.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
+from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.support.checks import positive
+
+# From so many shots a class on, the authors train twice as long.
+MANY_SHOTS = 8
 
 
 class TaskResClassifier(TrainedHeadClassifier):
@@ -29,8 +34,8 @@ class TaskResClassifier(TrainedHeadClassifier):
         Text vectors of the classes; required.
     residual_scale : float, default=0.5
         Scale of the residual; 0.5 in the paper, 1 for Flowers.
-    epochs : int, default=100
-        Number of epochs.
+    epochs : int or "auto", default="auto"
+        Number of epochs. "auto" is 100, and 200 from 8 shots per class on.
     batch_size : int, default=256
         Number of rows in a step.
     learning_rate : float, default=2e-3
@@ -65,13 +70,15 @@ class TaskResClassifier(TrainedHeadClassifier):
     needs = ("text", "shots")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adam"
     _per_class: ClassVar[bool] = True
+    _warm_up_epochs: ClassVar[int] = 1
+    _epsilon: ClassVar[float] = 1e-8
 
     def __init__(
         self,
         *,
         text_prior: TextPrior | None = None,
         residual_scale: float = 0.5,
-        epochs: int = 100,
+        epochs: int | Auto = "auto",
         batch_size: int = 256,
         learning_rate: float = 2e-3,
         weight_decay: float = 5e-4,
@@ -99,6 +106,9 @@ class TaskResClassifier(TrainedHeadClassifier):
         positive("residual_scale", self.residual_scale, owner=self, auto=False)
         return [torch.zeros_like(text)]
 
+    def _automatic_epochs(self, shots: Shots) -> int:
+        return 100 if shots.per_class < MANY_SHOTS else 200
+
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        moved = unit_rows(text + self.residual_scale * parameters[0])
+        moved = unit_rows(self._text_length * text + self.residual_scale * parameters[0])
         return self._logit_scale * features @ moved.mT

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.support.checks import positive, shown, to_numpy
+from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to_numpy
 
+# How long CLIP's text embeddings are before they are scaled to length one.
+CLIP_TEXT_LENGTH = 10.0
 UNSORTABLE = (
     "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "
     "numbers."
@@ -33,6 +35,9 @@ class TextPrior:
         One text vector per class, from the encoder of the images.
     logit_scale : float, default=100.0
         Factor that turns cosines into logits; 100 for CLIP.
+    length : float, default=10.0
+        Length of the text vectors before they are scaled to one. TaskRes and CLAP train from
+        vectors of this length, as their authors do.
 
     Raises
     ------
@@ -50,6 +55,7 @@ class TextPrior:
     class_names: Sequence[Hashable]
     vectors: NDArray[Any]
     logit_scale: float = 100.0
+    length: float = CLIP_TEXT_LENGTH
 
     def __post_init__(self) -> None:
         vectors = np.asarray(to_numpy(self.vectors), dtype=np.float64)
@@ -61,6 +67,8 @@ class TextPrior:
             )
         if not names:
             raise DataError("TextPrior needs at least one class name.")
+        refuse_nan("class_names", names)
+        refuse_twins(names)
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")
@@ -78,6 +86,8 @@ class TextPrior:
             scale = scale.item()
         scale = positive("logit_scale", scale, owner=self, auto=False)
         object.__setattr__(self, "logit_scale", scale)
+        length = positive("length", self.length, owner=self, auto=False)
+        object.__setattr__(self, "length", length)
         object.__setattr__(self, "class_names", tuple(names))
         object.__setattr__(self, "vectors", vectors / lengths[:, None])
 
@@ -127,9 +137,15 @@ class TextPrior:
         return rows
 
 
-def require_text_prior(value: Any) -> None:
-    """Refuse what is no TextPrior."""
+def require_text_prior(value: Any, width: int | None = None) -> None:
+    """Refuse what is no TextPrior, or one of other vectors than those of shots of this width."""
     if not isinstance(value, TextPrior):
         raise DataError(
             f"text_prior must be a TextPrior(class_names, vectors), got a {type(value).__name__}."
+        )
+    columns = value.vectors.shape[1]
+    if width is not None and columns != width:
+        raise DataError(
+            f"The text vectors have {columns} columns, the shots {width}: both must come from the "
+            "same encoder."
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.methods.base import FeatureClassifier, State, add_tensors
 from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, folds_protocol
+from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Schedule, train
@@ -32,12 +33,15 @@ class TrainedHeadClassifier(FeatureClassifier):
     #: Whether the parameters have a row for each class.
     _per_class: ClassVar[bool] = False
     learns_from_views: ClassVar[bool] = True
+    #: Epochs at WARM_UP_RATE before the cosine, and the epsilon of Adam.
+    _warm_up_epochs: ClassVar[int] = 0
+    _epsilon: ClassVar[float] = 1e-4
 
     def __init__(
         self,
         *,
         text_prior: TextPrior | None = None,
-        epochs: int = 100,
+        epochs: int | Auto = 100,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
@@ -71,6 +75,10 @@ class TrainedHeadClassifier(FeatureClassifier):
     def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor | None:
         """What is added to the loss."""
         return None
+
+    def _automatic_epochs(self, shots: Shots) -> int:
+        """The authors' number of epochs for these shots."""
+        raise DataError(f"epochs of {type(self).__name__} must be a whole number, got 'auto'.")
 
     def _prepare(self) -> None:
         """What is settled before training, once for the shots and their folds."""
@@ -140,7 +148,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         scaled = self._text_vectors()
         assert scaled is not None
         assert self.text_prior is not None
-        self._logit_scale = self.text_prior.logit_scale
+        self._logit_scale, self._text_length = self.text_prior.logit_scale, self.text_prior.length
         self._unit_text = scaled / self._logit_scale
 
     def _check_options(self) -> None:
@@ -177,20 +185,22 @@ class TrainedHeadClassifier(FeatureClassifier):
             parameters,
             logits,
             labels,
-            self._training(),
+            self._training(shots),
             penalty=penalty if penalised else None,
             description=type(self).__name__,
         )
         return [parameter.detach() for parameter in parameters], history
 
-    def _training(self) -> Schedule:
+    def _training(self, shots: Shots) -> Schedule:
         return Schedule(
-            self.epochs,
+            self._automatic_epochs(shots) if is_auto(self.epochs) else int(self.epochs),
             self.batch_size,
             self.learning_rate,
             self.weight_decay,
+            self._epsilon,
             seed=int(self.random_state),
             optimiser=self._optimiser,
+            warm_up_epochs=self._warm_up_epochs,
         )
 
     def _calibrate(self, shots: Shots, validation: Any) -> None:

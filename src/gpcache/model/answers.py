@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,8 +42,9 @@ class Prediction:
     `familiarity` is the share of held-out training images that look no more familiar: an image is
     `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
     `neighbours` are the training images that drove the answer, if they were asked for. `plausible`
-    are the labels that cannot be ruled out, the best suited first: all, few or none; None where
-    they were not asked for. `note` says why nothing can be refused, or ruled out.
+    are the labels that cannot be ruled out, the best suited first: none where the image is
+    rejected, at least one where it is not; None where they were not asked for. `note` says why
+    nothing can be refused, or ruled out.
     """
 
     name: str
@@ -61,13 +62,18 @@ class Prediction:
         return int(self.distribution.argmax())
 
     @property
-    def label(self) -> str:
-        """The most probable class, also where it is rejected."""
+    def label(self) -> str | None:
+        """The most probable class; None where the image is rejected."""
+        return None if self.rejected else self.nearest
+
+    @property
+    def nearest(self) -> str:
+        """The most probable class, also where the image is rejected."""
         return str(self.classes[self._best])
 
     @property
     def probability(self) -> float:
-        """The probability of the label."""
+        """The probability of the nearest class."""
         return float(self.distribution[self._best])
 
     @property
@@ -90,6 +96,7 @@ class Prediction:
             "uncertainty": self.uncertainty,
             "familiarity": None if unknown else self.familiarity,
             "rejected": self.rejected,
+            "nearest": self.nearest,
         }
         if top > 1:
             found["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
@@ -151,6 +158,14 @@ class HeldOutScores:
         )
 
 
+def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
+    """A set of plausible labels that says the same as the refusal.
+
+    It is empty where the image is rejected, and holds at least the nearest class where it is not.
+    """
+    return () if rejected else tuple(map(str, labels)) or (nearest,)
+
+
 def predictions(
     content: Content,
     encoder: Encoder,
@@ -178,10 +193,13 @@ def predictions(
         highest = max_probability(found.logits, temperature=model.temperature_)
         familiarity = known.familiarity(found.novelty, highest)
         neighbours = _neighbours(found.explanation, content.examples, len(images))
+        nearest = model.classes_[found.probabilities.argmax(1)].astype(str).tolist()
+        rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
         notes = [known.why_never(reject)]
         if found.sets is not None:
-            plausible = [tuple(map(str, labels)) for labels in found.sets.labels]
+            pairs = zip(found.sets.labels, nearest, rejected, strict=True)
+            plausible = [agreeing_set(*pair) for pair in pairs]
             notes.append(found.sets.note)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
@@ -193,7 +211,7 @@ def predictions(
                     found.probabilities[row],
                     float(found.novelty[row]),
                     float(familiarity[row]),
-                    bool(familiarity[row] <= reject),
+                    rejected[row],
                     neighbours[row],
                     plausible[row],
                     note,

@@ -12,9 +12,9 @@ from gpcache.methods.cache.search import SOFTMAX_NUMBERS
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.templates import environment
 from gpcache.similarity.projection import ProjectionFacts, origin
+from gpcache.support.names import is_printed
 
 _MARKUP = "\\`*_[]|#~$"
-_JOINERS = "\u200c\u200d"  # not printable, but emoji and some scripts need them
 
 
 def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
 
 def _printed(text: str) -> str:
     """Text on one line, without characters that change how others are shown."""
-    return "".join(one if one.isprintable() or one in _JOINERS else "�" for one in text)
+    return "".join(one if is_printed(one) else "�" for one in text)
 
 
 _TEMPLATES = environment(_plain, (percent, yaml_text))

@@ -247,10 +247,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def add(self, images: Images, labels: Any = None) -> Self:
-        """Add labelled images or classes without a refit.
+        """Add labelled images or classes; only the new images are encoded.
 
         An image that its class has already is left out, with a notice. An image that another class
-        has is refused. The hyper-parameters and the learned feature scaling stay.
+        has is refused. Hyper-parameters and temperature are chosen again on all images; beyond
+        2,000 images, once a twentieth has changed.
 
         Parameters
         ----------

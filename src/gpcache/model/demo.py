@@ -1,72 +1,149 @@
-"""A demonstration that needs no download, on handwritten digits or a folder of the user's own.
-
-It learns a few images of each class, tests on the others, and writes a report.
-"""
+"""The steps of `gpcache demo`, on pictures drawn by a program or on a folder of the user's own."""
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from PIL import Image
-from sklearn.datasets import load_digits
 
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError
+from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
+from gpcache.images.drawn import DRAWN_OTHERS, draw_pictures
 from gpcache.images.records import Record, Source
 from gpcache.images.sources import open_source
+from gpcache.model import learning
 from gpcache.model.answers import Prediction
+from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report import write_report
 from gpcache.model.report.build import build_report
+from gpcache.model.suggest import suggest
 from gpcache.support.files import make_folder
 
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-DIGITS_EACH = 60
-DIGIT_PIXELS = 64
-DIGIT_PROMPT = 'the number "{}" written by hand.'
+if TYPE_CHECKING:
+    from gpcache.methods.cache.estimator import CacheClassifier
+
+OTHERS_EACH = 2
 TEST_LIMIT = 500
+POOL = 50
+SUGGESTIONS = 5
 
 
 @dataclass(frozen=True)
-class Demonstration:
-    """The classifier, its test, answers with their reasons, and the files that were written."""
+class Pictures:
+    """The folder of the pictures, whether a program drew them, and those to train and test on."""
+
+    folder: Path
+    drawn: bool
+    train: Source
+    test: Source
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The fitted classifier, and the seconds that loading the encoder and fitting took."""
 
     classifier: ImageClassifier
-    test: Evaluation
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PlantedLabel:
+    """A training picture that got another label on purpose, and the finding that names it.
+
+    `others` counts the other labels that are suspected beside it.
+    """
+
+    name: str
+    truth: str
+    label: str
+    finding: Finding | None
+    others: int
+
+
+@dataclass(frozen=True)
+class OtherPictures:
+    """The answers for pictures that belong to none of the classes."""
+
     answers: list[Prediction]
+
+
+@dataclass(frozen=True)
+class NextPictures:
+    """The names of the pictures to label next, the best first, out of `pool` pictures."""
+
+    names: list[str]
+    pool: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """The model folder and the report."""
+
     model: Path
     report: Path
 
 
+Step = Pictures | TrainedModel | Evaluation | PlantedLabel | OtherPictures | NextPictures | Written
+
+
 def demonstrate(
-    folder: str | Path, photos: str | Path | None = None, *, shots: int = 8, seed: int = 0
-) -> Demonstration:
-    """Learn `shots` images of each class, test on the others, and save model and report."""
+    folder: str | Path, photos: str | Path | None = None, *, shots: int = 5, seed: int = 0
+) -> Iterator[Step]:
+    """Train on a few pictures of each class and show what the model can do, step by step.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where to write the drawn pictures, the model and the report.
+    photos : str or Path, optional
+        A folder of class folders; without one, the pictures are drawn.
+    shots : int, default=5
+        The number of training pictures of each class.
+    seed : int, default=0
+        The seed of the draw of the training pictures and of the planted label.
+
+    Yields
+    ------
+    Step
+        The pictures, the classifier, its test, a planted wrong label, answers for pictures of
+        something else, the pictures to label next, and the written files.
+
+    Raises
+    ------
+    DataError
+        If the folder has no class folders, or leaves no picture to test on.
+    """
     place = make_folder(folder)
-    prompt: Any = DEFAULT_TEMPLATES
-    if photos is None:
-        photos, prompt = write_digits(place / "digits"), DIGIT_PROMPT
-    source = open_source(Path(photos).resolve())
-    train, test = split_source(source, shots, seed)
-    classifier = ImageClassifier("lite", prompt=prompt).fit(train)
-    model, page = place / "demo.gpc", place / "report.html"
-    classifier.save(model)
+    drawn = photos is None
+    images = (draw_pictures(place / "pictures") if photos is None else Path(photos)).resolve()
+    train, test = split_source(open_source(images), shots, seed)
+    yield Pictures(images, drawn, train, test)
+    start = perf_counter()
+    classifier = ImageClassifier("lite").fit(train)
+    yield TrainedModel(classifier, perf_counter() - start)
     evaluation = classifier.evaluate(test, refused=[])
-    write_report(build_report(classifier, evaluation, Path(photos)), page)
-    hardest = {evaluation.names[row] for row in evaluation.hardest(2)}
-    some = [record for record in test.records if record.name in hardest]
-    answers = classifier.predict(Source("demo", some, len(some)), why=3)
-    return Demonstration(classifier, evaluation, answers, model, page)
+    yield evaluation
+    if planted := plant_label(classifier, seed):
+        yield planted
+    others = draw_pictures(place / "others", DRAWN_OTHERS, each=OTHERS_EACH)
+    yield OtherPictures(classifier.predict(others))
+    yield next_pictures(classifier, list(test.records)[:POOL])
+    model, report = place / "demo.gpc", place / "report.html"
+    classifier.save(model)
+    write_report(build_report(classifier, evaluation, images), report)
+    yield Written(model, report)
 
 
 def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]:
-    """The images to learn, and some of the others to test on."""
+    """The images to train on, and some of the others, in random order, to test on."""
     records = list(source.records)
     counts = np.unique([str(r.label) for r in records if r.label], return_counts=True)[1]
     if not len(counts):
@@ -75,26 +152,40 @@ def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]
     most = max(1, min(shots, int(np.median(counts)) // 2))
     draw = draw_shots([r.label for r in records], [r.name for r in records], most, seed)
     rest = np.random.default_rng(seed).permutation(draw.rest)[:TEST_LIMIT]
-    others = [records[row] for row in sorted(rest) if records[row].label is not None]
+    others = [records[row] for row in rest if records[row].label is not None]
     if not others:
         raise DataError(f"{source.name!r} leaves no image to test on: add images to each class.")
     return _source(source, [records[row] for row in draw.indices]), _source(source, others)
 
 
+def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
+    """Look for one wrong label that is planted at random; None where no class can spare an image.
+
+    The classifier does not change.
+    """
+    content, rng = classifier.content, np.random.default_rng(seed)
+    counts = Counter(example.label for example in content.examples)
+    rows = [row for row, one in enumerate(content.examples) if counts[one.label] > 1]
+    if not rows or len(classifier.classes) < 2:
+        return None
+    row = int(rng.choice(rows))
+    example = content.examples[row]
+    label = str(rng.choice([name for name in classifier.classes if name != example.label]))
+    examples = [*content.examples]
+    examples[row] = replace(example, label=label)
+    findings = learning.suspects(replace(content, examples=examples))
+    found = next((finding for finding in findings if finding.row == row), None)
+    others = len({finding.row for finding in findings} - {row})
+    return PlantedLabel(example.name, example.label, label, found, others)
+
+
+def next_pictures(classifier: ImageClassifier, pool: list[Record]) -> NextPictures:
+    """Which of these images to label next; their labels are not used."""
+    found = gather(Source("pool", pool, len(pool)), classifier.encoder_)
+    count = min(SUGGESTIONS, len(found.records))
+    best = suggest(found.features, count, model=cast("CacheClassifier", classifier.model))
+    return NextPictures([found.records[row].name for row in best.rows], len(found.records))
+
+
 def _source(source: Source, records: list[Record]) -> Source:
     return Source(source.name, records, len(records), classes=source.classes)
-
-
-def write_digits(folder: Path) -> Path:
-    """Write scikit-learn's handwritten digits as image files, in a folder for each class."""
-    digits = load_digits()
-    if folder.exists():
-        shutil.rmtree(folder)
-    for number, name in enumerate(DIGITS):
-        rows = np.flatnonzero(digits.target == number)[:DIGITS_EACH]
-        place = make_folder(folder / name)
-        for row in rows:
-            pixels = (255 - digits.images[row] * 255 / 16).astype(np.uint8)
-            image = Image.fromarray(pixels).resize((DIGIT_PIXELS,) * 2, Image.Resampling.BICUBIC)
-            image.save(place / f"{row:04}.png")
-    return folder

@@ -17,11 +17,13 @@ from gpcache.encoders import Encoder
 from gpcache.encoders.hub import fetch, first_line
 from gpcache.encoders.lite import current_name
 from gpcache.encoders.prompts import Prompts
-from gpcache.errors import DataError, EncoderError, ModelFileError
+from gpcache.errors import DataError, EncoderError, ModelFileError, NumericalError
 from gpcache.images.records import Refused
 from gpcache.methods import FeatureClassifier, State, restore, state_of
+from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.schema import check_config, foreign_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
 from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
@@ -161,24 +163,44 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
             f"{str(folder)!r} is a similarity projection and no classifier: give it to gpcache fit "
             "as --projection."
         )
+    check_config(config, str(folder))
     prompts, training = config["prompts"], config["training"]
     refused = [Refused(**one) for one in training["refused"]]
     thumbnails = {
         name.removeprefix(_THUMBNAIL): arrays.pop(name).tobytes()
         for name in [name for name in arrays if name.startswith(_THUMBNAIL)]
     }
+    try:
+        model = restore(State(config["model"], arrays), device=device)
+        prompts = prompts and Prompts(
+            tuple(prompts["class_names"]), tuple(map(tuple, prompts["sentences"]))
+        )
+        _check_examples(model, config["examples"])
+    except (DataError, NumericalError) as error:
+        raise foreign_model(str(folder), str(error).rstrip(".")) from None
     return Content(
-        model=restore(State(config["model"], arrays), device=device),
+        model=model,
         encoder=EncoderFacts.read(config["encoder"]),
         templates=config["templates"],
-        prompts=prompts
-        and Prompts(tuple(prompts["class_names"]), tuple(map(tuple, prompts["sentences"]))),
+        prompts=prompts,
         views=config["views"],
         examples=[Example(**example) for example in config["examples"]],
         training=TrainingFacts(**training | {"refused": refused}),
         thumbnails=thumbnails,
         revision=revision,
     )
+
+
+def _check_examples(model: FeatureClassifier, examples: list[dict[str, Any]]) -> None:
+    """Refuse training images that are not those of the model's shots."""
+    report = getattr(model, "loo_", None)
+    if report is not None and len(report.labels) != len(examples):
+        raise DataError("its images and its held-out figures differ in number")
+    if not isinstance(model, CacheClassifier):
+        return
+    labels = model.classes_[model.fitted_.shots.labels.cpu().numpy()]
+    if [str(label) for label in labels] != [example["label"] for example in examples]:
+        raise DataError("its images and its shots have other labels")
 
 
 def push(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from gpcache.methods.cache.estimator import CacheClassifier
 
 logger = logging.getLogger(__name__)
+
+# Up to this number of images every change chooses the hyper-parameters again: seconds at most.
+REFIT_ALWAYS = 2_000
 
 
 class NotFittedClassifierError(DataError, NotFittedError):  # type: ignore[misc]
@@ -149,8 +152,9 @@ def add(content: Content, source: Source, encoder: Encoder) -> None:
     if fresh and content.prompts is not None and content.templates is not None:
         others = Prompts.from_templates(fresh, content.templates)
         _set_prompts(content, content.prompts.joined(others), encoder)
-    model.add(features, labels)
+    model.add(features, labels, refit=_may_wait(content))
     content.examples += examples
+    _settle(content)
 
 
 def remove(
@@ -161,29 +165,43 @@ def remove(
     wanted = set(names)
     _require_names(content, wanted)
     if label is not None:
-        require_class(label, [str(name) for name in model.classes_])
+        label = require_class(label, [str(name) for name in model.classes_])
     gone = [one.name in wanted or one.label == label for one in content.examples]
     if any(gone):
-        model.remove(np.flatnonzero(gone))
+        model.remove(np.flatnonzero(gone), refit=_may_wait(content))
     content.examples = [one for one, out in zip(content.examples, gone, strict=True) if not out]
     if label is not None and content.prompts is not None and encoder is not None:
         _set_prompts(content, content.prompts.without(label), encoder)
+    _settle(content)
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
     """Give images by name other labels; a copy of what the class has already is forgotten."""
     model = _updatable(content, "relabel images of")
     _require_names(content, set(labels))
-    for label in labels.values():
-        require_class(label, [str(name) for name in model.classes_])
+    classes = [str(name) for name in model.classes_]
+    labels = {name: require_class(label, classes) for name, label in labels.items()}
     rows = [row for row, example in enumerate(content.examples) if example.name in labels]
     if rows:
-        model.relabel(rows, [labels[content.examples[row].name] for row in rows])
+        names = [labels[content.examples[row].name] for row in rows]
+        model.relabel(rows, names, refit=_may_wait(content))
     examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
     if copies := find_duplicates(examples):
         content.training.notices.append(said_of_copies(examples, copies))
-        model.remove(list(copies))
+        model.remove(list(copies), refit=_may_wait(content))
     content.examples = [one for row, one in enumerate(examples) if row not in copies]
+    _settle(content)
+
+
+def _may_wait(content: Content) -> bool | Literal["auto"]:
+    """How the model refits by itself: never where `_settle` does at every change."""
+    return False if len(content.examples) <= REFIT_ALWAYS else "auto"
+
+
+def _settle(content: Content) -> None:
+    """Choose again after a change, so that every figure is that of a fit on the present images."""
+    if len(content.examples) <= REFIT_ALWAYS:
+        _updatable(content, "change").refit()
 
 
 def _require_names(content: Content, names: set[str]) -> None:

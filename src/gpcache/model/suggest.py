@@ -51,7 +51,7 @@ def suggest(
     A fitted `model` brings its shots, its feature map and its β. Without one, as long as there is
     no label, `beta` is 1 and `space` "centred" unless given. The less `noise`, the less a second
     image like the first is worth. It is not the model's own noise, which stands for what its
-    kernel cannot tell apart and let it choose look-alikes (docs/results/suggest.md).
+    kernel cannot tell apart and let it choose look-alikes (docs/results/photos.md).
     """
     whole("count", count, least=1)
     noise = _above_zero("noise", noise)

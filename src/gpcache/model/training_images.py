@@ -17,8 +17,9 @@ from gpcache.features.splits import draw_shots
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source
-from gpcache.images.thumbnails import thumbnail
+from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
+from gpcache.support.names import tidy_name
 
 UNLABELLED = "it has no label"
 
@@ -188,7 +189,7 @@ def class_names(
 ) -> list[str]:
     """The classes of examples and source, and `further` ones, in order; none is an error."""
     seen = {example.label for example in examples}
-    names = sorted(seen | {*source.classes, *further})
+    names = sorted(seen | {*source.classes, *map(tidy_name, further)})
     if not seen and (refused := training.refused):
         first = next((one for one in refused if one.reason != UNLABELLED), refused[0])
         if names or first.reason != UNLABELLED:
@@ -211,7 +212,7 @@ def picture_of(example: Example, source: str) -> bytes | None:
     root = place if place.is_dir() else place.parent
     try:
         content = read_file(root / example.name)
-        return thumbnail(content) if sha256(content) == example.hash else None
+        return small_picture(content) if sha256(content) == example.hash else None
     except ImageRefusedError:
         return None
 
@@ -237,10 +238,12 @@ def class_number(record: Record, number: Mapping[str, int]) -> int:
     return number[label]
 
 
-def require_class(label: str, classes: Sequence[str]) -> None:
-    """Refuse a label that is none of the classes."""
-    if label not in classes:
-        raise DataError(f"The model has no class {label!r}: it has {_listed(classes)}.")
+def require_class(label: str, classes: Sequence[str]) -> str:
+    """The class that a label names; a label that is none of the classes is refused."""
+    for name in classes:
+        if tidy_name(name) == tidy_name(label):
+            return name
+    raise DataError(f"The model has no class {label!r}: it has {_listed(classes)}.")
 
 
 def _listed(names: Sequence[str]) -> str:

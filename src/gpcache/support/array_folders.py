@@ -90,7 +90,9 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFileError(f"{str(place)!r} is no gpcache model: it has no {CONFIG}.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except OSError as error:
+        raise _unreadable(place / CONFIG, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _damaged(place / CONFIG) from None
     if intact and isinstance(schema, int) and schema > SCHEMA:
         raise ModelFileError(f"{str(place)!r} was saved by a newer gpcache: upgrade gpcache.")
@@ -98,16 +100,28 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         raise _damaged(place / CONFIG)
     try:
         data = (place / TENSORS).read_bytes()
-    except OSError:
+    except FileNotFoundError:
         raise ModelFileError(
             f"{str(place / TENSORS)!r} is missing: save the model again."
         ) from None
+    except OSError as error:
+        raise _unreadable(place / TENSORS, error) from None
     if sha256(data) != content.get("tensors_sha256"):
         raise _damaged(place / TENSORS)
+    # What a killed update left beside the model goes with the next command, whichever that is.
+    real = Path(os.path.realpath(place))
+    remove_stale(real.parent, real.name)
     try:
         return content, load(data)
-    except SafetensorError:
+    except (SafetensorError, LookupError, TypeError, ValueError):  # also types numpy has not
         raise _damaged(place / TENSORS) from None
+
+
+def _unreadable(path: Path, error: OSError) -> ModelFileError:
+    return ModelFileError(
+        f"{str(path)!r} cannot be read ({error.strerror}): check that it is a file and that you "
+        "may read it."
+    )
 
 
 def _damaged(path: Path) -> ModelFileError:

@@ -6,16 +6,27 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpcache.errors import DataError
+from gpcache.support.names import tidy_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def to_numpy(values: Any) -> Any:
-    """Convert a torch tensor of any device and dtype to an array; return anything else as it is."""
+    """Convert a torch tensor of any device and dtype to an array; return anything else as it is.
+
+    Arrays come back in the byte order of this machine. Masked arrays are refused.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            "A masked array has values that are missing: drop those rows, or fill them with "
+            "array.filled(value)."
+        )
+    if isinstance(values, np.ndarray) and not values.dtype.isnative:
+        return values.astype(values.dtype.newbyteorder("="))
     torch = sys.modules.get("torch")  # without torch there are no tensors
     if torch is not None and isinstance(values, torch.Tensor):
         values = values.detach().cpu()
@@ -24,11 +35,44 @@ def to_numpy(values: Any) -> Any:
 
 
 def label_array(name: str, labels: Any) -> NDArray[Any]:
-    """Labels (n,) as an array; a single label counts as one row."""
+    """Labels (n,) as an array; a single label counts as one row. NaN is refused."""
+    refuse_nan(name, labels)
     array = np.atleast_1d(np.asarray(to_numpy(labels)))
     if array.ndim != 1:
         raise DataError(f"{name} needs one label per row, got labels of shape {array.shape}.")
     return array
+
+
+def refuse_nan(name: str, labels: Any) -> None:
+    """Refuse labels among which there is a NaN: next to text, numpy would make it a class "nan"."""
+    if isinstance(labels, np.ndarray) and labels.dtype.kind not in "fO":
+        return
+    for row, label in enumerate(np.ravel(np.asarray(to_numpy(labels), dtype=object))):
+        if is_nan(label):
+            raise DataError(
+                f"{name} contains NaN in row {row}, which is no class: give it a label."
+            )
+
+
+def is_nan(label: Any) -> bool:
+    """Whether a label is NaN, or what pandas has for a missing value."""
+    if label is None or isinstance(label, str | bytes | int):
+        return False
+    try:
+        return bool(label != label)
+    except (TypeError, ValueError):  # pandas.NA is neither true nor false
+        return type(label).__name__ == "NAType"
+
+
+def refuse_twins(names: Any) -> None:
+    """Refuse class names that differ only in white space, or in how letters are composed."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if isinstance(name, str) and (other := seen.setdefault(tidy_name(name), name)) != name:
+            raise DataError(
+                f"The class names {shown(other)} and {shown(name)} differ only in white space or "
+                "in how letters are composed: give them one spelling."
+            )
 
 
 def same_kind(first: NDArray[Any], second: NDArray[Any]) -> bool:
@@ -122,3 +166,31 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object = N
 
 def _of(owner: object) -> str:
     return "" if owner is None else f" of {type(owner).__name__}"
+
+
+def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -> NDArray[Any]:
+    """Labels of `count` further rows, of the kind of the classes; each must name one."""
+    labels = label_array(name, y)
+    if len(labels) != count:
+        raise DataError(f"{name} got {count} rows and {len(labels)} labels.")
+    if not same_kind(labels, classes):
+        raise DataError(
+            f"Label {shown(labels[0])} is of another kind than the classes "
+            f"({shown(classes[0])}, …): use text with text and numbers with numbers."
+        )
+    unknown = [label for label in labels.tolist() if label is None or label != label]
+    if unknown:
+        raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
+    return labels
+
+
+def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Distinct row numbers from 0 to count − 1."""
+    numbers = np.atleast_1d(np.asarray(rows))
+    if not len(numbers):
+        numbers = numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= count).any():
+        raise DataError(f"Row numbers must be whole numbers from 0 to {count - 1}.")
+    if len(np.unique(numbers)) != len(numbers):
+        raise DataError("A row number stands there more than once.")
+    return numbers.astype(np.int64)

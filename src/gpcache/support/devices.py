@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -77,6 +78,23 @@ def ensure_memory(required: int, device: torch.device, *, what: str, remedy: str
         )
 
 
+@contextmanager
+def explained_memory_errors(what: str, remedy: str) -> Iterator[None]:
+    """Turn an out-of-memory error of torch or numpy into NumericalError.
+
+    `what` and `remedy` are as in `ensure_memory`. An estimate can be too low, and another process
+    can take the memory after the check.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU torch raises a plain RuntimeError, which only its message tells apart.
+        signs = ("DefaultCPUAllocator", "out of memory")
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
+            raise NumericalError(f"{what} ran out of memory. {remedy}") from None
+        raise
+
+
 def format_bytes(size: int) -> str:
     """Say a number of bytes in decimal units: 320_000_000_000 → "320.0 GB"."""
     for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
@@ -93,7 +111,7 @@ def free_memory(device: torch.device) -> int:
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + unused)
     if device.type in ("cpu", "mps"):  # mps shares the memory of the host
-        return min(_system_memory(), _cgroup_memory())
+        return min(_system_memory(), _cgroup_memory(), _address_space())
     return UNKNOWN_MEMORY
 
 
@@ -108,6 +126,19 @@ def _system_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
         except (AttributeError, OSError, ValueError):
             continue
     return UNKNOWN_MEMORY
+
+
+def _address_space(statm: Path = Path("/proc/self/statm")) -> int:
+    """Bytes left below the limit of this process (`ulimit -v`, RLIMIT_AS)."""
+    try:
+        import resource  # Windows has none
+    except ImportError:
+        return UNKNOWN_MEMORY
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = _read_field(statm)
+    if limit == resource.RLIM_INFINITY or pages is None:
+        return UNKNOWN_MEMORY
+    return max(0, limit - pages * resource.getpagesize())
 
 
 def _cgroup_memory(

@@ -17,7 +17,9 @@ from gpcache.errors import DataError
 from gpcache.support.extras import require
 from gpcache.support.files import explained_writes, write_atomic
 
-COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "error")
+COLUMNS = (
+    "image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest", "error"
+)  # fmt: skip
 MAX_BATCHES = 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -129,7 +131,7 @@ def _cell(value: Any) -> Any:
 def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     arrow = require("pyarrow", "parquet", purpose="Writing parquet")
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
-    texts = dict.fromkeys(("image", "label", "error"), arrow.string())
+    texts = dict.fromkeys(("image", "label", "nearest", "error"), arrow.string())
     kinds = texts | {"rejected": arrow.bool_()}
     schema = arrow.schema([(name, kinds.get(name, arrow.float64())) for name in COLUMNS])
     sink = io.BytesIO()

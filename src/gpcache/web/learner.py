@@ -28,7 +28,7 @@ from gpcache.web.workspace_contents import Contents, Photo
 # Up to so many photos all numbers are chosen anew at every change: it takes a blink.
 FEW = 64
 # Beyond, they are when the photos have become so many times as many, or as few.
-GROWN = 1.5
+GROWN = 1.05
 # What text vectors may differ by when they are encoded in other company.
 ROUNDING = 1e-6
 
@@ -254,7 +254,7 @@ class Learner:
                 or (prior is None and wanted[photo.id].label != photo.label)
             ]
             if gone:
-                model.remove(gone)
+                model.remove(gone, refit=False)
                 left = set(gone)
                 self.photos = [p for row, p in enumerate(self.photos) if row not in left]
             fresh = None if prior is None or _same(before, prior) else prior
@@ -263,12 +263,13 @@ class Learner:
                 model.set_text(_both(before, fresh))
             moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
             if moved:
-                model.relabel(moved, [str(wanted[self.photos[row].id].label) for row in moved])
+                labels = [str(wanted[self.photos[row].id].label) for row in moved]
+                model.relabel(moved, labels, refit=False)
             known = {photo.id for photo in self.photos}
             new = [photo for key, photo in wanted.items() if key not in known]
             if new:
                 rows = np.stack([self._features(photo.hash) for photo in new])
-                model.add(rows, [str(photo.label) for photo in new])
+                model.add(rows, [str(photo.label) for photo in new], refit=False)
             if fresh is not None:
                 model.set_text(fresh)
         self.photos = [wanted[photo.id] for photo in self.photos] + new

@@ -13,6 +13,7 @@ from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError, EncoderError
+from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
 from gpcache.model.training_images import picture_of
@@ -136,7 +137,7 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
     document = Document(
         encoder=content.encoder.name,
         fingerprint=content.encoder.fingerprint,
-        name=path.resolve().name.removesuffix(".gpc") or "workspace",
+        name=readable(path.resolve().name).removesuffix(".gpc") or "workspace",
         templates=None if prompts is None else tuple(content.templates or DEFAULT_TEMPLATES),
         views=content.views,
         next_id=len(photos) + 1,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames
+from gpcache.support.names import JOINERS, is_printed, tidy_name
 
 MAX_NAME = 200
 MAX_PATH = 1_000
 MAX_PROMPT = 2_000
-# Persian words and emoji are written with them.
-JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Contents:
 
     def entry(self, name: str) -> ClassEntry:
         """The class of this name."""
-        wanted = unicodedata.normalize("NFC", name)
+        wanted = tidy_name(name)
         for entry in self.classes:
             if entry.name == wanted:
                 return entry
@@ -184,9 +182,8 @@ def by_id(photos: Iterable[Photo]) -> dict[str, Photo]:
 
 def class_name(name: str) -> str:
     """A class name as it is kept: composed (NFC), printable, not empty, not endless."""
-    text = " ".join(unicodedata.normalize("NFC", name).split())
-    printable = all(one.isprintable() or one in JOINERS for one in text)
-    if not printable or not clean_class_name(text).strip(JOINERS):
+    text = tidy_name(name)
+    if not all(map(is_printed, text)) or not clean_class_name(text).strip(JOINERS):
         raise DataError("A class needs a name of printable characters.")
     if len(text) > MAX_NAME:
         raise DataError(f"A class name may have {MAX_NAME} characters, this one has {len(text)}.")
@@ -198,7 +195,7 @@ def file_path(name: str) -> str:
 
     It tells files of one name apart and names no place on this disk: no root, no way upwards.
     """
-    text = "".join(one if one.isprintable() else "�" for one in name.replace("\\", "/"))
+    text = "".join(one if is_printed(one) else "�" for one in name.replace("\\", "/"))
     parts = [part.strip() for part in text[-MAX_PATH:].split("/")]
     return "/".join(part for part in parts if part not in ("", ".", "..")) or "photo"
 

@@ -13,6 +13,8 @@ from gpcache.gp.cholesky import JitterWarning
 
 pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():

@@ -79,7 +79,7 @@ def test_classes_agree_with_scikit_learn_and_come_worst_first(report, page):
 
 def test_confusion_matrix_agrees_with_scikit_learn(report, page):
     test = report.test
-    table = captioned(page, "Truth (rows)")
+    table = captioned(page, "Rows: true class")
     shown = [[int(cell.text or 0) for cell in r[1:]] for r in rows(table)[1:]]
     np.testing.assert_array_equal(shown, confusion_matrix(test.labels, test.predicted))
     first = captioned(page, "Most frequent")
@@ -106,18 +106,16 @@ def test_what_the_confidence_is_worth_is_shown(report, read):
     for found in lines:
         order = np.argsort(-test.confidence)[: round(0.9 * len(test))]
         share = test.correct[order].mean()
-        assert found["right among the most confident 90.0\xa0%"] == in_percent(share)
+        assert found["accuracy of the most confident 90.0\xa0%"] == in_percent(share)
         area = roc_auc_score(test.correct, test.confidence)
-        told = found["telling right answers from wrong ones"]
+        told = found["separates right from wrong answers"]
         assert told.startswith(f"AUROC {in_percent(area)}, FPR95 ")
     assert "unknown images refused" not in lines[0]
     assert lines[1]["unknown images refused"] == f"{unknown.rejected.sum()} of 9"
     area = roc_auc_score(
         np.arange(len(test) + 9) < len(test), np.append(given.familiarity, unknown.familiarity)
     )
-    assert lines[1]["telling known images from unknown ones"].startswith(
-        f"AUROC {in_percent(area)}"
-    )
+    assert lines[1]["separates known from unknown images"].startswith(f"AUROC {in_percent(area)}")
 
 
 def test_evidence_is_signed_and_its_sum_is_shown(page):
@@ -126,7 +124,7 @@ def test_evidence_is_signed_and_its_sum_is_shown(page):
     assert [v.attributes["class"] for v in voices] == ["for", "against", "for"]
     assert [v.find("b")[0].text for v in voices] == ["+1.50", "−0.50", "+0.25"]
     assert [len(v.find("img")) for v in voices] == [1, 1, 0]
-    assert "These +1.25, other photos +0.12, class name +2.00: together +3.38" in case.text
+    assert "Sum of these +1.25, other photos +0.12, class name +2.00: total +3.38" in case.text
     assert "62.5\xa0%" in case.text
 
 
@@ -222,7 +220,7 @@ def test_parts_that_are_absent_are_left_out(report, read):
     page = read(render(replace(few, held_out=None)))
     assert len(page.find("section", **{"class": "card"})) == 1
     page = read(render(Report("Nothing yet")))
-    assert "No photo with a known answer" in page.text
+    assert "The accuracy is not known" in page.text
     assert page.find("h2") == []
 
 
@@ -233,7 +231,7 @@ def test_one_class_few_images_all_right(n, evaluation, read):
     report = Report("tiny", test=test, embedding=embedding)
     text = read(render(report)).text
     assert "100.0\xa0%" in text
-    assert "Every answer was right" in text
+    assert "All answers are right" in text
 
 
 def test_all_answers_refused(evaluation, read):
@@ -255,10 +253,10 @@ def test_without_text_the_class_name_adds_nothing(image, read):
     text = read(render(Report("bare", cases={"Hardest": [case]}))).text
     assert "class name" not in text
     assert "class average" not in text
-    assert "together −1.00" in text
+    assert "total −1.00" in text
     case = replace(case, average=0.75)
     text = read(render(Report("bare", cases={"Hardest": [case]}))).text
-    assert "other photos −2.00, class average +0.75: together −0.25" in text
+    assert "other photos −2.00, class average +0.75: total −0.25" in text
 
 
 def test_numbers_that_were_not_searched_for(read):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
-
-from pydantic import TypeAdapter
 
 from gpcache.encoders.prompts import TEMPLATES
 
@@ -61,5 +60,9 @@ class DatasetEntry:
 def catalogue() -> dict[str, DatasetEntry]:
     """The eleven data sets of the paper and its two for domain generalisation, by name."""
     file = resources.files("gpcache.benchmark.datasets") / "catalogue.json"
-    entries = TypeAdapter(list[DatasetEntry]).validate_json(file.read_bytes())
-    return {entry.name: entry for entry in entries}
+    found = {}
+    for entry in json.loads(file.read_bytes()):
+        lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
+        known = Counts(**entry["known"])
+        found[entry["name"]] = DatasetEntry(**entry | lists | {"known": known})
+    return found

@@ -50,7 +50,7 @@ def open_task(
         dataset = load_dataset(reference, root)
     elif (place := _found(reference, folder, root)) is None:
         raise DataError(f"{reference!r} is not there any more.")
-    elif place.is_file() or (place / STORE_MANIFEST).exists():
+    elif ".npz" in place.name or place.is_file() or (place / STORE_MANIFEST).exists():
         return replace(open_features(place), reference=reference)
     else:
         dataset = load_class_folders(place)
@@ -61,4 +61,10 @@ def open_task(
 
 def _found(reference: str, folder: Path, root: Path | None) -> Path | None:
     places = [folder / Path(reference).expanduser(), *([] if root is None else [root / reference])]
-    return next((place for place in places if place.exists()), None)
+    return next((place for place in places if _file_of(place).exists()), None)
+
+
+def _file_of(place: Path) -> Path:
+    """FILE.npz:text is a part of FILE.npz."""
+    name, part, _ = place.name.partition(".npz:")
+    return place.with_name(f"{name}.npz") if part else place

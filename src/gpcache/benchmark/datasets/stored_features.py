@@ -23,6 +23,7 @@ from gpcache.methods import TextPrior
 from gpcache.support.files import sha256_of_file
 
 READY_MADE = re.compile(r"train[1-9][0-9]*")
+DRAW = re.compile(r"draw([1-9][0-9]*)_([0-9]+)")
 
 
 def open_features(path: str | Path) -> Task:
@@ -34,7 +35,16 @@ def open_features(path: str | Path) -> Task:
     are the test rows. Without training rows or ready-made draws of several shots, shots are drawn
     from the validation rows. `notes` say so. In a store the splits are train, val and test, and the
     text is that of the prompts "a photo of a …" if it is cached.
+
+    Further arrays of an .npz, if there are any: `draw4_0` holds the rows of `train` that are the
+    shots of seed 0 at 4 shots; `outside_x` features of none of the classes; `logit_scale` that of
+    the text; `sub_labels` and `sub_text` the text of some classes. FILE.npz:text is the data set of
+    these classes, FILE.npz:half that of a random half of all: the test rows of the others are its
+    rows of none of the classes.
     """
+    name, _, part = str(path).partition(".npz:")
+    if part:
+        return _from_npz(Path(f"{name}.npz"), part)
     place = Path(path)
     if (place / STORE_MANIFEST).is_file():
         return _from_store(place)
@@ -50,6 +60,9 @@ def _task(
     prior: TextPrior | None,
     parts: Mapping[str, Labelled],
     notes: tuple[str, ...] = (),
+    name: str = "",
+    rows_of: Mapping[tuple[int, int], NDArray[np.int64]] | None = None,
+    outside: Features | None = None,
 ) -> Task:
     """The task of the parts "test", "validation", "pool" and "train1", "train2", …"""
     number_of = {name: number for number, name in enumerate(class_names)}
@@ -61,9 +74,10 @@ def _task(
     pool = None
     if "pool" in parts:
         features, labels, _ = parts["pool"]
-        pool = Pool(labels, hashed["pool"][0], features.__getitem__, features.__getitem__)
+        take = features.__getitem__
+        pool = Pool(labels, hashed["pool"][0], take, take, rows_of=rows_of or {})
     return Task(
-        name=place.stem,
+        name=name or place.stem,
         encoder_name="stored features",
         fingerprint=fingerprint,
         split_hash=hash_of_parts(class_names, hashed),
@@ -74,11 +88,14 @@ def _task(
         pool=pool,
         given={count: parts[f"train{count}"] for count in shots},
         notes=notes,
+        outside=outside,
     )
 
 
-def _from_npz(file: Path) -> Task:
+def _from_npz(file: Path, part: str = "") -> Task:
     arrays = _Arrays(file)
+    if part:
+        arrays.keep_part(part)
     names = arrays.get("classnames", 1).astype(str)
     if len(set(names)) != len(names):
         raise DataError(f"{file} has a class name more than once in 'classnames'.")
@@ -103,7 +120,9 @@ def _from_npz(file: Path) -> Task:
         # from elsewhere would not compare with the others.
         parts = {"pool": parts["validation"], "test": parts["test"]}
         notes = (f"{file.name} has too few training rows: shots are drawn from its validation.",)
-    return _task(file, sha256_of_file(file), names.tolist(), prior, parts, notes)
+    name = f"{file.stem}:{part}" if part else file.stem
+    given = (name, arrays.draws(), arrays.outside())
+    return _task(file, sha256_of_file(file), names.tolist(), prior, parts, notes, *given)
 
 
 class _Arrays:
@@ -136,6 +155,7 @@ class _Arrays:
     def parts(self, names: NDArray[Any]) -> dict[str, Labelled]:
         """The rows of every part that has features."""
         found = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
+        found = [part for part in found if part != "outside"]
         return {part: self._rows(part, names) for part in found}
 
     def _rows(self, part: str, names: NDArray[Any]) -> Labelled:
@@ -157,6 +177,46 @@ class _Arrays:
             raise self._error(f"{part}_path", f"must name {len(labels)} rows")
         return Labelled(features, names[labels], given.astype(str))
 
+    def draws(self) -> dict[tuple[int, int], NDArray[np.int64]]:
+        """The rows of the ready-made draws by (shots, seed)."""
+        keys = {key: DRAW.fullmatch(key) for key in self._arrays}
+        return {
+            (int(match[1]), int(match[2])): self.get(key, 1).astype(np.int64)
+            for key, match in keys.items()
+            if match
+        }
+
+    def outside(self) -> Features | None:
+        """The rows of none of the classes."""
+        return self._unit_rows("outside_x") if "outside_x" in self._arrays else None
+
+    def keep_part(self, part: str) -> None:
+        """Keep the classes that have text of their own, or half of the classes."""
+        names = self.get("classnames", 1)
+        if part == "text" and "sub_labels" in self._arrays:
+            kept = self.get("sub_labels", 1)
+            self._arrays["text"] = self.get("sub_text", 2)
+        elif part == "half":
+            kept = np.sort(np.random.default_rng(0).permutation(len(names))[: len(names) // 2])
+            test = "test" if "test_x" in self._arrays else "val"
+            others = ~np.isin(self.get(f"{test}_y", 1), kept)
+            self._arrays["outside_x"] = self.get(f"{test}_x", 2)[others]
+            if "text" in self._arrays:
+                self._arrays["text"] = self.get("text", 2)[kept]
+        else:
+            raise DataError(f"{self._file} has no part {part!r}: name the file alone.")
+        self._arrays["classnames"] = names[kept]
+        number_of = {label: number for number, label in enumerate(kept.tolist())}
+        for key in [key.removesuffix("_y") for key in self._arrays if key.endswith("_y")]:
+            rows = np.isin(self._arrays[f"{key}_y"], kept)
+            labels = self._arrays[f"{key}_y"][rows].tolist()
+            self._arrays[f"{key}_y"] = np.array([number_of[label] for label in labels], np.int64)
+            for name in {f"{key}_x", f"{key}_path"} & set(self._arrays):
+                self._arrays[name] = self._arrays[name][rows]
+        # The rows of draws are those of the whole file.
+        for key in [key for key in self._arrays if DRAW.fullmatch(key)]:
+            del self._arrays[key]
+
     def text(self, names: NDArray[Any]) -> TextPrior | None:
         """The text of the classes."""
         if "text" not in self._arrays:
@@ -164,7 +224,8 @@ class _Arrays:
         vectors = self._unit_rows("text")
         if len(vectors) != len(names):
             raise self._error("text", f"must have {len(names)} rows, got {len(vectors)}")
-        return TextPrior(names.tolist(), vectors, 100.0)
+        scale = float(self._arrays.get("logit_scale", np.float64(100.0)))
+        return TextPrior(names.tolist(), vectors, scale)
 
     def _unit_rows(self, key: str) -> Features:
         """The rows (n, d) at length one: half precision leaves them only near it."""

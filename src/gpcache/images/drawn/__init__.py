@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpcache.images.drawn import materials, scenes
 from gpcache.images.drawn.canvas import Colours, Random, photograph
 from gpcache.support.checks import one_of, whole
 from gpcache.support.files import make_folder, write_atomic
+from gpcache.support.progress import progress_bar
 
 _CLASSES = (
     materials.bricks, scenes.grass, materials.knitting, scenes.leaves, materials.marble,
@@ -97,10 +99,12 @@ def draw_pictures(
     ...     sorted(str(file.relative_to(drawn)) for file in drawn.rglob("*.jpg"))
     ['marble/00.jpg', 'marble/01.jpg', 'wood/00.jpg', 'wood/01.jpg']
     """
-    for name in names:
-        for number in range(whole("each", each, least=1)):
+    count = whole("each", each, least=1)
+    with progress_bar("draw", total=count * len(names), unit="picture") as bar:
+        for name, number in product(names, range(count)):
             stream = BytesIO()
             draw_picture(name, number, seed=seed).save(stream, "JPEG", quality=_QUALITY)
             file = make_folder(Path(folder) / name) / f"{number:02}.jpg"
             write_atomic(file, stream.getvalue(), sweep=False)
+            bar.update()
     return Path(folder)

@@ -89,7 +89,7 @@ def lottery(rng: Random, *numbers: Field) -> Field:
     return found
 
 
-def choose(rng: Random, palettes: str) -> Colours:
+def choose_palette(rng: Random, palettes: str) -> Colours:
     """One of the palettes (k, 3) in a text such as "ff8800 aa0000 / 00ff00", a little varied."""
     words = str(rng.choice(palettes.split("/"))).split()
     chosen = np.array([list(bytes.fromhex(word)) for word in words], np.float32) / 255

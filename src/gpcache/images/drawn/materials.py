@@ -11,7 +11,7 @@ from gpcache.images.drawn.canvas import (
     Random,
     blend,
     cells,
-    choose,
+    choose_palette,
     light_angle,
     lottery,
     noise,
@@ -34,14 +34,16 @@ def bricks(rng: Random) -> Colours:
     edge = np.minimum(np.minimum(x, 1 - x) * length, np.minimum(y, 1 - y))
     rough, joint = noise(rng, 0.9, size=60), rng.uniform(0.04, 0.1)
     face = smooth(edge + 0.015 * rough, joint, joint + 0.07)
-    clay = choose(
+    clay = choose_palette(
         rng,
         "6e2a1f 9c4431 b85c41 c9775a / 5a3a2c 86573d a9744f c59a71 / "
         "b08a4f c9a566 dcc08a / 8d8d8a adaca6 c9c6bd / 7a2f2a a24a3b 6b4038 d08b6c / "
         "d8d2c6 e6e1d6 f1ede4",
     )
     tone = 0.75 * lottery(rng, row, column) + 0.12 + 0.08 * noise(rng, 1.3)
-    mortar = choose(rng, "b9b2a5 / d9d5cc / 77716a / a59683")[0] * (1 + 0.06 * rough[..., None])
+    mortar = choose_palette(rng, "b9b2a5 / d9d5cc / 77716a / a59683")[0] * (
+        1 + 0.06 * rough[..., None]
+    )
     height = 2.2 * face + 0.25 * rough + 0.8 * np.minimum(edge, 0.3)
     return blend(mortar * 0.85, ramp(tone, clay), face) * shade(height, light_angle(rng), 0.5)
 
@@ -65,7 +67,7 @@ def wood(rng: Random) -> Colours:
     grain = 0.5 + 0.5 * np.sin(2 * pi * rings)
     fibre = noise(rng, 0.6, size=30, stretch=18, turn=turn)
     tone = 0.5 + 0.38 * (grain**2 - 0.4) + 0.09 * fibre + 0.25 * (lottery(rng, plank + 3) - 0.5)
-    timber = choose(
+    timber = choose_palette(
         rng,
         "5b3a20 8f6236 b98a52 d8b077 / 2f1d14 4a2f20 6b4a31 8a6546 / "
         "9c6b3c c9995b e6c48c / 6a2f1c 95492b b96a41 d09061 / "
@@ -80,12 +82,12 @@ def wood(rng: Random) -> Colours:
 def marble(rng: Random) -> Colours:
     """A polished slab: clouds, and veins that run through them in one direction."""
     turn, stretch = rng.uniform(0, pi), rng.uniform(1.2, 3)
-    stone = choose(
+    stone = choose_palette(
         rng,
         "dcdcd8 eceae6 f7f6f3 / 1b1c20 26282c 3a3c40 / 2f5a49 3f7560 6a9c86 / "
         "d9b7a6 e6cbbc f2e2d8 / c9b48c dfcfae efe5cd / 6d7f92 8fa0b1 b7c3cd",
     )
-    vein = choose(rng, "6f7378 / b08d57 / e8e4da / 4b4744 / f4f2ee")[0]
+    vein = choose_palette(rng, "6f7378 / b08d57 / e8e4da / 4b4744 / f4f2ee")[0]
     if abs(vein.mean() - stone.mean()) < 0.3:
         vein = 1 - vein
     base = ramp(0.5 + 0.22 * noise(rng, 1.9, size=220, stretch=stretch, turn=turn), stone)
@@ -110,7 +112,7 @@ def knitting(rng: Random) -> Colours:
     across, along = (rise - row - 0.5) * 2, np.abs(x) * 2
     bulge = np.sqrt(1 - across**2 * 0.9) * np.sin(3.14 * np.clip(along, 0, 1)) ** 0.45
     fibre = np.sin(28 * (across + 1.8 * along)) * 0.5 + noise(rng, 0.4, size=8)
-    yarn = choose(
+    yarn = choose_palette(
         rng,
         "a8322d f1e6d2 27374d / 2d4a6b e9e2d0 b5493a / e8dcc4 8a6f52 c9b592 / "
         "4f6b4a d9c9a3 7f3f3a / d98f9c f3dfe0 7a5568 / 6a6f78 c7cbd0 33373d / "
@@ -138,7 +140,7 @@ def tartan(rng: Random) -> Colours:
     fold = noise(rng, 2.6, size=250, stretch=2, turn=rng.uniform(0, pi))
     amount = rng.uniform(0.5, 4)
     u, v = u + amount * fold, v + 0.5 * amount * noise(rng, 2.6, size=250)
-    colours = choose(
+    colours = choose_palette(
         rng,
         "8f1d21 123524 0f1c3f e6c34a / 1c2f57 2d5a45 101820 d8d8d0 / "
         "b9a98a 2a2622 9c2b2b e8e0cf / 3b4a3a 6f7f5b 2a2f45 c98f3a / "
@@ -165,7 +167,7 @@ def pebbles(rng: Random) -> Colours:
     gap = next_ - near
     dome = np.sqrt(np.clip(gap, 0, 1)) * (1 - 0.35 * near)
     tone = 0.8 * lottery(rng, stone) + 0.1 + 0.06 * noise(rng, 0.9, size=20)
-    colours = choose(
+    colours = choose_palette(
         rng,
         "4d4a47 7a756d a39b8d cfc7b8 / 5c6570 8a929a b6bbbf dedfdd / "
         "6b4f3d 9a7a5d c4a582 e3d0b5 / 3c4146 6d5f55 9a6b55 d6cdbf / "

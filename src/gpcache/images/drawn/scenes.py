@@ -14,7 +14,7 @@ from gpcache.images.drawn.canvas import (
     Field,
     Random,
     blend,
-    choose,
+    choose_palette,
     frame,
     noise,
     ramp,
@@ -41,7 +41,7 @@ def sea(rng: Random) -> Colours:
         tile = noise(rng, slope, size=60, stretch=0.45, turn=turn, shape=TILE)
         waves += sampled(tile, x * depth * scale * 2 + 300, depth * scale * 3) / scale
     slope_ = np.gradient(waves, axis=0) * (0.25 + 1.6 * near)
-    water = choose(
+    water = choose_palette(
         rng,
         "06283d 0f4c64 2f88a0 9fd3dc / 0d2b2a 1d5550 4d9086 b5d8c8 / "
         "101c2c 2b4058 60788f b9c8d2 / 123a63 1f6aa5 5aa9d6 cfeaf5 / "
@@ -64,7 +64,7 @@ def sunset(rng: Random) -> Colours:
     x, y = frame()
     ground = rng.uniform(0.2, 0.55)
     above = np.maximum(ground - y, 0.0)
-    sky = choose(
+    sky = choose_palette(
         rng,
         "ffd27a ff9a56 d9566a 6a3d78 2a2b58 / ffe6a8 f7b267 e07a5f 81618f 3d405b / "
         "ffb05c ef5d4a a4345d 4c2a5e 1b1b3a / fff0c2 ffc9a0 e99aa9 9a8fc0 5676a8",
@@ -92,7 +92,7 @@ def sunset(rng: Random) -> Colours:
 
 def grass(rng: Random) -> Colours:
     """A meadow from the side or from above: blades, and flowers on some days."""
-    green = choose(
+    green = choose_palette(
         rng,
         "1c3312 2f5a1e 5a8f32 9cc35a / 23361a 47662c 7f9a45 c2c878 / "
         "14301f 2b6a3c 5ba863 b4dc8c / 3a3a1a 6b6a2e a19a4c d8cf8a",
@@ -108,7 +108,7 @@ def grass(rng: Random) -> Colours:
     nearness = bottoms / PAPER[1] / 1.45
     lengths, widths = lengths * (0.35 + nearness), widths * (0.35 + nearness)
     colours = ramp(np.clip(0.15 + 0.6 * tones * (0.5 + nearness) + 0.2 * nearness, 0, 1), green)
-    heads = choose(
+    heads = choose_palette(
         rng, "f6f4ea f2c230 / f3c31f d99a12 / d8453a 2a1a1a / 8b7fd0 f0e08a / f2a7c0 fff2c0"
     )
     flowers = rng.choice([0.0, 0.01, 0.04])
@@ -131,10 +131,10 @@ def grass(rng: Random) -> Colours:
 
 def leaves(rng: Random) -> Colours:
     """Fallen leaves upon each other, with veins and shadows."""
-    earth = choose(rng, "3a2c20 / 54402c / 2f3324 / 6b6a66")[0]
+    earth = choose_palette(rng, "3a2c20 / 54402c / 2f3324 / 6b6a66")[0]
     image = Image.new("RGB", PAPER, _rgb(earth))
     draw = ImageDraw.Draw(image)
-    tints = choose(
+    tints = choose_palette(
         rng,
         "7a1f12 c2451c e88a24 f2c14a 8c5a22 / 8a6a1c d9a520 f0d15a a8862c 6b5a20 / "
         "5a2a1c 8f4a2a b8793f d2a56a 6e4430 / 3f5a24 6d8a34 b0a83a d8902a 9a3a1c",
@@ -162,7 +162,7 @@ def leaves(rng: Random) -> Colours:
 def bubbles(rng: Random) -> Colours:
     """Soap bubbles before something out of focus."""
     x, y = frame()
-    back = choose(
+    back = choose_palette(
         rng,
         "12324a 2f6f8a 8fc4c8 / 2a1a3a 5a3a7a c08ab0 / 1a3a2a 4a7a4a b0c88a / 4a2a1a a0603a f0c890",
     )
@@ -184,7 +184,7 @@ def bubbles(rng: Random) -> Colours:
 
 def clock(rng: Random) -> Colours:
     """A wall clock at any time of the day."""
-    wall = choose(rng, "e8e0d0 c8b8a0 / a0b8c8 d0d8e0 / b05040 d08070 / 6f8f7a a9c4ae")
+    wall = choose_palette(rng, "e8e0d0 c8b8a0 / a0b8c8 d0d8e0 / b05040 d08070 / 6f8f7a a9c4ae")
     back = (ramp(frame()[1] + 0.5, wall) * 255).astype(np.uint8)
     image = Image.fromarray(back).resize(PAPER)
     draw = ImageDraw.Draw(image)

@@ -12,7 +12,7 @@ import inspect
 import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
-from gpcache.methods.cache.fitted import Fitted, fit
+from gpcache.methods.cache.fitted import Fitted, fit, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import Explanation, Reasons
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
@@ -43,8 +43,12 @@ from gpcache.methods.options import (
 )
 from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior, require_text_prior
-from gpcache.support.checks import label_array, same_kind, shown, whole
+from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 from gpcache.support.threads import fitting_threads
+
+Refit = Literal["auto"] | bool
+# The share of shots that may change before an update chooses hyper-parameters again.
+REFIT_SHARE = 0.05
 
 
 class CacheClassifier(FeatureClassifier):
@@ -419,11 +423,10 @@ class CacheClassifier(FeatureClassifier):
 
     # Updates.
 
-    def add(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Add shots without a refit.
+    def add(self, X: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
+        """Add shots.
 
-        The hyper-parameters and the learned feature scaling stay. Without text, labels may name new
-        classes.
+        Without text, labels may name new classes.
 
         Parameters
         ----------
@@ -431,6 +434,9 @@ class CacheClassifier(FeatureClassifier):
             Features of the new shots.
         y : array of shape (k,)
             Their labels.
+        refit : {"auto", True, False}, default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them.
 
         Returns
         -------
@@ -451,37 +457,29 @@ class CacheClassifier(FeatureClassifier):
         ['a', 'b', 'c']
         """
         features = self._read_queries(X)
-        labels = label_array("add", y)
-        if len(labels) != len(features):
-            raise DataError(f"add got {len(features)} rows and {len(labels)} labels.")
-        if not same_kind(labels, self.classes_):
-            raise DataError(
-                f"Label {shown(labels[0])} is of another kind than the classes "
-                f"({shown(self.classes_[0])}, …): use text with text and numbers with numbers."
-            )
-        unknown = [label for label in labels.tolist() if label is None or label != label]
-        if unknown:
-            raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
-        self._warn_of_kept_scaling()
+        labels = further_labels("add", y, self.classes_, len(features))
         fitted, classes = self.fitted_, self.classes_
         if self.text_prior is None:
             classes = np.unique(np.concatenate([classes, labels]))
-            fitted = self._with_classes(fitted, classes, None)
+            fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
         with self._threads(fitted.shots):
             self._keep(fitted.added(features, numbers), classes)
+        self._settle(refit)
         return self
 
-    def remove(self, rows: ArrayLike) -> Self:
+    def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
 
-        The hyper-parameters and the learned feature scaling stay. Without text, a class without
-        shots is removed.
+        Without text, a class without shots is removed as well.
 
         Parameters
         ----------
         rows : array of int
             Row numbers of the shots, in the order of `fit` and `add`.
+        refit : {"auto", True, False}, default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them.
 
         Returns
         -------
@@ -504,12 +502,12 @@ class CacheClassifier(FeatureClassifier):
         gone = self._row_numbers(rows)
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
-        self._warn_of_kept_scaling()
         with self._threads(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.removed(gone))
+        self._settle(refit)
         return self
 
-    def relabel(self, rows: ArrayLike, y: ArrayLike) -> Self:
+    def relabel(self, rows: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Give shots other labels; each must be a known class.
 
         Parameters
@@ -518,6 +516,9 @@ class CacheClassifier(FeatureClassifier):
             Row numbers of the shots.
         y : array of shape (len(rows),)
             Their new labels.
+        refit : {"auto", True, False}, default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them.
 
         Returns
         -------
@@ -541,9 +542,9 @@ class CacheClassifier(FeatureClassifier):
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
-        self._warn_of_kept_scaling()
         with self._threads(self.fitted_.shots):
             self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
+        self._settle(refit)
         return self
 
     def set_text(self, text_prior: TextPrior) -> Self:
@@ -578,60 +579,68 @@ class CacheClassifier(FeatureClassifier):
         check_is_fitted(self)
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
-        require_text_prior(text_prior)
+        require_text_prior(text_prior, self.n_features_in_)
         training = self.fitted_.training
         if training is not None and training.trainer.moves_text:
             raise DataError("The text of this model was trained with its keys: fit it again.")
-        if text_prior.vectors.shape[1] != self.n_features_in_:
-            raise DataError(
-                f"The text vectors have {text_prior.vectors.shape[1]} columns, the shots "
-                f"{self.n_features_in_}: both must come from the same encoder."
-            )
         used = torch.unique(self.fitted_.shots.labels).cpu().numpy()
         text_prior.aligned(self.classes_[used])
         classes = text_prior.classes
         text = self._text_vectors(text_prior, classes)
-        self._keep(self._with_classes(self.fitted_, classes, text), classes)
+        self._keep(with_class_names(self.fitted_, self.classes_, classes, text), classes)
         self.text_prior = text_prior
         return self
+
+    def refit(self) -> Self:
+        """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
+
+        What needed training or a validation set stays as it is.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60]).add(X[60:61], y[60:61], refit=False)
+        >>> len(model.refit().fitted_.shots)
+        61
+        """
+        check_is_fitted(self)
+        if self.fitted_.can_choose_again:
+            options, text, old = self._options(), self._text_vectors(), self.fitted_.shots
+            settings = settings_of(options, self)
+            shots = self._make_shots(old.features, old.labels, text, settings.residual)
+            recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+            with self._threads(shots):
+                self._keep(fit(shots, recipe, text, settings, None, name=type(self).__name__))
+        elif self.fitted_.recipe.space.sees_labels:
+            kept = "keeps the learned feature scaling: fit on all shots to learn it again"
+            warnings.warn(f"This update {kept}.", stacklevel=4)
+        return self
+
+    def _settle(self, refit: Refit) -> None:
+        """Choose again if that is wanted: always, never, or once enough shots have changed."""
+        share = self.fitted_.changed / len(self.fitted_.shots)
+        if refit is True or (refit == "auto" and share > REFIT_SHARE):
+            self.refit()
 
     def _keep_without_empty_classes(self, fitted: Fitted) -> None:
         """Without text, a class is its shots: when they are gone, so is the class."""
         classes = self.classes_
         if self.text_prior is None:
             classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
-            fitted = self._with_classes(fitted, classes, None)
+            fitted = with_class_names(fitted, self.classes_, classes, None)
         self._keep(fitted, classes)
-
-    def _with_classes(self, fitted: Fitted, classes: NDArray[Any], text: Tensor | None) -> Fitted:
-        """The fitted value with another list of classes, and their text."""
-        old, new = self.classes_.tolist(), classes.tolist()
-        if text is None and old == new:
-            return fitted
-        device = fitted.shots.labels.device
-        place, number = ({name: i for i, name in enumerate(names)} for names in (old, new))
-        numbers = torch.tensor([number.get(name, -1) for name in old], device=device)
-        source = torch.tensor([place.get(name, -1) for name in new], device=device)
-        return fitted.with_classes(numbers, source, text)
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
         check_is_fitted(self)
-        numbers = np.atleast_1d(np.asarray(rows))
-        n = len(self.fitted_.shots)
-        if not len(numbers):
-            numbers = numbers.astype(np.int64)
-        if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= n).any():
-            raise DataError(f"Row numbers must be whole numbers from 0 to {n - 1}.")
-        if len(np.unique(numbers)) != len(numbers):
-            raise DataError("A row number stands there more than once.")
-        return torch.as_tensor(numbers.astype(np.int64), device=self.fitted_.shots.labels.device)
-
-    def _warn_of_kept_scaling(self) -> None:
-        if self.fitted_.recipe.space.sees_labels:
-            warnings.warn(
-                "An update keeps the learned feature scaling: fit on all shots to learn it again.",
-                stacklevel=3,
-            )
+        labels = self.fitted_.shots.labels
+        return torch.as_tensor(row_numbers(rows, len(labels)), device=labels.device)
 
     # Saving.
 

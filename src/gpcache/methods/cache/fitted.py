@@ -36,7 +36,9 @@ class Fitted:
 
     `text` is the text of the classes as it was given, `search` the table of settings that were
     tried. A trained cache has its `training`, the `epochs` and the loss of each. `known_report` and
-    `known_novelty` are held-out figures that were computed with the fit.
+    `known_novelty` are held-out figures that were computed with the fit. `changed` counts the shots
+    that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
+    that they were chosen on a validation set.
     """
 
     shots: Shots
@@ -51,6 +53,8 @@ class Fitted:
     losses: list[float] = field(default_factory=list)
     known_report: HeldOutReport | None = None
     known_novelty: NDArray[np.float64] | None = None
+    changed: int = 0
+    validated: bool = False
 
     @property
     def choice(self) -> Choice:
@@ -61,6 +65,11 @@ class Fitted:
     def sees_labels(self) -> bool:
         """Whether labels shaped what a row is compared with: its space, or trained keys."""
         return self.recipe.space.sees_labels or self.training is not None
+
+    @property
+    def can_choose_again(self) -> bool:
+        """Whether the shots alone are enough to choose the hyper-parameters again."""
+        return self.training is None and not self.validated
 
     # Held-out figures.
 
@@ -115,10 +124,11 @@ class Fitted:
         exact = self.model.closed_form
         if exact is not None:
             values = shots.values[len(self.shots) :]
-            return self._with(shots, exact.add(keys, values))
+            return self._with(shots, exact.add(keys, values), len(labels))
         known = torch.arange(len(self.shots), device=labels.device)
         rows = torch.cat([known, torch.full_like(labels, -1)])
-        return self._rebuilt(shots, torch.cat([self.model.precision.keys, keys]), rows)
+        keys = torch.cat([self.model.precision.keys, keys])
+        return self._rebuilt(shots, keys, len(labels), rows)
 
     def removed(self, rows: Tensor) -> Fitted:
         """Without the shots of these row numbers (k,)."""
@@ -126,9 +136,9 @@ class Fitted:
         kept[rows] = False
         shots = self.shots[kept]
         if (exact := self.model.closed_form) is not None:
-            return self._with(shots, exact.remove(rows))
+            return self._with(shots, exact.remove(rows), len(rows))
         left = torch.nonzero(kept).flatten()
-        return self._rebuilt(shots, self.model.precision.keys[kept], left)
+        return self._rebuilt(shots, self.model.precision.keys[kept], len(rows), left)
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
@@ -136,8 +146,8 @@ class Fitted:
         numbers[rows] = labels
         shots = replace(self.shots, labels=numbers)
         if (exact := self.model.closed_form) is not None:
-            return self._with(shots, exact)
-        return self._rebuilt(shots, self.model.precision.keys)
+            return self._with(shots, exact, len(rows))
+        return self._rebuilt(shots, self.model.precision.keys, len(rows))
 
     def with_classes(self, numbers: Tensor, source: Tensor, text: Tensor | None) -> Fitted:
         """With other classes.
@@ -147,37 +157,39 @@ class Fitted:
         shots = self.shots.with_classes(numbers, len(source), text)
         changed = replace(self, text=text, model=replace(self.model, text=text))
         if (exact := self.model.closed_form) is not None:
-            return changed._with(shots, exact.with_columns(source))
-        return changed._rebuilt(shots, self.model.precision.keys, columns=source)
+            return changed._with(shots, exact.with_columns(source), 0)
+        return changed._rebuilt(shots, self.model.precision.keys, 0, columns=source)
 
-    def _with(self, shots: Shots, exact: ExactPrecision) -> Fitted:
-        """The posterior of regression with the values of these shots.
+    def _with(self, shots: Shots, exact: ExactPrecision, count: int) -> Fitted:
+        """The posterior of regression with the values of these shots, `count` of them changed.
 
         Where a class got its first shot or lost its last, the values of all shots change.
         """
         changed = torch.nonzero((exact.values != shots.values).any(1)).flatten()
         if len(changed):
             exact = exact.revalue(changed, shots.values[changed])
-        return self._updated(shots, replace(self.model, precision=exact))
+        return self._updated(shots, replace(self.model, precision=exact), count)
 
     def _rebuilt(
         self,
         shots: Shots,
         keys: Tensor,
+        count: int,
         rows: Tensor | None = None,
         columns: Tensor | None = None,
     ) -> Fitted:
-        """The posterior of these shots with keys (n, d').
+        """The posterior of these shots with keys (n, d'), `count` of them changed.
 
         `rows` (n,) and `columns` (c,) are the old numbers of shots and classes, −1 for new ones;
         None where all stayed. The solver of the softmax likelihood starts from there.
         """
         precision = self.recipe.condition(shots, keys, self.choice)
         if not self.model.is_softmax:
-            return self._updated(shots, replace(self.model, precision=precision))
-        return self._updated(shots, softmax.updated(self.model, precision, shots, rows, columns))
+            return self._updated(shots, replace(self.model, precision=precision), count)
+        model = softmax.updated(self.model, precision, shots, rows, columns)
+        return self._updated(shots, model, count)
 
-    def _updated(self, shots: Shots, model: CacheModel) -> Fitted:
+    def _updated(self, shots: Shots, model: CacheModel, count: int) -> Fitted:
         training, report, novelty = self.training, None, None
         if training is not None:
             training = replace(training, shots=shots, text=self.text, choice=model.choice)
@@ -190,6 +202,7 @@ class Fitted:
             training=training,
             known_report=report,
             known_novelty=novelty,
+            changed=self.changed + count,
         )
 
 
@@ -205,9 +218,22 @@ def fit(
 ) -> Fitted:
     """Choose, build or train, and calibrate; on a validation set if one is given."""
     if recipe.is_softmax:
-        return _fit_softmax(shots, recipe, text, settings, validation, name)
-    if trainer is not None:
-        return _fit_trained(shots, recipe, text, settings, validation, trainer)
+        found = _fit_softmax(shots, recipe, text, settings, validation, name)
+    elif trainer is not None:
+        found = _fit_trained(shots, recipe, text, settings, validation, trainer)
+    else:
+        found = _fit_regression(shots, recipe, text, settings, validation, name)
+    return replace(found, validated=validation is not None)
+
+
+def _fit_regression(
+    shots: Shots,
+    recipe: Recipe,
+    text: Tensor | None,
+    settings: SearchOptions,
+    validation: Shots | None,
+    name: str,
+) -> Fitted:
     chosen = regression.choose(recipe, shots, settings, validation, name=name)
     choice = chosen.choice
     shots = shots.at_gain(choice.gain)
@@ -281,3 +307,17 @@ def _fit_trained(
         found.report,
         found.novelty,
     )
+
+
+def with_class_names(
+    fitted: Fitted, old: NDArray[Any], new: NDArray[Any], text: Tensor | None
+) -> Fitted:
+    """The fitted value with another list of classes, and their text."""
+    before, after = old.tolist(), new.tolist()
+    if text is None and before == after:
+        return fitted
+    device = fitted.shots.labels.device
+    place, number = ({name: i for i, name in enumerate(names)} for names in (before, after))
+    numbers = torch.tensor([number.get(name, -1) for name in before], device=device)
+    source = torch.tensor([place.get(name, -1) for name in after], device=device)
+    return fitted.with_classes(numbers, source, text)

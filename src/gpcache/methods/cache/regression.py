@@ -331,12 +331,41 @@ def held_out_logits(
 def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[np.float64]:
     """Variance (n,) of each shot as if it had not been seen; NaN where it cannot be held out.
 
-    That of the nearest group where classes are grouped.
+    That of the nearest group where classes are grouped. In folds a model has fewer shots than the
+    one that answers, and finds every row more novel. What it would find with all shots follows from
+    models that lack two folds of m: the variance is taken to fall as a + b / shots.
     """
     found = np.full(len(shots), np.nan)
-    if shots.can_be_held_out and recipe.precision.uses_noise:
+    if not (shots.can_be_held_out and recipe.precision.uses_noise):
+        return found
+    if recipe.uses_loo:
         models = HeldOutModels.of(recipe, shots, with_variance=True)
         variance = models.at(choice).variance
         assert variance is not None
-        found[models.rows.cpu().numpy()] = variance.amin(1).double().cpu().numpy()
+        found[models.rows.cpu().numpy()] = _nearest(variance)
+        return found
+    folds = recipe.folds(shots)
+    for k, (train, held) in enumerate(folds):
+        rows = held.cpu().numpy()
+        found[rows] = lacking_one = _variance_without(recipe, shots, choice, train, held)
+        if len(folds) > 2:
+            fewer = train[~torch.isin(train, folds[k - 1][1])]
+            lacking_two = _variance_without(recipe, shots, choice, fewer, held)
+            expected = lacking_one - (1 - 2 / len(folds)) * (lacking_two - lacking_one)
+            found[rows] = expected.clip(0, lacking_one)
     return found
+
+
+def _variance_without(
+    recipe: Recipe, shots: Shots, choice: Choice, train: Tensor, held: Tensor
+) -> NDArray[np.float64]:
+    """The variance of held-out rows, from a model of the rows to train on alone."""
+    known = shots[train]
+    feature_map = recipe.space.fit(known.features, known.labels)
+    precision = recipe.condition(known, feature_map(known.features), choice)
+    return _nearest(precision.variance(feature_map(shots.features[held])))
+
+
+def _nearest(variance: Tensor) -> NDArray[np.float64]:
+    """Of the groups (m, g) the one with the least variance."""
+    return variance.amin(1).double().cpu().numpy()

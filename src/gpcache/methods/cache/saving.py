@@ -29,6 +29,7 @@ def write_cache(fitted: Fitted, state: State) -> None:
     # Which space was taken depends on the shots of the fit, which may since have come and gone.
     settings["space"] = fitted.recipe.space.name
     settings["choice"] = fitted.choice.as_settings()
+    settings["changed"], settings["validated"] = fitted.changed, fitted.validated
     fitted.report.write(fitted.search, settings, arrays)
     arrays["held_out_novelty"] = fitted.novelty
     fitted.shots.write(arrays)
@@ -90,6 +91,8 @@ def read_cache(
         search,
         known_report=report,
         known_novelty=state.arrays["held_out_novelty"],
+        changed=saved.get("changed", 0),
+        validated=saved.get("validated", False),
     )
     if trainer is None:
         return fitted

@@ -41,7 +41,7 @@ from gpcache.methods.cache.softmax_weights import (
 from gpcache.support.progress import progress_bar
 
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6;
-# docs/results/shipped-values.md leaves each set out in turn, for the values listed there.
+# docs/results/headline.md leaves each set out in turn, for the values listed there.
 
 # Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
 # in units that do not depend on β while the kernel is nearly linear.

@@ -16,7 +16,7 @@ from gpcache.methods.cache.softmax_folds import SoftmaxSetting
 from gpcache.metrics import fit_scales
 
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6;
-# docs/results/shipped-values.md leaves each set out in turn, for the values listed there.
+# docs/results/headline.md leaves each set out in turn, for the values listed there.
 
 # The θ of one and two shots a class, which cannot choose; weights near one belong to it.
 FEW_THETA = 300.0

@@ -23,7 +23,6 @@ from gpcache.methods.cache.held_out import (
     HeldOutReport,
     best_without,
     cross_fitted,
-    folds_protocol,
     judged_folds,
 )
 from gpcache.methods.cache.model import CacheModel
@@ -37,6 +36,8 @@ from gpcache.support.checks import is_auto
 
 # Training may stop at these shares of its epochs: few, so that chance does not choose.
 STOPS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# What held-out figures of a trained cache are not nested for; `loo_` and the command line print it.
+TRAINED_ANEW = "keys trained anew in each; alpha, beta, noise and gain were chosen on all shots"
 # Each fold costs a whole training.
 FOLDS = 4
 
@@ -328,7 +329,7 @@ class TrainedCache:
             [CacheOutputs.together(found) for found in parts.values()],
             [self._novelty(torch.cat(found), rows) for found in unlike.values()],
             rows,
-            folds_protocol(len(folds)),
+            f"{len(folds)} folds of the shots, {TRAINED_ANEW}",
         )
 
     def _novelty(self, variance: Tensor, rows: Tensor) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from gpcache.support.checks import shown
 
 # Two rows are nearly the same image within this share of the distance (1 − cosine) of any two rows
 # of the set, so that the encoder's own scale does not matter. In seven sets of real features no two
-# images of different classes are closer than 0.08 of that median (docs/results/label-errors.md);
+# images of different classes are closer than 0.08 of that median (docs/results/photos.md);
 # copies that were saved again, mirrored or cropped a little are mostly within.
 NEAR = 0.05
 # And within this share of that to the nearest row: images of one narrow class are no copies.

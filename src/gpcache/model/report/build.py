@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from gpcache import __version__
-from gpcache.errors import ImageRefusedError
-from gpcache.images.records import Refused
-from gpcache.images.thumbnails import thumbnail
+from gpcache.features.extract import gather
+from gpcache.images.decode import read_file
+from gpcache.images.records import Record, Refused, Source
+from gpcache.images.workers import small_picture
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.methods.registry import name_of
 from gpcache.model.classifier import ImageClassifier
@@ -62,14 +63,14 @@ def hardest_cases(classifier: ImageClassifier, test: Evaluation, images: Path) -
     """The test images whose true class got the lowest probability."""
     # The names in a list of images start from the folder of the list.
     root = images if images.is_dir() else images.parent
+    rows = {test.names[row]: row for row in test.hardest(CASES)}
+    records = [Record(name, root / name) for name in rows]
+    found = gather(Source(str(images), records, len(records)), classifier.encoder_)
     cases = []
-    for row in test.hardest(CASES):
-        path, answer = root / test.names[row], int(test.predicted[row])
-        try:
-            picture = thumbnail(path)
-        except ImageRefusedError:
-            continue
-        evidence = _evidence(classifier, classifier.encoder_.encode_images([path]))
+    for record, features in zip(found.records, found.features, strict=True):
+        row = rows[record.name]
+        picture, answer = small_picture(read_file(root / record.name)), int(test.predicted[row])
+        evidence = _evidence(classifier, features[None])
         truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
         probability = float(test.probabilities[row, answer])
         cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))

@@ -60,8 +60,8 @@ def render(report: Report) -> str:
 def _sections(report: Report) -> Iterator[Section]:
     """The sections that the report has content for, in order."""
     if report.main is not None:
-        yield Section("Where it errs", "mistakes.html", report.main)
-        yield Section("Is it as sure as it should be?", "confidence.html", report.main)
+        yield Section("Mistakes", "mistakes.html", report.main)
+        yield Section("Is its confidence right?", "confidence.html", report.main)
     for title, cases in report.cases.items():
         if cases:
             yield Section(title, "cases.html", cases)
@@ -72,7 +72,7 @@ def _sections(report: Report) -> Iterator[Section]:
     if report.refused:
         yield Section(f"Refused files ({len(report.refused)})", "refused.html", report.refused)
     if report.facts:
-        yield Section("How this was made", "facts.html", report.facts)
+        yield Section("How this report was made", "facts.html", report.facts)
 
 
 def _clean(value: Any) -> Any:

@@ -99,7 +99,7 @@ def confusion_figure(evaluation: Evaluation) -> Figure:
     named = classes <= MOST_NAMED
     side = max(1.8 + 0.24 * classes, 3.2) if named else 5.2
     figure = draw.new_figure(side, side)
-    axes = draw.style_axes(figure.add_subplot(), x="answer", y="truth")
+    axes = draw.style_axes(figure.add_subplot(), x="predicted class", y="true class")
     axes.grid(False)
     axes.imshow(pixels, interpolation="none")
     names = [draw.drawable(name) for name in evaluation.class_names] if named else []
@@ -120,12 +120,12 @@ def reliability_figure(evaluation: Evaluation) -> Figure:
     middle, width = (np.arange(bins) + 0.5) / bins, 0.86 / bins
     figure = draw.new_figure(4, 4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-    draw.style_axes(upper, y="share of right answers")
+    draw.style_axes(upper, y="accuracy")
     upper.plot([0, 1], [0, 1], color=draw.MUTED, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
     # Bars of few images are pale: their height is uncertain.
     for enough, label, tone in (
-        (table.count >= _FEW, "right", 0.8),
-        (table.count < _FEW, f"right, under {_FEW} images", 0.3),
+        (table.count >= _FEW, "accuracy", 0.8),
+        (table.count < _FEW, f"accuracy, under {_FEW} images", 0.3),
     ):
         rows = filled & enough
         upper.bar(
@@ -133,7 +133,7 @@ def reliability_figure(evaluation: Evaluation) -> Figure:
         )
     accuracy, claimed = table.accuracy[filled], table.confidence[filled]
     upper.vlines(middle[filled], accuracy, claimed, color=draw.AGAINST, linewidth=1.4)
-    marks = upper.plot(middle[filled], claimed, "_", color=draw.AGAINST, label="claimed")
+    marks = upper.plot(middle[filled], claimed, "_", color=draw.AGAINST, label="mean confidence")
     marks[0].set(markersize=9, markeredgewidth=2)
     upper.set(xlim=(0, 1), ylim=(0, 1.02))
     _add_legend(figure)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from gpcache.images.records import Refused
 from gpcache.support.files import sha256
 from gpcache.web import schemas
-from gpcache.web.batch_files import BatchFiles, BatchLine, latest_rows
+from gpcache.web.batch_files import COLUMNS, BatchFiles, BatchLine, latest_rows
 from gpcache.web.routes.predict import prediction
 from gpcache.web.service import AnsweredPhoto, CurrentService, Service
 from gpcache.web.uploads import Upload, received
@@ -88,6 +88,5 @@ async def _new_lines(
 def _cells(answer: AnsweredPhoto | Refused) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"error": answer.reason}
-    columns = ("label", "probability", "uncertainty", "familiarity", "rejected")
     shown = prediction(answer, top=1, reject=schemas.REJECT)
-    return {name: shown[name] for name in columns}
+    return {name: shown[name] for name in COLUMNS if name in shown}

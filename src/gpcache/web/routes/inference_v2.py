@@ -26,6 +26,7 @@ OUTPUTS = (
     ("probabilities", "FP64", 2),
     ("uncertainty", "FP64", 1),
     ("rejected", "BOOL", 1),
+    ("nearest", "BYTES", 1),
     ("classes", "BYTES", 1),
 )
 
@@ -179,12 +180,16 @@ def _outputs(answers: Sequence[AnsweredPhoto | Refused]) -> dict[str, Any]:
     if len(good) < len(answers):  # the protocol has no place for the error of one element
         raise refusal(answers)
     classes, rows = good[0].classes, [one.answer.probabilities for one in good]
+    nearest = [classes[int(row.argmax())] for row in rows]
+    rejected = [bool(one.answer.familiarity <= schemas.REJECT) for one in good]
     values: dict[str, list[Any]] = {
-        "label": [classes[int(row.argmax())] for row in rows],
+        # A tensor of text has no null: the label of a rejected image is empty.
+        "label": ["" if no else name for name, no in zip(nearest, rejected, strict=True)],
         "probability": [float(row.max()) for row in rows],
         "probabilities": [float(p) for row in rows for p in row],
         "uncertainty": [one.answer.uncertainty for one in good],
-        "rejected": [bool(one.answer.familiarity <= schemas.REJECT) for one in good],
+        "rejected": rejected,
+        "nearest": nearest,
         "classes": classes,
     }
     shapes = {"probabilities": [len(good), len(classes)]}

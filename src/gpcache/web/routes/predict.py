@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
+from gpcache.model.answers import agreeing_set
 from gpcache.web import schemas
 from gpcache.web.service import AnsweredPhoto, CurrentService
 from gpcache.web.uploads import received
@@ -65,16 +66,21 @@ def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> di
     if isinstance(found, Refused):
         return {"name": found.name, "error": f"It was refused: {found.reason}."}
     answer, best = found.answer, int(found.answer.probabilities.argmax())
+    nearest, rejected = found.classes[best], bool(answer.familiarity <= reject)
+    plausible = None
+    if answer.plausible is not None:
+        plausible = agreeing_set(answer.plausible, nearest, rejected)
     # NaN, where nothing could be held out, rejects nothing and is null in JSON.
     known = not np.isnan(answer.familiarity)
     return {
         "name": found.name,
-        "label": found.classes[best],
+        "label": None if rejected else nearest,
         "probability": float(answer.probabilities[best]),
-        "rejected": bool(answer.familiarity <= reject),
+        "rejected": rejected,
+        "nearest": nearest,
         "familiarity": answer.familiarity if known else None,
         "uncertainty": answer.uncertainty,
-        "plausible": answer.plausible,
+        "plausible": plausible,
         "note": answer.note,
         "probabilities": _bars(found.classes, answer.probabilities, top),
         "why": [

@@ -74,12 +74,10 @@ function answerCard(prediction, entry) {
 }
 
 // Why the model does not know, or null where it does.
-function whyUnknown({ rejected, familiarity, plausible: labels }) {
-  if (rejected) {
-    return `It is unlike all training photos: of those, only ${percent(familiarity)} are as unlike `
-      + "the rest.";
-  }
-  return labels?.length === 0 ? "None of the classes suits it." : null;
+function whyUnknown({ rejected, familiarity }) {
+  if (!rejected) return null;
+  return `It is unlike all training photos: of those, only ${percent(familiarity)} are as unlike `
+    + "the rest.";
 }
 
 function verdict(prediction, reason) {
@@ -89,7 +87,7 @@ function verdict(prediction, reason) {
   }
   return element("div", {},
     element("p", { class: "headline" }, element("strong", {}, "I don’t know")),
-    element("p", {}, `${reason} The nearest class is ${prediction.label}.`));
+    element("p", {}, `${reason} The nearest class is ${prediction.nearest}.`));
 }
 
 function plausible(labels) {
@@ -103,7 +101,7 @@ function drivers(prediction) {
   if (why.length === 0) return null;
   return element("div", { class: "why" },
     element("p", { class: "muted" }, `Training photos that spoke for (+) or against (−) ${
-      prediction.label}`),
+      prediction.nearest}`),
     element("ol", { class: "strip" }, ...why.map((one) => {
       const speaksFor = one.weight >= 0;
       const weight = `${speaksFor ? "+" : "−"}${Math.abs(one.weight).toFixed(2)}`;

@@ -1,0 +1,108 @@
+"""Writes the data of the specs in benchmarks/shared/ as .npz files in build/data.
+
+    python benchmarks/prepare_data.py            # ten data sets, 55 MB; needs the photos and `lite`
+
+The eight feature files are taken as they are, but for DTD ViT-B/32: its shots are drawn from its
+validation rows by `numpy.random.default_rng(seed)`, class by class. The photos of caltech20 and
+trash6 go through `lite`; their shots are drawn in the same way. Nothing of this is part of the
+project: the folder is not committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))
+PLACE = ROOT / "build" / "data"
+SHOTS, SEEDS = (1, 2, 4, 8, 16), range(5)
+# Intervals and prediction sets are judged over many draws of one size.
+MANY_SEEDS, MANY_SHOTS = range(20), (4,)
+DRAWN, PHOTOS = "dtd_vitb32", ("caltech20", "trash6")
+Arrays = dict[str, NDArray[Any]]
+
+
+def draws(labels: NDArray[np.int64]) -> Arrays:
+    """The rows of every draw, by the names that `gpcache benchmark` reads."""
+    wanted = {(shots, seed) for shots in SHOTS for seed in SEEDS}
+    wanted |= {(shots, seed) for shots in MANY_SHOTS for seed in MANY_SEEDS}
+    found = {}
+    for shots, seed in sorted(wanted):
+        generator = np.random.default_rng(seed)
+        rows = [
+            generator.choice(np.flatnonzero(labels == label), shots, replace=False)
+            for label in range(labels.max() + 1)
+        ]
+        found[f"draw{shots}_{seed}"] = np.concatenate(rows).astype(np.int32)
+    return found
+
+
+def drawn_from_validation(file: Path) -> Arrays:
+    """The arrays of a file with its validation rows as the rows to draw from."""
+    with np.load(file, allow_pickle=False) as opened:
+        arrays = {key: opened[key] for key in ("classnames", "text", "test_x", "test_y")}
+        arrays |= {"train_x": opened["val_x"], "train_y": opened["val_y"]}
+    return arrays | draws(arrays["train_y"])
+
+
+def photos(name: str) -> Arrays:
+    """The photos of both parts through `lite`, and unlabelled photos as rows of no class."""
+    from gpcache import FeatureStore, Prompts, load_encoder, text_weights
+    from gpcache.features.extract import extract
+    from gpcache.images.sources import open_source
+
+    def encoded(folder: Path, split: str | None = None) -> Any:
+        with tempfile.TemporaryDirectory() as store:
+            extract(open_source(folder), store, encoder, split=split)
+            return FeatureStore.open(store).read(split=split)
+
+    encoder = load_encoder("lite", device="cpu")
+    arrays: Arrays = {"logit_scale": np.array(encoder.logit_scale)}
+    for part in ("train", "test"):
+        rows = encoded(SHARED / "images" / name / part)
+        order = np.argsort(rows.paths)  # draws depend on it
+        classes, numbers = np.unique(rows.labels, return_inverse=True)
+        arrays[f"{part}_x"] = rows.features[order].astype(np.float16)
+        arrays[f"{part}_y"] = numbers[order]
+    arrays["classnames"] = classes
+    arrays["text"] = text_weights(encoder, Prompts.from_templates(list(classes)))
+    if name == PHOTOS[0]:
+        outside = encoded(SHARED / "images" / "unlabelled", "all")
+        arrays["outside_x"] = outside.features.astype(np.float16)
+    return arrays | draws(arrays["train_y"])
+
+
+def main() -> None:
+    """Write every file that is not there."""
+    if not (SHARED / "features").is_dir():
+        sys.exit(f"No features in {SHARED}: set GPCACHE_DEV_DATA to the folder of features/.")
+    PLACE.mkdir(parents=True, exist_ok=True)
+    for file in sorted((SHARED / "features").glob("*.npz")):
+        if file.stem == DRAWN:
+            write(DRAWN, lambda file=file: drawn_from_validation(file))
+        elif not (PLACE / file.name).exists():
+            shutil.copyfile(file, PLACE / file.name)
+    for name in PHOTOS:
+        write(name, lambda name=name: photos(name))
+
+
+def write(name: str, make: Any) -> None:
+    """Write the arrays in one step, unless the file is there."""
+    place = PLACE / f"{name}.npz"
+    if not place.exists():
+        written = place.with_suffix(".new.npz")
+        np.savez_compressed(written, **make())
+        written.replace(place)
+        print(place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Measures: what is computed of a fitted model and its test rows, as plug-ins by name.
+
+A spec lists further `measures`; accuracy, NLL and ECE are always there. To add one, write a
+function of a `Prediction` that returns figures by name, and give it a line in MEASURES. A figure of
+None means that the model cannot say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache import metrics
+from gpcache.methods import FeatureClassifier
+from gpcache.methods.conformal import conformal_sets
+
+Figures = dict[str, Any]
+ERRORS = (0.05, 0.1, 0.2)
+REFUSED_SHARE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """A fitted model, its test rows (m, d) with label numbers (m,), and what it predicts of them.
+
+    `probabilities` (m, c) are None for a classifier that has none; `outside` (o, d) are rows of
+    none of the classes.
+    """
+
+    model: Any
+    features: NDArray[Any]
+    labels: NDArray[np.int64]
+    correct: NDArray[np.bool_]
+    probabilities: NDArray[np.float64] | None
+    outside: NDArray[Any] | None = None
+
+
+def usual(prediction: Prediction) -> Figures:
+    """Accuracy, NLL, ECE: the figures of every row."""
+    found: Figures = {"accuracy": float(np.mean(prediction.correct)), "nll": None, "ece": None}
+    if prediction.probabilities is not None:
+        given = prediction.probabilities, prediction.labels
+        found |= {"nll": metrics.nll(*given), "ece": metrics.ece(*given)}
+    return found
+
+
+def calibration(prediction: Prediction) -> Figures:
+    """The ECE of a perfect model of the same confidences, and AURC, the mean risk over coverage."""
+    if prediction.probabilities is None:
+        return {"perfect_ece": None, "aurc": None}
+    confidence = prediction.probabilities.max(1)
+    return {
+        "perfect_ece": metrics.expected_ece_if_calibrated(prediction.probabilities),
+        "aurc": metrics.aurc(confidence, prediction.correct),
+    }
+
+
+def coverage(prediction: Prediction) -> Figures:
+    """Share of prediction sets that hold the truth, and their mean size, at each error rate."""
+    if not isinstance(prediction.model, FeatureClassifier) or not hasattr(prediction.model, "loo_"):
+        return {}
+    p_values = conformal_sets(prediction.model, prediction.features).p_values
+    rows = np.arange(len(prediction.labels))
+    found: Figures = {}
+    for error in ERRORS:
+        sets = p_values > error
+        found[f"coverage_{error:g}"] = float(sets[rows, prediction.labels].mean())
+        found[f"set_size_{error:g}"] = float(sets.sum(1).mean())
+    return found
+
+
+def rejection(prediction: Prediction) -> Figures:
+    """AUROC of scores that tell test rows from outside rows, and the FPR at 95 % kept."""
+    if prediction.outside is None or prediction.probabilities is None:
+        return {}
+    inside, outside = prediction.features, prediction.outside
+    found: Figures = {}
+    for name, score in rejection_scores(prediction.model).items():
+        scores = np.concatenate([score(inside), score(outside)])
+        known = np.arange(len(scores)) < len(inside)
+        found[f"auroc_{name}"] = metrics.auroc(scores, known)
+        found[f"fpr95_{name}"] = metrics.fpr_at_tpr(scores, known)
+        if name == "both":
+            refused = scores <= REFUSED_SHARE
+            found["refused_inside"] = float(refused[known].mean())
+            found["refused_outside"] = float(refused[~known].mean())
+    return found
+
+
+def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]]:
+    """Scores of rows that are high for the familiar, by name, as far as a model has them."""
+    scores: dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]] = {
+        "probability": lambda rows: model.predict_proba(rows).max(1)
+    }
+    if hasattr(model, "novelty"):
+        scores["variance"] = lambda rows: metrics.certainty(model.novelty(rows))
+    counted = model.loo_.counted if hasattr(model, "held_out_novelty_") else np.zeros(0, bool)
+    if counted.any():
+        # What the product refuses by: both ranks beside those of held-out shots, as a p-value.
+        held_out = np.stack(
+            [
+                metrics.certainty(model.held_out_novelty_[counted]),
+                metrics.max_probability(model.loo_.logits[counted], temperature=model.temperature_),
+            ]
+        )
+        parts = scores["variance"], scores["probability"]
+        scores["both"] = lambda rows: metrics.joint_familiarity(
+            held_out, np.stack([score(rows) for score in parts])
+        )
+    return scores
+
+
+MEASURES: dict[str, Callable[[Prediction], Figures]] = {
+    "calibration": calibration,
+    "coverage": coverage,
+    "rejection": rejection,
+}

@@ -1,0 +1,183 @@
+"""Damage that an image file shows by itself: checksums, marks, and lengths that do not add up.
+
+Decoders pass over much of it. `docs/reference/images.md` lists the damage that no check can see.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from gpcache.errors import ImageRefusedError
+from gpcache.images.item_boxes import item_payloads
+
+# JPEG: the end of picture data is a mark that is neither a stuffed zero nor a restart mark.
+_END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_RESTART = re.compile(rb"\xff[\xd0-\xd7]")
+_SEQUENTIAL, _FRAMES = (0xC0, 0xC1), (b"\xc0", b"\xc1", b"\xc2")
+# The decoder looks this many bytes ahead; a picture that ends earlier is damaged.
+_AHEAD, _SPARE = 8, 16
+
+# An arithmetic coder never gives so many zeros in a row: flat pictures have four at most.
+_ZEROS = bytes(64)
+_DEFLATE = (8, 32946)
+_COMPRESSION, _OFFSETS, _LENGTHS = 259, (273, 324), (279, 325)
+_BLOCK = 2**20
+
+
+class JpegStream(BytesIO):
+    """A JPEG up to the end of its picture data, whose last bytes are given in a read of their own.
+
+    Without the end mark the decoder asks for more where the picture is not complete, and Pillow
+    raises. Where it did not ask for the last bytes, the picture was complete too early.
+    """
+
+    def __init__(self, content: bytes, start: int, end: int) -> None:
+        super().__init__(content[:end] + bytes(_AHEAD))
+        self._edge = max(start, end - _SPARE)
+        self.is_used_up = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        place = self.tell()
+        self.is_used_up |= place >= self._edge
+        whole = size is None or size < 0 or place + size > self._edge
+        return super().read(self._edge - place if place < self._edge and whole else size)
+
+
+class _JpegParts(NamedTuple):
+    """The mark and header of the frame, header, start and end of each scan; has it restarts?"""
+
+    frame: bytes
+    scans: list[tuple[bytes, int, int]]
+    restarts: bool
+
+
+def stream_of(content: bytes) -> BytesIO:
+    """The bytes for Pillow to read; a JPEG that lacks a part of its picture is refused."""
+    if not content.startswith(b"\xff\xd8"):
+        return BytesIO(content)
+    frame, scans, restarts = _jpeg_parts(content)
+    if not frame or not scans:
+        return BytesIO(content)
+    header, start, end = scans[0]
+    if restarts:
+        marks = [mark[1] & 7 for mark in _RESTART.findall(content, start, end)]
+        if marks != [number % 8 for number in range(len(marks))]:
+            raise _damaged("its restart marks are not in order")
+    if frame[0] in _SEQUENTIAL and header[:1] == frame[6:7]:
+        return JpegStream(content, start, end)
+    if not _is_complete(frame, scans):
+        raise _truncated()
+    return BytesIO(content)
+
+
+def _jpeg_parts(content: bytes) -> _JpegParts:
+    frame, scans, restarts, at = b"", list[tuple[bytes, int, int]](), False, 2
+    while content[at : at + 1] == b"\xff" and (mark := content[at + 1 : at + 2]) != b"\xd9":
+        if mark == b"\xff":  # padding
+            at += 1
+            continue
+        start = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        header = content[at + 4 : start]
+        if mark == b"\xda":
+            end = _END_OF_SCAN.search(content, start)
+            if end is None:
+                raise _truncated()
+            scans.append((header, start, end.start()))
+            start = end.start()
+        elif mark in _FRAMES:
+            frame = mark + header
+        restarts |= mark == b"\xdd"
+        at = start
+    return _JpegParts(frame, scans, restarts)
+
+
+def _is_complete(frame: bytes, scans: list[tuple[bytes, int, int]]) -> bool:
+    """Whether the scans of a JPEG bring every coefficient to its last bit."""
+    bits = {(one, at): 1 for one in frame[7::3] for at in range(64)}
+    for header, _, _ in scans:
+        first, last, low = header[-3:]
+        bits |= {(one, at): low & 15 for one in header[1:-3:2] for at in range(first, last + 1)}
+    return not any(bits.values())
+
+
+def check_file(content: bytes, image: Image.Image) -> None:
+    """Refuse a file whose own checksums or lengths say that it is damaged, before it is decoded."""
+    if image.format == "PNG":
+        _check_png(content)
+    elif image.format == "TIFF":
+        _check_tiff(content, getattr(image, "tag_v2", {}))
+    elif image.format == "AVIF":
+        check_items(content)
+
+
+def notes_of(stream: BytesIO) -> list[str]:
+    """What is to be said of a file that was decoded from this stream."""
+    if isinstance(stream, JpegStream) and not stream.is_used_up:
+        return ["it may be damaged: its picture data go on after the picture"]
+    return []
+
+
+def _check_png(content: bytes) -> None:
+    view, at = memoryview(content), 8
+    while at + 12 <= len(content):
+        length = int.from_bytes(content[at : at + 4], "big")
+        end = at + 8 + length
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(content[end : end + 4], "big"):
+            raise _damaged("a checksum differs") if end + 4 <= len(content) else _truncated()
+        if content[at + 4 : at + 8] == b"IEND":
+            return
+        at = end + 4
+    raise _truncated()
+
+
+def _check_tiff(content: bytes, tags: Any) -> None:
+    """Unpack what was packed by deflate: the decoder does not compare its checksum."""
+    if tags.get(_COMPRESSION) not in _DEFLATE:
+        return
+    parts = [
+        next((tags[tag] for tag in names if tag in tags), ()) for names in (_OFFSETS, _LENGTHS)
+    ]
+    for start, length in zip(*parts, strict=False):
+        unpack, rest = zlib.decompressobj(), content[start : start + length]
+        try:
+            while rest and not unpack.eof:
+                unpack.decompress(rest, _BLOCK)
+                rest = unpack.unconsumed_tail
+        except zlib.error:
+            raise _damaged("a checksum differs") from None
+
+
+def check_items(content: bytes) -> None:
+    """Refuse an AVIF or HEIC file whose coded pictures hold what no coder writes."""
+    for kind, payload in item_payloads(content):
+        if kind == b"av01":
+            if _ZEROS in payload:
+                raise _damaged("a part of it is zero")
+        elif any(_ZEROS[:3] in unit for unit in _network_units(payload)):
+            raise _damaged("a part of it is zero")
+
+
+def _network_units(payload: bytes) -> Iterator[bytes]:
+    """The units of HEVC, each after its length; three zeros in a row are not allowed in any."""
+    at = 0
+    while at < len(payload):
+        (length,) = struct.unpack_from(">I", payload.ljust(at + 4, b"\0"), at)
+        if at + 4 + length > len(payload):
+            raise _damaged("the lengths of its parts do not add up")
+        yield payload[at + 4 : at + 4 + length]
+        at += 4 + length
+
+
+def _damaged(how: str) -> ImageRefusedError:
+    return ImageRefusedError(f"it is damaged: {how}")
+
+
+def _truncated() -> ImageRefusedError:
+    return ImageRefusedError("it is truncated")

@@ -1,0 +1,175 @@
+"""The schema of a model folder's config.json: what a file must hold before any of it is used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from gpcache.errors import ModelFileError
+from gpcache.support.checks import shown
+
+
+def _as_unicode(value: Any) -> Any:
+    """Names of files may hold bytes that are no UTF-8, which pydantic does not call text."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_OPEN = ConfigDict(strict=True, extra="allow")  # what a later method adds is its own
+
+Text = Annotated[str, BeforeValidator(_as_unicode)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Label = Text | int | float | bool
+Labels = Annotated[list[Label], Field(min_length=1)]
+Option = Text | bool | int | Finite | None
+
+
+@with_config(_STRICT)
+class EncoderEntry(TypedDict):
+    """Which encoder a model was fitted on."""
+
+    name: Text
+    fingerprint: Text
+    dim: Annotated[int, Field(gt=0)]
+    logit_scale: Positive
+
+
+@with_config(_STRICT)
+class PromptsEntry(TypedDict):
+    """Class names and their sentences."""
+
+    class_names: list[Text]
+    sentences: list[list[Text]]
+
+
+@with_config(_STRICT)
+class ExampleEntry(TypedDict):
+    """A training image."""
+
+    name: Text
+    label: Text
+    hash: Text
+    group: NotRequired[Text | None]
+
+
+@with_config(_STRICT)
+class RefusedEntry(TypedDict):
+    """An image that was not taken."""
+
+    name: Text
+    reason: Text
+
+
+@with_config(_STRICT)
+class TrainingEntry(TypedDict):
+    """Where the training images came from."""
+
+    source: NotRequired[Text]
+    shots: NotRequired[Count | None]
+    seed: NotRequired[Count | None]
+    refused: list[RefusedEntry]
+    notices: NotRequired[list[Text]]
+
+
+@with_config(_STRICT)
+class TextEntry(TypedDict):
+    """The classes of a text prior, and the scale of its logits."""
+
+    classes: Labels
+    scale: Positive
+
+
+@with_config(_STRICT)
+class HeldOutEntry(TypedDict):
+    """Held-out figures; None where nothing was held out."""
+
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None
+    nll: NotNegative | None
+    ece: Annotated[float, Field(ge=0, le=1)] | None
+    protocol: Text
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class ChoiceEntry(TypedDict, total=False):
+    """The hyper-parameters that were chosen; None stands for NaN."""
+
+    beta: NotNegative | None
+    noise: NotNegative | None
+    alpha: NotNegative | None
+    eta: NotNegative | None
+    gain: NotNegative | None
+    tau: NotNegative | None
+    shrinkage: NotNegative | None
+    diagonal: NotNegative | None
+    discriminant: NotNegative | None
+    label_noise: NotNegative | None
+    offset: Finite | None
+    nll: Finite | None
+    accuracy: Finite | None
+    score: Finite | None
+
+
+@with_config(_OPEN)
+class MethodEntry(TypedDict):
+    """The settings of a fitted method."""
+
+    method: Text
+    options: dict[Text, Option | list[Option]]
+    classes: Labels
+    width: Annotated[int, Field(gt=0)]
+    temperature: Positive
+    entropy_slope: Finite
+    text: NotRequired[TextEntry]
+    space: NotRequired[Text]
+    choice: NotRequired[ChoiceEntry]
+    trained_at: NotRequired[ChoiceEntry]
+    numbers: NotRequired[dict[Text, Finite]]
+    held_out: NotRequired[HeldOutEntry]
+    search: NotRequired[dict[Text, list[Option]]]
+    epochs: NotRequired[Count]
+    training_loss: NotRequired[list[Finite]]
+
+
+@with_config(_OPEN)
+class ModelEntry(TypedDict):
+    """All of config.json but its checksums."""
+
+    gpcache: NotRequired[Text]
+    encoder: EncoderEntry
+    prompts: PromptsEntry | None
+    templates: list[Text] | None
+    views: Count
+    examples: list[ExampleEntry]
+    training: TrainingEntry
+    model: MethodEntry
+
+
+_SCHEMA = TypeAdapter(ModelEntry)
+
+
+def check_config(config: dict[str, Any], place: str) -> None:
+    """Refuse a config that is no model's, and say where it differs."""
+    try:
+        _SCHEMA.validate_python(config)
+    except (ValidationError, RecursionError) as error:
+        raise foreign_model(place, _first(error)) from None
+
+
+def foreign_model(place: str, what: str) -> ModelFileError:
+    """The error of a folder that is whole, but that no gpcache has written."""
+    return ModelFileError(
+        f"{place!r} is no model that gpcache has written ({what}): fit the model again."
+    )
+
+
+def _first(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))[:60]
+    return f"{shown(where)}: {first['msg']}"

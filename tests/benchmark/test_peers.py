@@ -1,0 +1,147 @@
+"""scikit-learn's classifiers, measures, protocols and parts of files in a spec."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.neighbors import KNeighborsClassifier
+
+from gpcache.benchmark.datasets.stored_features import open_features
+from gpcache.benchmark.protocols import UNEQUAL_SHOTS, WRONG_LABELS, changed, halves
+from gpcache.benchmark.rows import read_rows
+from gpcache.benchmark.run import run
+from gpcache.benchmark.sample import Sample
+from gpcache.benchmark.spec import read_spec
+from gpcache.benchmark.transduction import predicted_together
+from gpcache.errors import DataError
+
+SPEC = """
+title = "Peers"
+protocols = {protocols}
+datasets = ["toy.npz"]
+shots = [{shots}]
+seeds = [0]
+measures = {measures}
+"""
+
+
+@pytest.fixture
+def rows_of(write_spec, tmp_path):
+    """Run methods on toy.npz and return the rows by label."""
+
+    def rows_of(*methods, protocols=("no validation",), shots=4, measures=()):
+        text = SPEC.format(protocols=list(protocols), shots=shots, measures=list(measures))
+        text += "".join(f'[[methods]]\nname = "{name}"\n' for name in methods)
+        run(read_spec(write_spec(text)), tmp_path / "results", device="cpu")
+        rows = read_rows(tmp_path / "results" / "toy.jsonl")
+        return {(row["protocol"], row["label"]): row for row in rows}
+
+    return rows_of
+
+
+def test_peers_are_scikit_learn_as_it_is(write_features, rows_of):
+    task = open_features(write_features())
+    names = ("logistic-regression-cv", "nearest-neighbour", "shrinkage-lda", "linear-svc")
+    found = rows_of(*names)
+    shots, test = task.draw(4, 0).shots, task.test
+    for name, model in (
+        ("logistic-regression-cv", LogisticRegressionCV(cv=4, max_iter=1000)),
+        ("nearest-neighbour", KNeighborsClassifier(1)),
+    ):
+        expected = model.fit(shots.features, shots.labels).score(test.features, test.labels)
+        assert found["no validation", name]["accuracy"] == expected
+    assert found["no validation", "logistic-regression-cv"]["ece"] > 0
+    for name in ("nearest-neighbour", "linear-svc"):  # they have no probabilities
+        assert found["no validation", name]["ece"] is None
+
+
+def test_peers_run_at_one_shot_and_want_no_validation_rows(write_features, rows_of):
+    write_features()
+    names = ("logistic-regression-cv", "shrinkage-lda", "linear-svc")
+    found = rows_of(*names, protocols=("no validation", "full validation"), shots=1)
+    assert all(found["no validation", name]["status"] == "done" for name in names)
+    whys = {found["full validation", name]["why"] for name in names}
+    assert whys == {"chooses by cross-validation of the shots"}
+
+
+def test_measures_add_figures_and_a_wrong_name_is_one_sentence(write_features, rows_of):
+    place = write_features()
+    with np.load(place) as file:
+        arrays = dict(file)
+    arrays["outside_x"] = -arrays["test_x"][:30]
+    np.savez(place, **arrays)
+    measures = ("calibration", "coverage", "rejection")
+    row = rows_of("gpcache", measures=measures)["no validation", "gpcache"]
+    assert 0 <= row["aurc"] <= 1 - row["accuracy"] + 0.2
+    assert row["coverage_0.05"] >= row["coverage_0.2"]
+    assert row["set_size_0.05"] >= row["set_size_0.2"]
+    assert row["auroc_both"] > 0.5
+    assert 0 <= row["refused_inside"] <= row["refused_outside"] <= 1
+    with pytest.raises(DataError, match=r"has no measure 'covrage' \(did you mean 'coverage'\?\)"):
+        rows_of("gpcache", measures=("covrage",))
+
+
+def test_without_validation_rows_each_half_is_judged_by_the_other(write_features):
+    task = open_features(write_features(val=9, train2=2))
+    first, second = halves(task.test.labels)
+    assert sorted([*first, *second]) == list(range(36))
+    assert np.unique(task.test.labels[first], return_counts=True)[1].max() <= 5
+    parts = Sample(task, "full validation", 2, 0).parts
+    for choosing, tested in parts:
+        assert len(choosing.labels) == 18
+        assert len(tested) == 18
+        chosen_on = {row.tobytes() for row in choosing.features}
+        assert not any(row.tobytes() in chosen_on for row in task.test.features[tested])
+
+
+def test_unequal_shots_keep_every_class_and_wrong_labels_change_a_tenth(write_features):
+    drawn = open_features(write_features()).draw(10, 0)
+    fewer = changed(UNEQUAL_SHOTS, drawn, 0).shots
+    counts = np.unique(fewer.labels, return_counts=True)[1]
+    assert len(counts) == 4
+    assert 1 <= counts.min() < counts.max() <= 10
+    wrong = changed(WRONG_LABELS, drawn, 0).shots
+    assert (wrong.labels != drawn.shots.labels).sum() == 4
+    np.testing.assert_array_equal(wrong.features, drawn.shots.features)
+
+
+def test_a_file_names_its_draws_and_its_parts(write_features):
+    place = write_features(train=6, val=3, test=5)
+    with np.load(place) as file:
+        arrays = dict(file)
+    arrays |= {"draw1_7": np.array([0, 6, 12, 18]), "sub_labels": np.array([3, 1])}
+    arrays["sub_text"] = arrays.pop("text")[[3, 1]]
+    np.savez(place, **arrays)
+    whole, text, half = (open_features(f"{place}{part}") for part in ("", ":text", ":half"))
+    drawn = whole.draw(1, 7)
+    np.testing.assert_array_equal(drawn.shots.features, whole.pool.keys(np.array([0, 6, 12, 18])))
+    assert (text.name, text.class_names) == ("toy:text", ["dog", "bee"])
+    assert set(text.test.labels) == {"bee", "dog"}
+    assert len(half.class_names) == 2
+    assert (len(half.test.labels), len(half.outside)) == (10, 10)
+    with pytest.raises(DataError, match="has no part 'third'"):
+        open_features(f"{place}:third")
+
+
+def test_images_that_are_predicted_together_help_each_other():
+    generator = np.random.default_rng(0)
+    centres = np.eye(3, 256)
+    labels = np.repeat(np.arange(3), 40)
+    rows = centres[labels] + 0.04 * generator.normal(size=(120, 256))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    # A method is sure of three images in four, and leans to a wrong class for the others.
+    weak = np.full((120, 3), 0.05)
+    weak[np.arange(120), labels] = 0.9
+    unsure = np.arange(120) % 4 == 0
+    weak[unsure] = 0.3
+    weak[unsure, (labels[unsure] + 1) % 3] = 0.4
+    found = predicted_together(weak, rows, centres, np.arange(3))
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert (weak.argmax(1) == labels).mean() == 0.75
+    assert (found.argmax(1) == labels).mean() > 0.95
+
+
+def test_the_transductive_protocol_needs_probabilities(write_features, rows_of):
+    write_features()
+    found = rows_of("gda", "nearest-neighbour", protocols=("no validation", "transductive"))
+    assert found["transductive", "gda"]["accuracy"] > 0.5
+    assert found["transductive", "nearest-neighbour"]["why"].startswith("has no probabilities")
