@@ -3,7 +3,7 @@
 # test-all   these and the slow ones: Ray, the browser, kills, many fits
 # test-clip  the open_clip encoders; test-oldest: the oldest packages that pyproject.toml allows
 # coverage   the line coverage of test and of test-all
-# docs       the documentation site, in docs/_build/html; a warning is an error
+# docs       the documentation site, in docs/_build/html
 # lint       ruff, mypy, the import contract
 # package    builds the wheel, checks it, and runs it in a bare environment
 # licences   writes docs/licences.md

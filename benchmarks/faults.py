@@ -5,12 +5,13 @@
 An experiment is a function that returns a part of the page; EXPERIMENTS lists them by name. Most
 of them are `counted`: they yield what was tried and its outcome, "refused" in one sentence,
 "unchanged" (used, with the same result), "changed" (used, with another result) or "traceback".
-Without a name, all of them are run. Writes docs/results/faults.md; the parts of experiments that
-are not run stay as they are.
+Without a name, all of them are run. Writes the section `damage` of docs/results/faults.md; the
+parts of experiments that are not run stay as they are.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from faults_files import flipped_files, forged_models
 from faults_images import check_costs, damaged_images
-from pages import RESULTS, table, write_page
+from pages import SECTIONS, table, write_page
 
 OUTCOMES = {
     "refused": "refused in a sentence, or noted",
@@ -27,7 +28,7 @@ OUTCOMES = {
     "changed": "used, other result",
     "traceback": "traceback or NaN",
 }
-PAGE = "faults"
+SECTION = "damage"
 Experiment = Callable[[Path], Iterator[tuple[str, str]]]
 
 
@@ -82,8 +83,8 @@ def main() -> None:
     for name in sys.argv[1:] or list(EXPERIMENTS):
         parts[name] = f"## {name}\n\n{EXPERIMENTS[name]()}"
     write_page(
-        PAGE,
-        "Faults",
+        SECTION,
+        "Damaged and forged files",
         "What was tried, how often, and what became of it. The goal of the last column is zero.",
         *(parts[name] for name in EXPERIMENTS if name in parts),
         made_by="`python benchmarks/faults.py`",
@@ -92,8 +93,9 @@ def main() -> None:
 
 def _known_parts() -> dict[str, str]:
     """The parts of the page as it is, by the name of their experiment."""
-    page = RESULTS / f"{PAGE}.md"
-    parts = page.read_text().split("\n## ")[1:] if page.exists() else []
+    place = SECTIONS / f"{SECTION}.json"
+    body = json.loads(place.read_text(encoding="utf-8"))["body"] if place.exists() else ""
+    parts = f"\n{body}".split("\n## ")[1:]
     return {part.split("\n", 1)[0]: f"## {part}" for part in parts}
 
 

@@ -55,7 +55,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("headline", "modules", "hyper-parameters", "approximations", "group-splits"),
         (),
     ),
-    "photos": ("Photos", photos, ("headline",), ("encoders", "label-errors", "suggest")),
+    "photos": ("Photos", photos, ("headline",), ("encoders", "label-errors", "suggest", "updates")),
     "training": ("Training", training, ("headline",), ()),
     "similarity": (
         "Similarity projections",
@@ -70,7 +70,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
         + ("million-keys", "scale", "product"),
     ),
-    "faults": ("Faults and load", lambda: [], (), ("kills", "serving", "neighbour")),
+    "faults": ("Faults and load", lambda: [], (), ("damage", "kills", "serving", "neighbour")),
 }
 SHOWN_ELSEWHERE = ("training-step", "approximations-gpu")
 

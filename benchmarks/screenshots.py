@@ -64,6 +64,7 @@ def take(page: Page, name: str, height: int) -> None:
     expect(page.locator("#said")).to_be_empty()
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")
+    page.evaluate("document.querySelector('main').scrollTo(0, 0)")
     save(page, name)
 
 

@@ -37,9 +37,22 @@ def test_copies_in_two_classes_are_found(run, copies):
     assert "leak" in kinds
     code, out, _ = run("check", copies)
     assert code == 1
-    assert out.startswith(f"9 images of 3 classes: {len(findings)} findings.\n")
+    doubts = sum(one["kind"] in ("look", "harmful", "outlier") for one in findings)
+    faults = len(findings) - doubts
+    assert out.startswith(f"9 images of 3 classes: {faults} faults, {doubts} worth a look.\n")
     assert "\nCopies in two classes or groups (" in out
     assert "is the same image as" in out
+
+
+def test_what_is_worth_a_look_alone_is_exit_code_zero(run, write_shapes, tmp_path):
+    """Hard photos with their true labels: listed as hard or wrong, and no reason to fail."""
+    folder = write_shapes(tmp_path / "photos", 6, 3)
+    for name in ("0.png", "1.png"):  # squares that lie with the circles
+        (folder / "square" / name).rename(folder / "circle" / f"square{name}")
+    code, out, _ = run("check", folder, "--json")
+    kinds = {one["kind"] for one in json.loads(out)["findings"]}
+    assert kinds & {"look", "label"}
+    assert code == bool(kinds & {"leak", "label", "duplicate", "near-duplicate"})
 
 
 def test_top_shortens_the_lists(run, copies):

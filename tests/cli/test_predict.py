@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from gpcache import ImageClassifier
 
@@ -50,6 +51,40 @@ def test_further_classes_and_reasons(run, model, unseen):
     assert len(reasons) == 5
     assert float(reasons[0][1]) > 0
     assert reasons[0][2] == reasons[0][3] == "circle"
+
+
+def test_the_share_of_the_class_name(run, model, unseen, text_model):
+    """It stands beside the shares of the images, in every format."""
+    photo = unseen / "circle" / "0.png"
+    classifier = ImageClassifier.load(model, device="cpu")
+    (answer,) = classifier.predict(photo, why=3)
+    encoder = classifier.encoder_
+    with Image.open(photo) as image:
+        features = encoder.encode_pixels(encoder.preprocess.pixels(image.convert("RGB"))[None])
+    fitted = classifier.model.fitted_
+    text = fitted.choice.gain * (features @ fitted.text.cpu().numpy().T)[0]
+    expected = text[classifier.classes.index(answer.label)] - text.mean()
+    assert answer.name_weight == pytest.approx(expected, rel=1e-4)
+    _, out, _ = run("predict", model, photo, "--why")
+    assert f"{answer.name_weight:+.2f}  the class name" in out.splitlines()[-1]
+    _, out, _ = run("predict", model, photo, "--why", "--json")
+    assert json.loads(out)["name_weight"] == pytest.approx(answer.name_weight, abs=1e-6)
+    _, out, _ = run("predict", model, photo, "--why", "-f", "csv")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert float(row["name_weight"]) == pytest.approx(answer.name_weight, abs=1e-6)
+    _, out, _ = run("predict", model, photo, "--json")
+    assert "name_weight" not in json.loads(out)
+    _, out, _ = run("predict", text_model, photo, "--why")
+    assert "the class name" not in out
+
+
+def test_sets_can_promise_each_class(run, mistake, model, unseen):
+    options = ("predict", model, unseen, "--sets", "0.15", "--reject", "0", "--json")
+    alike, own = (run(*options, *more)[1].splitlines() for more in ([], ["--per-class"]))
+    sizes = [sum(len(json.loads(line)["plausible"]) for line in lines) for lines in (alike, own)]
+    assert sizes[0] < sizes[1] == 27  # four images of a class rule nothing out at 0.15
+    assert "3 of 3 classes are in every set" in run(*options, "--per-class")[2]
+    assert "--per-class counts only with --sets" in mistake("predict", model, unseen, "--per-class")
 
 
 def test_json_lines(run, model, unseen, expected):

@@ -63,6 +63,37 @@ def test_relabel_and_back_again(run, own_model, model, unseen):
     assert probabilities(run, own_model, unseen) == pytest.approx(before, abs=1e-6)
 
 
+def test_an_image_is_found_by_name_path_or_content(run, own_model, shapes, tmp_path):
+    """A name that only one image has, the path it was fitted from, and a copy of it elsewhere."""
+    circle = shapes / "circle" / "0.png"
+    elsewhere = shutil.copy(circle, tmp_path / "renamed.png")
+    for given in ("circle/0.png", circle, f"some/where/circle/{circle.name}", elsewhere):
+        code, out, _ = run("relabel", own_model, given, "square", "--json")
+        assert code == 0
+        assert json.loads(out)["held_out"]["per_class"]["square"]["n"] == 5
+        assert run("relabel", own_model, "circle/0.png", "circle")[0] == 0
+    code, out, _ = run("remove", own_model, "--image", shapes / "square" / "1.png", "--json")
+    assert (code, json.loads(out)["images"]) == (0, 11)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("0.png", "'0.png' fits 3 training images: give one of 'circle/0.png', 'square/0.png', "),
+        ("circle/00.png", "no training image 'circle/00.png': did you mean 'circle/0.png', "),
+        ("star/0.png", "no training image 'star/0.png': did you mean 'square/0.png'"),
+        ("zzz", "no training image 'zzz': it has 'circle/0.png', 'circle/1.png', "),
+    ],
+)
+def test_a_name_that_fits_none_or_several_is_answered_by_candidates(
+    mistake, own_model, tree, given, sentence
+):
+    before = tree(own_model)
+    assert sentence in mistake("relabel", own_model, given, "square")
+    assert sentence in mistake("remove", own_model, "--image", given)
+    assert tree(own_model) == before
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "sentence"),
     [

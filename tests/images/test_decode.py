@@ -286,6 +286,18 @@ def test_heic(photo, tmp_path):
         decode(path, Policy(max_pixels=99))
 
 
+@pytest.mark.parametrize("kind", ["u2", "f4", "f8"])
+def test_the_byte_order_of_an_array_does_not_matter(kind, photo):
+    array = np.asarray(photo).astype(kind) / (1 if kind == "u2" else 255)
+    array = array.astype(kind)
+    swapped = array.astype(f">{kind}")
+    assert np.array_equal(decode(swapped).image, decode(array).image)
+
+
+def test_a_masked_array_is_refused(reason, photo):
+    assert "masked array" in reason(np.ma.masked_array(np.asarray(photo)))
+
+
 def test_heic_without_the_extra(monkeypatch, reason):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)

@@ -138,6 +138,16 @@ def test_a_tiff_packed_by_deflate_is_compared_with_its_checksum(picture):
     assert "checksum" in refusal(bytes(content))
 
 
+def test_a_tiff_that_unpacks_to_more_than_its_picture_is_refused():
+    packed = zlib.compress(bytes(10_000_000), 9)
+    tags = [(256, 64), (257, 64), (258, 8), (259, 8), (262, 1), (273, 8), (277, 1), (278, 64)]
+    tags.append((279, len(packed)))
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    head = struct.pack("<2sHI", b"II", 42, 8 + len(packed))
+    bomb = head + packed + struct.pack("<H", len(tags)) + entries + bytes(4)
+    assert "unpacks to more" in refusal(bomb)
+
+
 def test_what_a_decoder_warns_of_is_noted(picture):
     exif = Image.Exif()
     exif[0x010E] = "a description that is longer than four bytes"

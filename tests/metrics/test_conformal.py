@@ -14,6 +14,7 @@ from gpcache.metrics.conformal import (
     lac_scores,
     least_rows,
     p_values,
+    uneven_classes,
     why_everything,
 )
 
@@ -57,6 +58,19 @@ def test_a_class_is_compared_with_its_own_rows(monkeypatch):
     assert (expected[:, 3] == 1).all()
     monkeypatch.setattr(conformal, "_BLOCK", 100)
     np.testing.assert_allclose(class_p_values(known, labels, scores), expected)
+
+
+def test_classes_that_sets_miss_are_listed_worst_first():
+    """Of 20 rows each, one class is missed always, one half of the time, the others hardly ever."""
+    generator = np.random.default_rng(0)
+    scores = generator.random((12, 20)) * 0.5
+    scores[3] += 0.5
+    scores[7, :10] += 0.5
+    labels = np.repeat(np.arange(12), 20)
+    found = uneven_classes(scores.ravel(), labels, 0.125)
+    assert found == [(3, 0, 20), (7, 10, 20)]
+    assert uneven_classes(generator.random(240), labels, 0.125) == []
+    assert uneven_classes([], [], 0.125) == []
 
 
 def test_lac_is_what_the_label_lacks_to_certainty():

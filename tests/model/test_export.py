@@ -23,7 +23,8 @@ from gpcache import (
 )
 from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
-from gpcache.metrics import Calibration
+from gpcache.metrics import Calibration, max_probability
+from gpcache.model.answers import HeldOutScores
 from gpcache.model.onnx import export_image_onnx, export_onnx, head
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +98,11 @@ def assert_same(outputs, model, X):
         expected = variance.reshape(len(X), -1)
         np.testing.assert_allclose(outputs["variance"], expected, atol=TOLERANCE)
         assert outputs["variance"].shape == expected.shape
+        found = model.answer(X)
+        highest = max_probability(found.logits, temperature=model.temperature_)
+        familiarity = HeldOutScores.of(model).familiarity(found.novelty, highest)
+        np.testing.assert_allclose(outputs["familiarity"][:, 0], familiarity, atol=TOLERANCE)
+        np.testing.assert_array_equal(outputs["rejected"][:, 0], familiarity <= 0.05)
 
 
 @pytest.mark.parametrize("batch", [1, 7])
@@ -106,7 +112,8 @@ def test_every_posterior_answers_as_in_torch(precision, with_text, batch, data):
     X, y, queries, prior = data
     model = gp_cache(prior if with_text else None, **PRECISIONS[precision]).fit(X, y)
     outputs = run(export_onnx(model), queries[:batch])
-    assert list(outputs) == ["logits", "probabilities", "variance"]
+    expected = ["logits", "probabilities", "variance", "familiarity", "rejected"]
+    assert list(outputs) == expected
     assert_same(outputs, model, queries[:batch])
 
 
@@ -227,6 +234,16 @@ def test_the_file_says_what_it_is(data):
     proto = onnx.load_from_string(file)
     assert (proto.ir_version, proto.opset_import[0].version) == (8, 17)
     assert "encoder_fingerprint" not in metadata(export_onnx(model))
+    assert float(found["reject"]) == 0.05
+    inside = {weight.name: onnx.numpy_helper.to_array(weight) for weight in proto.graph.initializer}
+    assert inside["temperature"] == np.float32(calibration.temperature)
+    assert inside["reject"] == np.float32(0.05)
+    none_refused = run(export_onnx(model, reject=0.0), queries)["rejected"]
+    assert not none_refused.any()
+    all_refused = run(export_onnx(model, reject=0.99), queries)
+    np.testing.assert_array_equal(all_refused["rejected"], all_refused["familiarity"] <= 0.99)
+    assert all_refused["rejected"].any()
+    assert "reject" not in metadata(export_onnx(model, variance=False))
 
 
 def test_numbers_as_classes_stay_numbers(data):
@@ -252,8 +269,8 @@ def test_the_variance_can_be_left_out(eta, data):
     assert list(outputs) == ["logits", "probabilities"]
     assert_same(outputs, model, queries)
     # Without an eta nothing needs the matrix of 14 × 14 numbers.
-    saved = len(export_onnx(model)) - len(file)
-    assert saved > 4 * 14 * 14 if eta == 0 else saved < 200
+    weights = onnx.load_from_string(file).graph.initializer
+    assert any(list(weight.dims) == [14, 14] for weight in weights) == (eta != 0)
 
 
 def test_a_model_beyond_protobuf_is_refused_with_the_way_out(data, monkeypatch):
@@ -324,7 +341,14 @@ def test_pixels_to_answers(with_text, lite):
     for batch in (1, 7):
         queries, _ = coloured(batch, seed=1, size=lite.preprocess.size)
         outputs = run(file, queries)
-        assert list(outputs) == ["logits", "probabilities", "variance", "label"]
+        assert list(outputs) == [
+            "logits",
+            "probabilities",
+            "variance",
+            "familiarity",
+            "rejected",
+            "label",
+        ]
         features = lite.encode_pixels(queries)
         assert_same(outputs, model, features)
         labels = np.array(json.loads(metadata(file)["classes"]))[outputs["label"]]

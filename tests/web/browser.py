@@ -52,7 +52,7 @@ class Server:
 
     def _printed_address(self):
         for _ in range(600):
-            found = re.search(r"http://\S+\?token=[\w-]+", self.log.read_text())
+            found = re.search(r"https?://\S+\?token=[\w-]+", self.log.read_text())
             if found:
                 return found[0]
             try:

@@ -159,13 +159,14 @@ def test_numbers_are_chosen_anew_when_a_class_gets_its_first_photo(learner, worl
     assert not learner.outgrown
 
 
-def test_a_server_goes_on_with_the_numbers_that_it_would_begin_with(start, photo, tmp_path):
-    """Twice the photos that the numbers were chosen on; another server begins with all of them."""
+def test_an_outgrown_model_is_fitted_again_on_all_photos(start, photo, tmp_path):
+    """Twice the photos that the numbers were chosen on; another server has the photos alone."""
     growing = start()
     for label in ("red", "blue"):
         files = [("files", (f"{label}{k}.jpg", photo(label, k))) for k in range(36)]
         growing.client.post("/v1/examples", data={"label": label}, files=files)
     shutil.copytree(tmp_path / "workspace", tmp_path / "copy", ignore=lambda *_: [".lock"])
+    shutil.rmtree(tmp_path / "copy" / "model.gpc")
     fresh = start(tmp_path / "copy")
 
     def asked(server):

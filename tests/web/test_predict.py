@@ -268,13 +268,14 @@ def test_a_damaged_batch_is_a_sentence(start, photo, filled, tmp_path):
     client = start().client
     filled(client, photo, 2)
     key = client.post("/v1/batch", json={}).json()["id"]
-    file = tmp_path / "workspace" / "batches" / f"{key}.jsonl"
+    file = tmp_path / "workspace" / "batches" / f"{key}.csv.jsonl"
     whole = file.read_bytes()
-    for content in (b"", b"{}\n", b'{"format": "exe"}\n', whole + b"[]\n", whole + b'{"row": 1}\n'):
+    for content in (b"{}\n", b'{"format": "exe"}\n', whole + b"[]\n", whole + b'{"row": 1}'):
         file.write_bytes(content)
-        answer = client.get(f"/v1/batch/{key}")
+        assert client.get(f"/v1/batch/{key}").json()["done"] == 0
+        answer = client.get(f"/v1/batch/{key}/result")
         assert answer.status_code == 400
-        assert "is damaged" in answer.json()["error"]
+        assert "are damaged" in answer.json()["error"]
 
 
 def test_the_model_to_take_away(shared):

@@ -6,11 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
 from gpcache.cli.app import main
+from gpcache.cli.serve import _own_folder
 
 
 @pytest.fixture
@@ -91,3 +93,9 @@ def test_the_help_imports_neither_torch_nor_a_server():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0
     assert b"--workspace" in done.stdout
+
+
+def test_a_model_whose_name_is_no_utf8_has_a_workspace_of_its_own(tmp_path):
+    names = [b"/caf\xe9.gpc", b"/caf\xe8.gpc"]
+    folders = {_own_folder(Path(os.fsdecode(os.fsencode(tmp_path) + name))) for name in names}
+    assert len(folders) == 2

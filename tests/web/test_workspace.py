@@ -10,6 +10,7 @@ from PIL import Image
 
 from gpcache.encoders.lite import LITE0_FINGERPRINT
 from gpcache.errors import DataError
+from gpcache.support.seals import UNSEALED, seal
 from gpcache.web.open_workspace import open_workspace
 
 JPEG = {"content-type": "image/jpeg"}
@@ -128,6 +129,20 @@ def test_two_tabs_cannot_overwrite_each_other(empty):
     assert [entry["name"] for entry in client.get("/v1/state").json()["classes"]] == ["a"]
 
 
+def test_the_prompt_of_a_name_has_an_article_that_fits(empty):
+    for name in ("owl", "cardboard", "unicorn", "scissors", "brown_glass", "bus", "hour glass"):
+        state = empty.post("/v1/classes", json={"name": name}).json()
+    assert [entry["prompt"] for entry in state["classes"]] == [
+        "a photo of an owl.",
+        "a photo of cardboard.",
+        "a photo of a unicorn.",
+        "a photo of scissors.",
+        "a photo of brown glass.",
+        "a photo of a bus.",
+        "a photo of hour glass.",
+    ]
+
+
 def test_a_pool_photo_becomes_an_example(empty, photo, filled):
     client = empty
     filled(client, photo, 3)
@@ -205,25 +220,52 @@ def test_mistakes_are_sentences_and_change_nothing(shared, method, path, body, t
     assert shared.client.get("/v1/state").json() == before
 
 
-def test_the_curve_is_a_history(empty, photo, filled):
-    before = empty.get("/v1/curve").json()
+def test_the_curve_compares_the_same_classes(empty, photo, filled):
+    def look():
+        return [point["n"] for point in empty.get("/v1/curve").json()]
+
+    def add(colour, first, count):
+        files = [("files", (f"{k}.jpg", photo(colour, k))) for k in range(first, first + count)]
+        empty.post("/v1/examples", data={"label": colour}, files=files)
+        return look()
+
+    assert look() == []  # of what was before nothing is left
     filled(empty, photo, 4)
-    state = empty.request("DELETE", "/v1/classes", json={"name": "green"}).json()
+    assert look() == [12]  # not 8, of two classes
+    assert add("red", 500, 2) == [12, 14]
+    assert add("blue", 510, 1) == [12, 14, 15]
+    state = empty.post("/v1/undo").json()
+    assert look() == [12, 14]  # no trace of what was undone
+    moved = [state["photos"][0]["id"]]
+    empty.patch("/v1/examples", json={"ids": moved, "label": "blue"})
+    assert look() == [12, 14]  # one point for as many photos
     curve = empty.get("/v1/curve").json()
-    assert curve[: len(before)] == before
-    # Of one class nothing can be said; the same figure again is no news, and what the last test in
-    # this workspace left may be the first of these.
-    assert [point["n"] for point in curve[-3:]] == [8, 12, 8]
-    known = len(curve) - len(before) == 2
-    assert known or len(curve) - len(before) == 3
-    assert not known or before[-1] == curve[-3]
-    assert curve[-1]["accuracy"] == state["loo"]["accuracy"]
-    empty.patch("/v1/examples", json={"ids": [state["photos"][0]["id"]], "keep": True})
+    assert curve[-1]["accuracy"] == empty.get("/v1/state").json()["loo"]["accuracy"]
+    empty.patch("/v1/examples", json={"ids": moved, "keep": True})
     assert empty.get("/v1/curve").json() == curve
+    empty.patch("/v1/classes", json={"name": "green", "new_name": "lime"})
+    assert look() == [12, 14]  # another name is no other class
+    empty.request("DELETE", "/v1/classes", json={"name": "lime"})
+    assert look() == [10]
+    empty.post("/v1/undo")
+    assert look() == [12, 14]
+
+
+def test_one_class_has_no_figure(empty, photo):
+    files = [("files", (f"{k}.jpg", photo("red", k))) for k in range(4)]
+    for name in ("red", "green"):
+        empty.post("/v1/classes", json={"name": name})
+    state = empty.post("/v1/examples", data={"label": "red"}, files=files).json()["state"]
+    assert state["loo"] is None
+    assert "Only one class has photos" in empty.get("/v1/loo").json()["why"]
+    empty.post("/v1/classes", json={"name": "blue"})
+    files = [("files", (f"{k}.jpg", photo("green", k))) for k in range(3)]
+    state = empty.post("/v1/examples", data={"label": "green"}, files=files).json()["state"]
+    assert (state["loo"]["covered"], state["loo"]["of"]) == (2, 3)
 
 
 def test_the_curve_forgets_its_beginning(empty, photo, filled, monkeypatch):
-    monkeypatch.setattr("gpcache.web.workspace.MAX_POINTS", 3)
+    monkeypatch.setattr("gpcache.web.curve.MAX_POINTS", 3)
     state = filled(empty, photo, 3)
     for one in state["photos"][:4]:
         empty.request("DELETE", "/v1/examples", json={"ids": [one["id"]]})
@@ -258,6 +300,51 @@ def test_a_kept_suspect_is_none_until_it_is_undone(start, photo, filled):
     client.patch("/v1/examples", json={"ids": [wrong], "keep": True})
     client.patch("/v1/examples", json={"ids": [wrong], "keep": False})
     assert look() == (True, ["suspect"], figures)
+
+
+def test_a_label_that_the_model_proposed_counts_as_it_was_before(start, photo, filled):
+    """The figure stays, also after a restart, until the user vouches for the label."""
+    running = start()
+    client = running.client
+    wrong = filled(client, photo, 5)["photos"][0]["id"]
+    client.patch("/v1/examples", json={"ids": [wrong], "label": "blue"})
+    before = client.get("/v1/loo").json()
+    suspect = before["suspects"][0]
+    assert (suspect["id"], suspect["certain"], suspect["suggested"]) == (wrong, True, "red")
+    state = client.patch("/v1/examples", json={"ids": [wrong], "label": "red"}).json()
+    found = next(one for one in state["photos"] if one["id"] == wrong)
+    assert (found["label"], found["given"]) == ("red", "blue")
+    assert (state["loo"]["proposed"], state["loo"]["n"]) == (1, 15)
+    assert state["loo"]["accuracy"] <= before["accuracy"] < 1
+    start.stop(running)
+    client = start().client
+    assert client.get("/v1/state").json()["loo"] == state["loo"]
+    client.patch("/v1/classes", json={"name": "blue", "new_name": "azure"})
+    found = client.get("/v1/state").json()["photos"][0]
+    assert (found["label"], found["given"]) == ("red", "azure")
+    state = client.patch("/v1/examples", json={"ids": [wrong], "keep": True}).json()
+    assert (state["loo"]["proposed"], state["loo"]["accuracy"]) == (0, 1)
+    for _ in range(3):
+        client.post("/v1/undo")
+    assert client.get("/v1/loo").json() == before
+
+
+def test_a_label_that_the_user_chose_is_no_proposal(empty, photo, filled):
+    ids = [one["id"] for one in filled(empty, photo, 5)["photos"]]
+    state = empty.patch("/v1/examples", json={"ids": ids[:1], "label": "blue"}).json()
+    assert (state["loo"]["proposed"], state["photos"][0]["given"]) == (0, "blue")
+
+
+def test_suspects_are_ranked_and_advice_is_given(empty, photo, filled):
+    """Labels at random: the most probably wrong first, and the page says that this is guessing."""
+    state = filled(empty, photo, 6)
+    ids = [one["id"] for one in state["photos"]]
+    for place, name in enumerate(("red", "green", "blue")):
+        empty.patch("/v1/examples", json={"ids": ids[place::3], "label": name, "keep": False})
+    found = empty.get("/v1/loo").json()
+    certain = [one["certain"] for one in found["suspects"]]
+    assert certain == sorted(certain, reverse=True)
+    assert "guessing" in [one["kind"] for one in found["advice"]]
 
 
 def test_another_label_is_judged_anew(empty, photo, filled):
@@ -336,7 +423,10 @@ def test_a_damaged_workspace_is_a_sentence(encoder, tmp_path, change, where):
     file = folder / "workspace.json"
     content = json.loads(file.read_text())
     change(content)
-    file.write_text(json.dumps(content))
+    content["sha256"] = UNSEALED
+    data = seal(json.dumps(content, separators=(",", ":")).encode())
+    for name in ("workspace.json", "workspace-copy.json"):
+        (folder / name).write_bytes(data)
     with pytest.raises(DataError, match=f"is damaged.*{where}") as refused:
         open_workspace(folder, encoder=encoder)
     assert "\n" not in str(refused.value)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import gpcache
 from gpcache import __version__
-from gpcache.benchmark.measures import MEASURES, Prediction, usual
+from gpcache.benchmark.measures import MEASURES, Predicted, usual
 from gpcache.benchmark.options import MULTIPLE
 from gpcache.benchmark.peers import Peer, known_methods
 from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE
@@ -277,7 +277,7 @@ class Cell:
         probabilities = None if found[0][0] is None else np.concatenate([p for p, _ in found])
         labels = np.searchsorted(classes, truth)
         known = (models[0], inputs[order], labels, names == truth, probabilities, task.outside)
-        prediction = Prediction(*known)
+        prediction = Predicted(*known)
         further = MEASURES if len(models) == 1 else ()
         figures = [MEASURES[name](prediction) for name in self.spec.measures if name in further]
         correct = np.empty(len(order), dtype=bool)

@@ -1,7 +1,7 @@
 """Measures: what is computed of a fitted model and its test rows, as plug-ins by name.
 
 A spec lists further `measures`; accuracy, NLL and ECE are always there. To add one, write a
-function of a `Prediction` that returns figures by name, and give it a line in MEASURES. A figure of
+function of a `Predicted` that returns figures by name, and give it a line in MEASURES. A figure of
 None means that the model cannot say it.
 """
 
@@ -24,7 +24,7 @@ REFUSED_SHARE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class Predicted:
     """A fitted model, its test rows (m, d) with label numbers (m,), and what it predicts of them.
 
     `probabilities` (m, c) are None for a classifier that has none; `outside` (o, d) are rows of
@@ -39,7 +39,7 @@ class Prediction:
     outside: NDArray[Any] | None = None
 
 
-def usual(prediction: Prediction) -> Figures:
+def usual(prediction: Predicted) -> Figures:
     """Accuracy, NLL, ECE: the figures of every row."""
     found: Figures = {"accuracy": float(np.mean(prediction.correct)), "nll": None, "ece": None}
     if prediction.probabilities is not None:
@@ -48,7 +48,7 @@ def usual(prediction: Prediction) -> Figures:
     return found
 
 
-def calibration(prediction: Prediction) -> Figures:
+def calibration(prediction: Predicted) -> Figures:
     """The ECE of a perfect model of the same confidences, and AURC, the mean risk over coverage."""
     if prediction.probabilities is None:
         return {"perfect_ece": None, "aurc": None}
@@ -59,7 +59,7 @@ def calibration(prediction: Prediction) -> Figures:
     }
 
 
-def coverage(prediction: Prediction) -> Figures:
+def coverage(prediction: Predicted) -> Figures:
     """Share of prediction sets that hold the truth, and their mean size, at each error rate."""
     if not isinstance(prediction.model, FeatureClassifier) or not hasattr(prediction.model, "loo_"):
         return {}
@@ -73,7 +73,7 @@ def coverage(prediction: Prediction) -> Figures:
     return found
 
 
-def rejection(prediction: Prediction) -> Figures:
+def rejection(prediction: Predicted) -> Figures:
     """AUROC of scores that tell test rows from outside rows, and the FPR at 95 % kept."""
     if prediction.outside is None or prediction.probabilities is None:
         return {}
@@ -114,7 +114,7 @@ def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[n
     return scores
 
 
-MEASURES: dict[str, Callable[[Prediction], Figures]] = {
+MEASURES: dict[str, Callable[[Predicted], Figures]] = {
     "calibration": calibration,
     "coverage": coverage,
     "rejection": rejection,

@@ -33,12 +33,12 @@ class Shape(NamedTuple):
     def columns(self) -> list[str]:
         """The columns of a table; label and probability come again for each further class."""
         further = (f"{name}_{k}" for k in range(2, self.top + 1) for name in COLUMNS[1:3])
-        return [*COLUMNS, *further, *["plausible"] * self.sets, *["why"] * self.why]
+        return [*COLUMNS, *further, *["plausible"] * self.sets, *["why", "name_weight"] * self.why]
 
     def row(self, answer: Prediction) -> dict[str, Any]:
         """The cells of an answer by column."""
         # Answers from text alone have no reasons.
-        cells = {"why": []} | answer.as_dict()
+        cells = {"why": [], "name_weight": None} | answer.as_dict()
         for k, (label, probability) in enumerate(answer.top(self.top), 1):
             cells |= {f"label_{k}": label, f"probability_{k}": probability}
         return {name: cells[name] for name in self.columns}
@@ -74,6 +74,8 @@ def lines(answer: Prediction, top: int) -> str:
         f"    {neighbour.weight:+8.2f}  {printable(neighbour.name)} ({printable(neighbour.label)})"
         for neighbour in answer.neighbours
     ]
+    if answer.name_weight is not None:
+        shown.append(f"    {answer.name_weight:+8.2f}  the class name")
     return "\n".join(shown)
 
 

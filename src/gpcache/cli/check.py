@@ -11,9 +11,10 @@ from gpcache.cli import options, output
 
 HEADINGS = {
     "leak": "Copies in two classes or groups",
-    "label": "Labels that are probably wrong",
+    "label": "Labels that are almost certainly wrong",
     "duplicate": "Copies",
     "near-duplicate": "Near copies",
+    "look": "Labels worth a look: the image is hard, or its label is wrong",
     "harmful": "Images without which the others do better",
     "outlier": "Unlike all other images",
 }
@@ -37,7 +38,8 @@ def check(
 ) -> None:
     """Find wrong labels, copies, outliers and harmful images.
 
-    Every image is judged by a model that has not seen it. Exit code 1 if something was found.
+    Every image is judged by a model that has not seen it. The exit code is 1 if a label is almost
+    certainly wrong or an image is there twice; what is only worth a look does not change it.
 
     **Examples**
 
@@ -46,6 +48,7 @@ def check(
     """
     from gpcache.images.records import plural
     from gpcache.images.sources import open_source
+    from gpcache.model.audit import FAULTS
     from gpcache.model.audit.images import check_images
 
     source = open_source(images.resolve(), follow=follow)
@@ -63,13 +66,20 @@ def check(
         ],
         "refused": output.refused_as_json(found.refused),
         "notices": notices,
+        "advice": [asdict(one) for one in found.advice],
     }
     classes = "1 class" if found.classes == 1 else f"{found.classes:,} classes"
-    summary = plural(len(findings), "finding") if findings else "nothing found"
+    faults = sum(finding.kind in FAULTS for finding in findings)
+    counts = [plural(faults, "fault"), f"{len(findings) - faults:,} worth a look"]
+    summary = ", ".join(counts) if findings else "nothing found"
     output.show(json, content, f"{plural(len(found.names), 'image')} of {classes}: {summary}.")
     for kind, count in Counter(finding.kind for finding in findings if not json).items():
         echo(f"\n{HEADINGS[kind]} ({count:,})")
         sentences = [finding.sentence for finding in found.audit.of(kind)]
         for sentence in output.shortened(sentences, top, " (--top)."):
             echo(f"  {output.printable(sentence)}")
-    raise Exit(1 if findings else 0)
+    if found.advice and not json:
+        echo("\nAdvice")
+        for one in found.advice:
+            echo(f"  {output.printable(one.sentence)}")
+    raise Exit(1 if faults else 0)

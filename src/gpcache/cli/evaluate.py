@@ -1,5 +1,6 @@
 """`gpcache evaluate`: measure a model on labelled images that it has not seen."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,7 @@ def evaluate(
     from gpcache.cli.figures import doubts, evaluation_figures
     from gpcache.images.records import Refused
     from gpcache.images.sources import open_source
+    from gpcache.model.advice import model_advice
 
     if report is not None:
         options.check_file(report)
@@ -60,10 +62,17 @@ def evaluate(
         if plots is not None:
             save_plots(made, plots)
     output.print_notes(refused)
-    summary = found.summary() | {"refused": output.refused_as_json(refused)}
+    advice = model_advice(classifier.content, found)
+    summary = found.summary() | {
+        "refused": output.refused_as_json(refused),
+        "advice": [asdict(one) for one in advice],
+    }
     if coverage is not None:
         summary["accuracy_at_coverage"][f"{coverage:g}"] = found.accuracy_at(coverage)
     files = {"report": report, "plots": plots}
     written = {name: str(path) for name, path in files.items() if path is not None}
-    output.show(json, summary, evaluation_figures(found) | doubts(found, coverage) | written)
+    figures = evaluation_figures(found) | doubts(found, coverage) | written
+    if advice:
+        figures |= {"advice": [output.printable(one.sentence) for one in advice]}
+    output.show(json, summary, figures)
     raise Exit(1 if refused else 0)

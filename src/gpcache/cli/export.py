@@ -11,7 +11,7 @@ from gpcache.cli.output import show
 
 FILE = "The file to write."
 IMAGES = "Take pixels, not features; for the encoders lite and lite0."
-VARIANCE = "Also return the variance; without it the file needs less memory."
+VARIANCE = "Also return variance and refusal; without them the file needs less memory."
 
 FileOption = Annotated[Path | None, Option("--output", "-o", help=FILE, show_default="MODEL.onnx")]
 
@@ -22,6 +22,7 @@ def export(
     format: Annotated[Literal["onnx"], Option("--format", "-f", help="The format.")] = "onnx",
     images: Annotated[bool, Option("--images", help=IMAGES)] = False,
     variance: Annotated[bool, Option(help=VARIANCE)] = True,
+    reject: options.RejectOption = 0.05,
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
@@ -44,9 +45,12 @@ def export(
     classifier = gpcache.ImageClassifier.load(model, device="cpu")
     fitted, encoder = classifier.model, classifier.encoder_
     if images:
-        data = export_image_onnx(fitted, encoder, variance=variance)
+        data = export_image_onnx(fitted, encoder, variance=variance, reject=reject)
     else:
-        data = export_onnx(fitted, variance=variance, encoder_fingerprint=encoder.fingerprint)
+        fingerprint = encoder.fingerprint
+        data = export_onnx(
+            fitted, variance=variance, reject=reject, encoder_fingerprint=fingerprint
+        )
     write_atomic(target, data)
     found = {"file": str(target), "bytes": len(data), "format": format}
     show(json, found, f"{target}: {format_bytes(len(data))}, opset {OPSET}.")

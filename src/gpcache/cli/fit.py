@@ -26,7 +26,7 @@ ModelOption = Annotated[
 ShotsOption = Annotated[
     int | None, Option(min=1, metavar="K", help="Use only K images of each class, drawn at random.")
 ]
-PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a {}.")]
+PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a(n) {}.")]
 ClassOption = Annotated[list[str] | None, Option("--class", help=CLASS)]
 ViewsOption = Annotated[int, Option(min=0, metavar="N", help=VIEWS)]
 ProjectionOption = Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)]
@@ -67,6 +67,7 @@ def fit(
     """
     from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
+    from gpcache.model.advice import model_advice
     from gpcache.model.fitting import fit_and_save
 
     if not text and (class_name or prompt):
@@ -81,7 +82,9 @@ def fit(
     )  # fmt: skip
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)
+    advice = model_advice(classifier.content, classifier.held_out())
     found = {
+        "advice": [asdict(one) for one in advice],
         "projection": None if projection is None else str(projection),
         "suspicious": [asdict(finding) for finding in done.suspects],
         "refused": output.refused_as_json(refused),
@@ -90,7 +93,10 @@ def fit(
     }
     sentences = [one.sentence for one in done.suspects]
     suspects = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
-    rows = {"suspicious": suspects or "none", "seconds": f"{done.seconds:.1f}"}
+    rows: dict[str, str | list[str]] = {"suspicious": suspects or "none"}
+    if advice:
+        rows["advice"] = [output.printable(one.sentence) for one in advice]
+    rows["seconds"] = f"{done.seconds:.1f}"
     output.show(
         json, model_as_json(classifier, model) | found, model_rows(classifier, model) | rows
     )

@@ -30,10 +30,14 @@ SETS = (
     "the true class."
 )
 
+PER_CLASS = "With --sets: keep the promise for each class, not on average. Lists are longer."
+WHY = "Show the training images behind each answer, and the share of the class name."
+
 ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
 OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
 SetsOption = Annotated[float | None, Option(metavar="ERROR", min=0.001, max=0.999, help=SETS)]
-WhyOption = Annotated[bool, Option("--why", help="Show the training images behind each answer.")]
+PerClassOption = Annotated[bool, Option("--per-class", help=PER_CLASS)]
+WhyOption = Annotated[bool, Option("--why", help=WHY)]
 
 
 def predict(
@@ -44,6 +48,7 @@ def predict(
     output: OutputOption = None,
     reject: options.RejectOption = 0.05,
     sets: SetsOption = None,
+    per_class: PerClassOption = False,
     why: WhyOption = False,
     device: options.DeviceOption = "auto",
     json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
@@ -58,6 +63,7 @@ def predict(
 
     - `gpcache predict pets.gpc photo.jpg --top 3 --why`
     - `gpcache predict pets.gpc new_photos/ --sets 0.1 --format csv -o answers.csv`
+    - `gpcache predict pets.gpc new_photos/ --sets 0.1 --per-class`
     - `find . -name '*.jpg' | gpcache predict pets.gpc - --format jsonl`
     """
     from gpcache.cli.answers import Shape, write_answers
@@ -66,6 +72,8 @@ def predict(
 
     if json and format not in ("table", "jsonl"):
         raise DataError(f"--json and --format {format} contradict each other: give one of them.")
+    if per_class and sets is None:
+        raise DataError("--per-class counts only with --sets: give both, or neither.")
     if output is not None:
         options.check_file(output)
     classifier = gpcache.ImageClassifier.load(model, device=device)
@@ -75,7 +83,7 @@ def predict(
     notes: dict[str, None] = {}
     reasons = 5 if why else 0
     answers = classifier.predict_stream(
-        source, reject=reject, sets=sets, why=reasons, refused=refused
+        source, reject=reject, sets=sets, per_class=per_class, why=reasons, refused=refused
     )
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.

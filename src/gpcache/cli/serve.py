@@ -3,15 +3,22 @@
 import asyncio
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, VerboseOption
-from gpcache.cli.output import json_text, printable
+from gpcache.cli.output import json_text, print_notices, printable
+
+if TYPE_CHECKING:
+    from gpcache.web.workspace import Workspace
+
+HOST_HELP = "The address to listen on; 0.0.0.0 lets other machines of the network in."
 
 
 def serve(
@@ -24,8 +31,15 @@ def serve(
         typer.Option("--workspace", "-w", metavar="DIR", help="Where photos and changes are kept."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
     ] = 8765,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Speak HTTPS with this certificate.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="The private key of the certificate.")
+    ] = None,
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
     engine: Annotated[
@@ -44,6 +58,9 @@ def serve(
     Only this machine can reach it, and only with the token in the address that is printed. Changes
     are kept in the workspace folder. `--encoder` is used only for a new workspace without a model.
 
+    With `--host 0.0.0.0`, phones and other machines of the network can open it too; a QR code of
+    the address is printed. Give a certificate, or others in the network can read along.
+
     With `--engine ray`, replicas on the Ray cluster of RAY_ADDRESS decode and encode.
 
     **Examples**
@@ -53,13 +70,19 @@ def serve(
     - `gpcache serve pets.gpc --workspace pets_work --port 8000`
 
     - `gpcache serve pets.gpc --engine ray --replicas 4`
+
+    - `gpcache serve pets.gpc --host 0.0.0.0`
     """
     from gpcache.errors import DataError
     from gpcache.support.extras import require
 
     if replicas is not None and engine != "ray":
         raise DataError("--replicas counts only with --engine ray: give both, or neither.")
-    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
+    if (certificate is None) != (key is None):
+        raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
+    shared = host != "127.0.0.1"
+    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+    for module in (*needed, *["segno"] * shared):
         require(module, "serve", purpose="gpcache serve")
     folder = workspace or _own_folder(model)
     token = secrets.token_urlsafe(24)
@@ -68,34 +91,61 @@ def serve(
         page = f"{address}/?token={token}"
         facts = {"page": page, "address": address, "token": token, "workspace": str(folder)}
         typer.echo(json_text(facts) if json else page)
+        if shared:
+            _tell_network(page, encrypted=certificate is not None)
         typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
-    _run(folder, model, encoder, device, port, token, started, engine == "ray", replicas)
+    begin = partial(_opened, folder, model=model, encoder=encoder, device=device)
+    files = None if certificate is None or key is None else (certificate, key)
+    _run(begin, (host, port), token, started, engine == "ray", replicas, files)
+
+
+def _opened(folder: Path, **options: Any) -> "Workspace":
+    """The workspace; what was damaged in it is told."""
+    from gpcache.web.open_workspace import open_workspace
+
+    opened = open_workspace(folder, **options)
+    print_notices(opened.notices)
+    return opened
 
 
 def _run(
-    folder: Path,
-    model: Path | None,
-    encoder: str,
-    device: str,
-    port: int,
+    begin: "Callable[[], Workspace]",
+    place: tuple[str, int],
     token: str,
     started: Callable[[object, str], None],
     on_ray: bool,
     replicas: int | None,
+    certificate: tuple[Path, Path] | None,
 ) -> None:
     """Serve the workspace until it is stopped."""
     from gpcache.cluster.connection import connected
-    from gpcache.web.open_workspace import open_workspace
     from gpcache.web.ray_encoding import deployed
-    from gpcache.web.server import bind, run
+    from gpcache.web.server import Certificate, bind, run
 
-    listener = bind(port)
+    host, port = place
+    listener = bind(port, host)
+    secured = None if certificate is None else Certificate(*certificate)
     with ExitStack() as stack:
         ray = stack.enter_context(connected()) if on_ray else None
-        opened = open_workspace(folder, model=model, encoder=encoder, device=device)
+        opened = begin()
         encode = None if ray is None else stack.enter_context(deployed(ray, opened, replicas))
-        asyncio.run(run(opened, token, listener, started, encode))
+        asyncio.run(run(opened, token, listener, started, encode, secured))
+
+
+def _tell_network(page: str, *, encrypted: bool) -> None:
+    """Print the address as a QR code, and what others in the network can do."""
+    import segno
+
+    segno.make(page, micro=False).terminal(sys.stderr, compact=True)
+    who = "Everybody in this network who has the address or the token can use the page."
+    if not encrypted:
+        who = (
+            "warning: The connection is not encrypted: everybody in this network can read photos "
+            "and the token. Give --certificate and --key for HTTPS, or share only in a network "
+            f"that you trust. {who}"
+        )
+    typer.echo(who, err=True)
 
 
 def _own_folder(model: Path | None) -> Path:

@@ -10,7 +10,7 @@ import gpcache
 from gpcache.cli import options, output
 from gpcache.errors import DataError
 
-IMAGE = "Remove this training image, by its name in the model; repeatable."
+IMAGE = "Remove this training image, by its file's name or path; repeatable."
 ClassOption = Annotated[str | None, Option("--class", help="Remove this class and its images.")]
 
 
@@ -56,7 +56,7 @@ def remove(
 
 def relabel(
     model: options.ModelArgument,
-    image: Annotated[str, Argument(help="A training image, by its name in the model.")],
+    image: Annotated[str, Argument(help="A training image, by its file's name or path.")],
     label: Annotated[str, Argument(help="The class it belongs to.")],
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
@@ -67,6 +67,7 @@ def relabel(
     **Example**
 
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
+    - `gpcache relabel pets.gpc dog.jpg dog`
     """
     _update(model, device, json, lambda it: it.relabel({image: label}))
 

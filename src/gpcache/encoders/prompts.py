@@ -19,11 +19,13 @@ from gpcache.errors import DataError
 from gpcache.support.files import read_json
 from gpcache.support.names import tidy_name
 
-DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
+# "a(n) {}" is the name with the article that fits it, or without one.
+DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a(n) {}.",)
+PLAIN_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
 
 # What CoOp and those after it ask of each data set.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "caltech101": DEFAULT_TEMPLATES,
+    "caltech101": PLAIN_TEMPLATES,
     "dtd": ("{} texture.",),
     "eurosat": ("a centered satellite photo of {}.",),
     "fgvc_aircraft": ("a photo of a {}, a type of aircraft.",),
@@ -39,10 +41,22 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
     "oxford_flowers": ("a photo of a {}, a type of flower.",),
     "oxford_pets": ("a photo of a {}, a type of pet.",),
-    "stanford_cars": DEFAULT_TEMPLATES,
-    "sun397": DEFAULT_TEMPLATES,
+    "stanford_cars": PLAIN_TEMPLATES,
+    "sun397": PLAIN_TEMPLATES,
     "ucf101": ("a photo of a person doing {}.",),
 }
+
+# Common nouns that take no article; others can be given a prompt of their own.
+_NOUNS = """
+    asphalt bacon beef bread broccoli butter cardboard cash cement cheese clay clothing cloth coal
+    coffee concrete copper corn cotton cutlery denim dirt dust fabric fire flour foam food fruit fur
+    furniture garbage garlic glass gold grass gravel hair hay honey ice iron jewelry juice lace lava
+    leather lightning litter luggage marble meat metal milk money moss mud oil paper pasta plastic
+    porcelain pork pottery rain rice rope rubber rubbish rust salad salt sand silk silver smoke snow
+    soap soil soup steel straw sugar sushi tea toast tofu trash velvet waste water wheat wine wire
+    wood wool yarn yogurt
+"""
+UNCOUNTABLE = frozenset(_NOUNS.split())
 
 MAX_PROMPT_FILE = 50_000_000
 # An average of unit vectors that is shorter than this is rounding, and has no direction.
@@ -52,6 +66,30 @@ NO_DIRECTION = 1e-6
 def clean_class_name(name: str) -> str:
     """The name as a sentence has it: composed (NFC), spaces for underscores, single spaces."""
     return tidy_name(name.replace("_", " "))
+
+
+def filled_template(template: str, name: str) -> str:
+    """A template with a class name for its {}, and with the article that fits for its "a(n)".
+
+    Examples
+    --------
+    >>> from gpcache.encoders.prompts import filled_template
+    >>> [filled_template("a photo of a(n) {}.", name) for name in ("crab", "owl", "cardboard")]
+    ['a photo of a crab.', 'a photo of an owl.', 'a photo of cardboard.']
+    """
+    cleaned = clean_class_name(name)
+    return template.replace("a(n) {}", _with_article(cleaned)).replace("{}", cleaned)
+
+
+def _with_article(name: str) -> str:
+    lower = name.lower()
+    last = lower.split()[-1] if lower else ""
+    plural = last.endswith("s") and not last.endswith(("ss", "us", "is", "as", "lens"))
+    if plural or last in UNCOUNTABLE:
+        return name
+    vowel = lower.startswith((*"aeiou", "hour", "heir", "honest"))
+    consonant = lower.startswith(("uni", "use", "usa", "uti", "eu", "ewe", "one", "once"))
+    return f"an {name}" if vowel and not consonant else f"a {name}"
 
 
 @dataclass(frozen=True)
@@ -332,8 +370,7 @@ def _checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(templates: tuple[str, ...], name: str) -> tuple[str, ...]:
-    cleaned = clean_class_name(name)
-    return tuple(template.replace("{}", cleaned) for template in templates)
+    return tuple(filled_template(template, name) for template in templates)
 
 
 def _read_sentences(file: Path) -> dict[str, tuple[str, ...]]:

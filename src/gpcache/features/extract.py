@@ -177,10 +177,16 @@ class Gathered:
     hashes: list[str] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    pictures: list[NDArray[np.uint8]] | None = None
 
 
 def gather(
-    source: Source, encoder: Encoder, *, views: Views | None = None, description: str = "encode"
+    source: Source,
+    encoder: Encoder,
+    *,
+    views: Views | None = None,
+    description: str = "encode",
+    picture: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
 ) -> Gathered:
     """Encode every image that can be read, in memory; copies share their features.
 
@@ -213,12 +219,15 @@ def gather(
     found = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
     rows: list[NDArray[np.float32]] = []
     known: dict[str, NDArray[np.float32]] = {}
+    pictures: dict[str, NDArray[np.uint8]] = {}
     for one in _with_progress(encoded(source, encoder, views=views), source, description):
         if isinstance(one, Refused):
             found.refused.append(one)
             continue
         if one.features is not None:
             known[one.hash] = one.features
+        if picture is not None and one.pixels is not None:
+            pictures[one.hash] = picture(one.pixels)
         found.records.append(one.record)
         found.hashes.append(one.hash)
         found.notices += [f"{one.record.name}: {note}" for note in one.notes]
@@ -228,6 +237,8 @@ def gather(
     found.notices += source.notices
     if rows:
         found.features = np.stack(rows)
+    if picture is not None:
+        found.pictures = [pictures[key] for key in found.hashes]
     return found
 
 

@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 class Encoded:
     """An image, the hash of its content, and its vector (dim,), or vectors (views, dim).
 
-    `features` is None for an image that was known before, or came earlier in the stream.
+    `features` is None for an image that was known before, or came earlier in the stream. `pixels`
+    (size, size, 3) are those that were encoded.
     """
 
     record: Record
     hash: str
     features: NDArray[np.float32] | None
     notes: tuple[str, ...] = ()
+    pixels: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _encode(
         elif found is None:
             yield Encoded(task.record, task.hash, None)
         else:
-            yield Encoded(task.record, task.hash, next(rows), found.notes)
+            yield Encoded(task.record, task.hash, next(rows), found.notes, found.pixels[0])
 
 
 class _Reader:

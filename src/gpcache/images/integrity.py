@@ -29,6 +29,7 @@ _ZEROS = bytes(64)
 _DEFLATE = (8, 32946)
 _COMPRESSION, _OFFSETS, _LENGTHS = 259, (273, 324), (279, 325)
 _BLOCK = 2**20
+_MOST_BYTES = 16  # of a pixel: four channels of 32 bits
 
 
 class JpegStream(BytesIO):
@@ -112,7 +113,7 @@ def check_file(content: bytes, image: Image.Image) -> None:
     if image.format == "PNG":
         _check_png(content)
     elif image.format == "TIFF":
-        _check_tiff(content, getattr(image, "tag_v2", {}))
+        _check_tiff(content, getattr(image, "tag_v2", {}), _MOST_BYTES * image.width * image.height)
     elif image.format == "AVIF":
         check_items(content)
 
@@ -137,8 +138,8 @@ def _check_png(content: bytes) -> None:
     raise _truncated()
 
 
-def _check_tiff(content: bytes, tags: Any) -> None:
-    """Unpack what was packed by deflate: the decoder does not compare its checksum."""
+def _check_tiff(content: bytes, tags: Any, most: int) -> None:
+    """Unpack what was packed by deflate, `most` bytes: the decoder does not compare checksums."""
     if tags.get(_COMPRESSION) not in _DEFLATE:
         return
     parts = [
@@ -148,8 +149,10 @@ def _check_tiff(content: bytes, tags: Any) -> None:
         unpack, rest = zlib.decompressobj(), content[start : start + length]
         try:
             while rest and not unpack.eof:
-                unpack.decompress(rest, _BLOCK)
+                most -= len(unpack.decompress(rest, _BLOCK))
                 rest = unpack.unconsumed_tail
+                if most < -_BLOCK:
+                    raise _damaged("it unpacks to more than its picture")
         except zlib.error:
             raise _damaged("a checksum differs") from None
 

@@ -34,7 +34,7 @@ _MAX_HEADER = 1_000_000
 class Prepared:
     """Pixels (v, size, size, 3) of an image's v views, and the notes of its decoding.
 
-    `thumbnail` is a small JPEG, empty unless one was asked for.
+    `thumbnail` is a JPEG, empty unless one was asked for.
     """
 
     pixels: NDArray[np.uint8]
@@ -48,11 +48,14 @@ def prepare(
     views: Views | None,
     key: bytes | str,
     *,
-    thumbnail: bool = False,
+    thumbnail: int = 0,
 ) -> Prepared:
-    """Decode an image and cut it to size: the centre view, or seeded random views."""
+    """Decode an image and cut it to size: the centre view, or seeded random views.
+
+    `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
+    """
     decoded = decode(source)
-    small = thumbnail_of(decoded.image) if thumbnail else b""
+    small = thumbnail_of(decoded.image, thumbnail) if thumbnail else b""
     if views is None:
         return Prepared(preprocess.pixels(decoded.image)[None], decoded.notes, small)
     return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes, small)

@@ -19,6 +19,7 @@ import numpy as np
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
+from gpcache.images.thumbnails import SIDE
 from gpcache.images.worker import Prepared, prepare, read_message, write_message
 from gpcache.support.checks import positive, whole
 
@@ -26,8 +27,8 @@ __all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
-# Bytes: far more than a thumbnail of 160 pixels a side can have.
-MAX_THUMBNAIL = 200_000
+# Bytes: more than a JPEG of the largest side that is asked for can have.
+MAX_THUMBNAIL = 40_000_000
 
 
 class DecodePool:
@@ -61,8 +62,10 @@ class DecodePool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, content: bytes, key: str, *, thumbnail: bool = False) -> Future[Prepared]:
+    def submit(self, content: bytes, key: str, *, thumbnail: int = 0) -> Future[Prepared]:
         """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
+
+        `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
 
         Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """
@@ -130,7 +133,7 @@ def small_picture(content: bytes) -> bytes:
 
     Raises ImageRefusedError where the image is refused.
     """
-    return _picture_pool().submit(content, "", thumbnail=True).result().thumbnail
+    return _picture_pool().submit(content, "", thumbnail=SIDE).result().thumbnail
 
 
 @cache
@@ -141,8 +144,8 @@ def _picture_pool() -> DecodePool:
     return pool
 
 
-# Content, key, and whether a thumbnail is wanted.
-_Image = tuple[bytes, str, bool]
+# Content, key, and the side of the thumbnail.
+_Image = tuple[bytes, str, int]
 
 
 def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:

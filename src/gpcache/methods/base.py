@@ -462,7 +462,14 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
-    def answer(self, X: ArrayLike, *, top: int = 0, error: float | None = None) -> RowAnswers:
+    def answer(
+        self,
+        X: ArrayLike,
+        *,
+        top: int = 0,
+        error: float | None = None,
+        class_conditional: bool = False,
+    ) -> RowAnswers:
         """Compute everything about rows at once: logits, probabilities, novelty, reasons and sets.
 
         Parameters
@@ -494,7 +501,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         if error is not None:
             from gpcache.methods.conformal import sets_of
 
-            sets = sets_of(self, features, probabilities, error=error)
+            sets = sets_of(
+                self, features, probabilities, error=error, class_conditional=class_conditional
+            )
         numbers = logits.double().cpu().numpy()
         return RowAnswers(numbers, probabilities, novelty, explanation, sets)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from gpcache.errors import DataError
 from gpcache.metrics.checks import Booleans, Floats, numbers
@@ -66,6 +67,29 @@ def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike)
         at_least[block] = (known >= found[block][:, classes]) @ member
     p: Floats = (1 + at_least) / (1 + member.sum(0))
     return p
+
+
+def uneven_classes(
+    calibration: ArrayLike, labels: ArrayLike, error: float
+) -> list[tuple[int, int, int]]:
+    """Classes whose rows are missed far more often than at the rate `error`, worst first.
+
+    Each is its number, how many of its rows their own sets hold, and how many rows it has.
+
+    calibration (n,) are the scores of rows with class numbers `labels` (n,). Each row is compared
+    with all others. A class is listed where so many misses have a probability below 5 %, shared by
+    all classes, if it were missed at the rate of the others.
+    """
+    known, classes = _calibration_row(calibration), np.asarray(labels, dtype=np.int64)
+    # The row itself is among those that are at least its own score.
+    at_least = len(known) - np.searchsorted(np.sort(known), known, side="left")
+    missed = ~in_set(at_least / max(1, len(known)), error)
+    rows = np.bincount(classes)
+    misses = np.bincount(classes, weights=missed)
+    chance = binom.sf(misses - 1, rows, error)
+    listed = np.flatnonzero((rows > 0) & (chance < 0.05 / max(1, (rows > 0).sum())))
+    worst = listed[np.argsort(chance[listed], kind="stable")].tolist()
+    return [(one, int(rows[one] - misses[one]), int(rows[one])) for one in worst]
 
 
 def in_set(p: ArrayLike, error: float) -> Booleans:

@@ -21,6 +21,7 @@ from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
 from gpcache.model.evaluation import Evaluation, Unknown
+from gpcache.model.explaining import name_weights, why_uneven
 from gpcache.model.files import Content
 from gpcache.model.training_images import Example, class_number, require_label
 from gpcache.support.progress import progress_bar
@@ -41,7 +42,8 @@ class Prediction:
     `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
     `familiarity` is the share of held-out training images that look no more familiar: an image is
     `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
-    `neighbours` are the training images that drove the answer, if they were asked for. `plausible`
+    `neighbours` are the training images that drove the answer, if they were asked for, and
+    `name_weight` is the share of the class name beside theirs, None where it has none. `plausible`
     are the labels that cannot be ruled out, the best suited first: none where the image is
     rejected, at least one where it is not; None where they were not asked for. `note` says why
     nothing can be refused, or ruled out.
@@ -56,6 +58,7 @@ class Prediction:
     neighbours: tuple[Neighbour, ...] = ()
     plausible: tuple[str, ...] | None = None
     note: str = ""
+    name_weight: float | None = None
 
     @cached_property
     def _best(self) -> int:
@@ -104,6 +107,8 @@ class Prediction:
             found["plausible"] = list(self.plausible)
         if self.neighbours:
             found["why"] = [neighbour._asdict() for neighbour in self.neighbours]
+        if self.name_weight is not None:
+            found["name_weight"] = self.name_weight
         if self.note:
             found["note"] = self.note
         return found
@@ -175,21 +180,25 @@ def predictions(
     batch_size: int | None = None,
     reject: float,
     sets: float | None = None,
+    per_class: bool = False,
     why: int = 0,
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
     `reject` is the share of good images that may be refused, `sets` how often a set of plausible
-    labels may miss the true one, `why` how many training images to name. Images that cannot be
+    labels may miss the true one, `per_class` whether that holds for each class and not on average,
+    `why` how many training images to name. Images that cannot be
     decoded are appended to `refused`; without that list, they are an error.
     """
     if not 0 <= reject < 1:
         raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
     model = content.model
     known = HeldOutScores.of(model)
+    uneven = "" if sets is None or per_class else why_uneven(model, sets)
     for images in _encoded_batches(source, encoder, refused, batch_size):
         features = np.stack([image.features for image in images if image.features is not None])
-        found = model.answer(features, top=why, error=sets)
+        found = model.answer(features, top=why, error=sets, class_conditional=per_class)
+        names = name_weights(model, features) if why else None
         highest = max_probability(found.logits, temperature=model.temperature_)
         familiarity = known.familiarity(found.novelty, highest)
         neighbours = _neighbours(found.explanation, content.examples, len(images))
@@ -200,7 +209,7 @@ def predictions(
         if found.sets is not None:
             pairs = zip(found.sets.labels, nearest, rejected, strict=True)
             plausible = [agreeing_set(*pair) for pair in pairs]
-            notes.append(found.sets.note)
+            notes.append(found.sets.note or uneven)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
             yield (
@@ -215,6 +224,7 @@ def predictions(
                     neighbours[row],
                     plausible[row],
                     note,
+                    None if names is None else float(names[row]),
                 ),
             )
 

@@ -348,14 +348,13 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning.relabel(self.content, labels)
         return self
 
-    # Answers.
-
     def predict(
         self,
         images: Images,
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
@@ -400,10 +399,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ('dark', 'dark')
         """
         noted: list[Refused] = [] if refused is None else refused
-        stream = self.predict_stream(
-            images, reject=reject, sets=sets, why=why, refused=noted, batch_size=batch_size
-        )
-        found = list(stream)
+        found = list(self.predict_stream(
+            images, reject=reject, sets=sets, per_class=per_class, why=why, refused=noted,
+            batch_size=batch_size,
+        ))  # fmt: skip
         if refused is None:
             answers.warn_of_refused(noted, len(found))
         return found
@@ -414,6 +413,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         reject: float = REJECT,
         sets: float | None = None,
+        per_class: bool = False,
         why: int = 0,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
@@ -458,7 +458,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         found = answers.predictions(
             self.content, self.encoder_, any_source(images), refused=refused,
-            batch_size=batch_size, reject=reject, sets=sets, why=why,
+            batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
         return (answer for _, answer in found)
 
@@ -641,8 +641,6 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         return self.content.picture(self.examples[row])
-
-    # Files.
 
     def save(self, folder: str | Path, *, thumbnails: bool = False) -> None:
         """Write the model folder in one step.

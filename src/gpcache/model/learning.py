@@ -28,6 +28,7 @@ from gpcache.model.training_images import (
     class_names,
     drawn_examples,
     find_duplicates,
+    find_example,
     new_examples,
     require_class,
     said_of_copies,
@@ -162,8 +163,7 @@ def remove(
 ) -> None:
     """Forget images by name, or a class with its images; its text needs the encoder."""
     model = _updatable(content, "remove images from")
-    wanted = set(names)
-    _require_names(content, wanted)
+    wanted = {find_example(name, content.examples) for name in names}
     if label is not None:
         label = require_class(label, [str(name) for name in model.classes_])
     gone = [one.name in wanted or one.label == label for one in content.examples]
@@ -178,9 +178,11 @@ def remove(
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
     """Give images by name other labels; a copy of what the class has already is forgotten."""
     model = _updatable(content, "relabel images of")
-    _require_names(content, set(labels))
     classes = [str(name) for name in model.classes_]
-    labels = {name: require_class(label, classes) for name, label in labels.items()}
+    labels = {
+        find_example(name, content.examples): require_class(label, classes)
+        for name, label in labels.items()
+    }
     rows = [row for row, example in enumerate(content.examples) if example.name in labels]
     if rows:
         names = [labels[content.examples[row].name] for row in rows]
@@ -202,11 +204,6 @@ def _settle(content: Content) -> None:
     """Choose again after a change, so that every figure is that of a fit on the present images."""
     if len(content.examples) <= REFIT_ALWAYS:
         _updatable(content, "change").refit()
-
-
-def _require_names(content: Content, names: set[str]) -> None:
-    if missing := sorted(names - {example.name for example in content.examples}):
-        raise DataError(f"The model has no training image {missing[0]!r}.")
 
 
 def _updatable(content: Content, purpose: str) -> CacheClassifier:

@@ -115,7 +115,7 @@ class ChoiceEntry(TypedDict, total=False):
 
 
 @with_config(_OPEN)
-class MethodEntry(TypedDict):
+class SavedMethod(TypedDict):
     """The settings of a fitted method."""
 
     method: Text
@@ -146,7 +146,7 @@ class ModelEntry(TypedDict):
     views: Count
     examples: list[ExampleEntry]
     training: TrainingEntry
-    model: MethodEntry
+    model: SavedMethod
 
 
 _SCHEMA = TypeAdapter(ModelEntry)

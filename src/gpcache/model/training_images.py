@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,16 +206,64 @@ def class_names(
     return names
 
 
+def find_example(given: str, examples: Sequence[Example]) -> str:
+    """The name in the model of a training image, given by that name, its file's name or its path.
+
+    A file that is on this disk is found by its content. What fits several images is an error that
+    lists them, and what fits none one that suggests the nearest names.
+    """
+    names = [example.name for example in examples]
+    if given in names:
+        return given
+    try:
+        content_hash = sha256(read_file(Path(given)))
+    except ImageRefusedError:
+        content_hash = ""
+    wanted = _parts(given)
+    fitting = [one.name for one in examples if one.hash == content_hash] or [
+        name for name in names if _end_alike(_parts(name), wanted)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise DataError(
+            f"{given!r} fits {len(fitting)} training images: give one of {_listed(fitting)}."
+        )
+    near = get_close_matches(given, names, 3, 0.4)
+    near = near or get_close_matches(wanted[-1] if wanted else "", names, 3, 0.4)
+    hint = f"did you mean {_listed(near)}?" if near else f"it has {_listed(names)}."
+    raise DataError(f"The model has no training image {given!r}: {hint}")
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+
+
+def _end_alike(one: list[str], other: list[str]) -> bool:
+    """Whether two paths are the same as far as the shorter one goes, from its end."""
+    length = min(len(one), len(other))
+    return length > 0 and one[-length:] == other[-length:]
+
+
 def picture_of(example: Example, source: str) -> bytes | None:
     """A small picture of a training image from where it was; None if it is no longer that image."""
+    content = original_of(example.name, example.hash, source)
+    try:
+        return None if content is None else small_picture(content)
+    except ImageRefusedError:
+        return None
+
+
+def original_of(name: str, content_hash: str, source: str) -> bytes | None:
+    """The file of a training image from where it was; None if it is no longer that image."""
     place = Path(source)
     # A list of images names them by its own folder.
     root = place if place.is_dir() else place.parent
     try:
-        content = read_file(root / example.name)
-        return small_picture(content) if sha256(content) == example.hash else None
+        content = read_file(root / name)
     except ImageRefusedError:
         return None
+    return content if sha256(content) == content_hash else None
 
 
 def require_label(record: Record) -> str:

@@ -45,11 +45,11 @@ class Graph:
         self._append(kind, inputs, names, attributes)
         return names
 
-    def weight(self, tensor: Tensor) -> str:
+    def weight(self, tensor: Tensor, name: str | None = None) -> str:
         """Keep a tensor in the graph, floats in float32; returns its name."""
         if tensor.is_floating_point():
             tensor = tensor.to(torch.float32)
-        name = f"weight{len(self._weights)}"
+        name = name or f"weight{len(self._weights)}"
         array = tensor.detach().cpu().contiguous().numpy()
         self._weights.append(self._onnx.numpy_helper.from_array(array, name))
         self.size += array.nbytes

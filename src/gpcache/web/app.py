@@ -18,9 +18,9 @@ from gpcache.errors import DiskFullError, GPCacheError
 from gpcache.web.batch_files import MissingBatchError
 from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
-from gpcache.web.routes import batch, export, inference_v2, predict
+from gpcache.web.routes import batch, export, inference_v2, predict, test_set
 from gpcache.web.routes import workspace as workspace_routes
-from gpcache.web.service import Service
+from gpcache.web.service import MissingOriginalError, Service
 from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
 from gpcache.web.workspace import StaleError, Workspace
 
@@ -31,15 +31,20 @@ STATUS = {
     TooMuchError: 413,
     BusyError: 429,
     MissingBatchError: 404,
+    MissingOriginalError: 404,
     NoTemporaryFolderError: 503,
     DiskFullError: 507,
 }
 
 
 def create_app(
-    workspace: Workspace, token: str, make_encoding: MakeEncoding | None = None
+    workspace: Workspace,
+    token: str,
+    make_encoding: MakeEncoding | None = None,
+    *,
+    sharing: bool = False,
 ) -> FastAPI:
-    """The server of one workspace, for whoever has the token."""
+    """The server of one workspace, for whoever has the token; `sharing` lets other machines in."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -52,13 +57,17 @@ def create_app(
     )
     service = app.state.service = Service(workspace, make_encoding)
     app.state.token = token
-    for part in (workspace_routes, predict, batch, export, inference_v2):
+    for part in (workspace_routes, predict, batch, export, test_set, inference_v2):
         app.include_router(part.routes)
     _add_page(app)
     _add_metrics(app, service)
     _add_errors(app)
     app.add_middleware(
-        AccessMiddleware, token=token, metrics=service.metrics, busy=service.encoding.busy
+        AccessMiddleware,
+        token=token,
+        metrics=service.metrics,
+        busy=service.encoding.busy,
+        sharing=sharing,
     )
     return app
 

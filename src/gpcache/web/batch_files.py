@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from gpcache.errors import DataError
 from gpcache.support.extras import require
 from gpcache.support.files import explained_writes, write_atomic
+from gpcache.support.seals import UNSEALED, is_sealed, seal
 
 COLUMNS = (
     "image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest", "error"
@@ -30,15 +31,10 @@ class MissingBatchError(DataError):
     """There is no such batch; the client gets a 404."""
 
 
-class BatchHeader(BaseModel):
-    """The first line of a batch."""
-
-    format: TableFormat
-
-
 class BatchLine(BaseModel):
     """An answer: the hash of the image, the revision of the model, and the row of the table."""
 
+    sha256: str = UNSEALED
     hash: str
     revision: int
     row: dict[str, Any]
@@ -60,48 +56,54 @@ class BatchFiles:
         if table == "parquet":
             require("pyarrow", "parquet", purpose="Writing parquet")
         key = secrets.token_hex(16)
-        write_atomic(
-            self._folder / f"{key}.jsonl", _lines([BatchHeader(format=table)]), private=True
-        )
+        write_atomic(self._folder / f"{key}.{table}.jsonl", b"", private=True)
         files = sorted(self._folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
         for file in files[:-MAX_BATCHES]:
             file.unlink(missing_ok=True)
         return key
 
     def read(self, key: str) -> tuple[TableFormat, list[BatchLine]]:
-        """The format and the answers so far; a line that a kill cut off does not count."""
+        """The format and the answers so far, without those that are damaged or cut off."""
         file = self._file(key)
-        # Whatever stands after the last line break was never acknowledged.
-        header, *lines = file.read_bytes().split(b"\n")[:-1] or [b""]
-        try:
-            table = BatchHeader.model_validate_json(header).format
-            return table, [BatchLine.model_validate_json(line) for line in lines if line]
-        except ValidationError:
-            raise DataError(
-                f"{str(file)!r} is damaged: begin another batch with POST /v1/batch."
-            ) from None
+        return self._table(file), self._lines(file)[0]
 
     def append(self, key: str, lines: Sequence[BatchLine]) -> None:
         """Write answers down so that they stay."""
         file = self._file(key)
-        with explained_writes(file), file.open("r+b") as stream:
-            stream.seek(stream.read().rfind(b"\n") + 1)
-            stream.truncate()
+        known, damaged = self._lines(file)
+        if damaged:
+            write_atomic(file, _lines(known), private=True)
+        with explained_writes(file), file.open("ab") as stream:
             stream.write(_lines(lines))
             stream.flush()
             os.fsync(stream.fileno())
 
     def result(self, key: str) -> tuple[TableFormat, bytes]:
         """The table."""
-        table, lines = self.read(key)
+        file = self._file(key)
+        table, (lines, damaged) = self._table(file), self._lines(file)
+        if damaged:
+            raise DataError(
+                f"The answers in {file.name!r} are damaged or cut off ({damaged}): send the same "
+                "photos again, and they are completed."
+            )
         rows = latest_rows(lines)
         return table, _csv(rows) if table == "csv" else _parquet(rows)
 
     def _file(self, key: str) -> Path:
-        file = self._folder / f"{key}.jsonl"
-        if not _ID.fullmatch(key) or not file.exists():
+        found = list(self._folder.glob(f"{key}.*.jsonl")) if _ID.fullmatch(key) else []
+        if not found:
             raise MissingBatchError("There is no such batch: begin one with POST /v1/batch.")
-        return file
+        return found[0]
+
+    def _table(self, file: Path) -> TableFormat:
+        return "parquet" if file.name.endswith(".parquet.jsonl") else "csv"
+
+    def _lines(self, file: Path) -> tuple[list[BatchLine], int]:
+        """The lines that are whole, and how many others there are."""
+        found = [line for line in file.read_bytes().split(b"\n") if line]
+        whole = [line for line in found if is_sealed(line)]
+        return [BatchLine.model_validate_json(line) for line in whole], len(found) - len(whole)
 
 
 def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:
@@ -109,8 +111,9 @@ def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:
     return list({line.key: line.row for line in lines}.values())
 
 
-def _lines(models: Iterable[BaseModel]) -> bytes:
-    return "".join(f"{model.model_dump_json()}\n" for model in models).encode()
+def _lines(lines: Iterable[BatchLine]) -> bytes:
+    fresh = (line.model_copy(update={"sha256": UNSEALED}) for line in lines)
+    return b"".join(seal(line.model_dump_json().encode()) + b"\n" for line in fresh)
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> bytes:

@@ -13,18 +13,22 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.metrics import certainty, max_probability, reliability
+from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
+from gpcache.model.advice import TrainingRows, advise, rows_of
 from gpcache.model.answers import HeldOutScores
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import Finding
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding
 from gpcache.model.audit.judge import HeldOutRows, countable
+from gpcache.model.audit.label_noise import fit_label_noise
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
-from gpcache.web.workspace_contents import Photo
+from gpcache.web.workspace_contents import Photo, Proposal
 
 # Photos of one burst, and copies, would give each other away.
 AT_ONCE = "leave-one-out in closed form; bursts and copies are left out together"
+# A probability of zero has no logarithm.
+TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,7 @@ class HeldOutPhotos:
     scores: HeldOutScores
     copies: Sequence[Copy]
     findings: Sequence[Finding]
+    training: TrainingRows
 
     @classmethod
     def of(
@@ -78,19 +83,22 @@ class HeldOutPhotos:
         known = counted & torch.isfinite(probabilities).all(1)
         # Where nothing can be known, the judge is told so by equal shares.
         probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
+        noise = fit_label_noise([probabilities.clamp_min(TINY).log()], labels, known, [1.0])
         judge = HeldOutRows(
             classes=model.classes_,
             labels=labels,
             sets=sets,
             counted=known,
-            logits=probabilities.log(),
+            logits=noise.logits,
+            wrong=noise.wrong,
             variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
         )
-        findings = [
+        findings: list[Finding] = [
             *label_findings(rows, judge),
             *copy_findings(rows, copies),
             *outlier_findings(rows, judge),
         ]
+        findings.sort(key=lambda one: (KINDS.index(one.kind), -one.score, one.row))
         return cls(
             photos,
             [str(name) for name in model.classes_],
@@ -102,11 +110,16 @@ class HeldOutPhotos:
             scores,
             copies,
             findings,
+            rows_of(model),
         )
 
     def evaluation(self) -> Evaluation | None:
-        """The figures; None where no photo could be held out."""
-        rows = np.flatnonzero(self.counted)
+        """The figures; None where no photo could be held out.
+
+        A label that the model itself proposed is no evidence: its photo counts with the label that
+        it had before.
+        """
+        rows, labels = self._judged()
         if not len(rows) or len(self.classes) < 2:
             return None
         return Evaluation(
@@ -114,7 +127,7 @@ class HeldOutPhotos:
             protocol=self.protocol,
             class_names=self.classes,
             names=[self.photos[row].name for row in rows.tolist()],
-            labels=self.labels[rows],
+            labels=labels,
             probabilities=self.probabilities[rows],
             uncertainty=self.novelty[rows],
             rejected=np.zeros(len(rows), dtype=bool),
@@ -125,14 +138,39 @@ class HeldOutPhotos:
         found = self.evaluation()
         if found is None:
             return None
+        proposals = [photo.proposal for photo in self.photos if photo.proposal is not None]
+        # What proposals alone have changed must not look like progress.
+        accuracy = min([found.accuracy, *(one.accuracy for one in proposals)])
         return {
             "protocol": found.protocol,
             "n": len(found),
-            "accuracy": found.accuracy,
-            "interval": list(found.interval),
+            "accuracy": accuracy,
+            "interval": list(wilson_interval(round(accuracy * len(found)), len(found))),
             "ece": found.ece,
             "nll": found.nll,
+            "proposed": len(proposals),
         }
+
+    def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
+        """Which photos would get a label that the model proposed, and what that takes back."""
+        summary = self.summary()
+        accuracy = 1.0 if summary is None else summary["accuracy"]
+        wanted = {(finding.row, str(finding.suggestion)) for finding in self.findings}
+        return {
+            photo.id: photo.proposal or Proposal(str(photo.label), accuracy)
+            for row, photo in enumerate(self.photos)
+            if photo.id in set(ids) and (row, label) in wanted
+        }
+
+    def _judged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows that count, and the labels that people gave them."""
+        number = {name: place for place, name in enumerate(self.classes)}
+        labels = self.labels.copy()
+        for row, photo in enumerate(self.photos):
+            if photo.proposal is not None:
+                labels[row] = number.get(photo.proposal.label, -1)
+        rows = np.flatnonzero(self.counted & (labels >= 0))
+        return rows, labels[rows]
 
     def report(self) -> dict[str, Any]:
         """All there is to say, as JSON holds it; or why nothing can be said yet."""
@@ -141,10 +179,10 @@ class HeldOutPhotos:
             return {"why": self._why()}
         table = reliability(found.probabilities, found.labels)
         bins = zip(table.confidence, table.accuracy, table.count, strict=True)
-        rows = np.flatnonzero(self.counted)
+        rows, labels = self._judged()
         cells: dict[str, list[str]] = {}
-        for row, answer in zip(rows.tolist(), found.predicted.tolist(), strict=True):
-            cells.setdefault(f"{self.labels[row]},{answer}", []).append(self.photos[row].id)
+        for row, label, answer in zip(rows, labels, found.predicted, strict=True):
+            cells.setdefault(f"{label},{answer}", []).append(self.photos[row].id)
         return summary | {
             "reliability": [
                 {"confidence": float(said), "accuracy": float(right), "count": int(count)}
@@ -154,6 +192,10 @@ class HeldOutPhotos:
             "classes": list(self.classes),
             "confusion": found.confusion_matrix().tolist(),
             "cells": cells,
+            "advice": [
+                {"kind": one.kind, "sentence": one.sentence}
+                for one in advise(found, self.training, self.classes)
+            ],
             "suspects": [self._suspect(finding) for finding in self._open()],
         }
 
@@ -165,7 +207,7 @@ class HeldOutPhotos:
                 kind = "duplicate" if copy.exact else "burst"
                 found.setdefault(self.photos[row].id, set()).add(kind)
         for finding in self._open():
-            if finding.kind in ("label", "leak"):
+            if finding.kind in ("label", "leak", "look"):
                 found.setdefault(self.photos[finding.row].id, set()).add("suspect")
             elif finding.kind == "outlier":
                 found.setdefault(self.photos[finding.row].id, set()).add("outlier")
@@ -175,14 +217,23 @@ class HeldOutPhotos:
         return {key: sorted(kinds) for key, kinds in found.items()}
 
     def _open(self) -> list[Finding]:
-        """The findings about photos that nobody has vouched for."""
-        return [finding for finding in self.findings if not self.photos[finding.row].kept]
+        """The findings about photos that nobody has vouched for.
+
+        The model has nothing more to say of a label that it proposed itself.
+        """
+        return [
+            finding
+            for finding in self.findings
+            if not self.photos[finding.row].kept
+            and (finding.suggestion is None or self.photos[finding.row].proposal is None)
+        ]
 
     def _suspect(self, finding: Finding) -> dict[str, Any]:
         photo = self.photos[finding.row]
         return {
             "id": photo.id,
             "kind": finding.kind,
+            "certain": finding.kind in FAULTS,
             "reason": finding.sentence,
             "label": photo.label,
             "suggested": None if finding.suggestion is None else str(finding.suggestion),

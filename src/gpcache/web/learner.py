@@ -23,6 +23,7 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import max_probability
 from gpcache.model.suggest import suggest
 from gpcache.web.held_out import HeldOutPhotos
+from gpcache.web.stored_model import StoredModel
 from gpcache.web.workspace_contents import Contents, Photo
 
 # Up to so many photos all numbers are chosen anew at every change: it takes a blink.
@@ -110,10 +111,16 @@ class Learner:
         twin.model = copy(self.model)
         return twin
 
-    def begin(self, model: CacheClassifier, photos: Sequence[Photo]) -> None:
-        """Take a model that was fitted before, on these photos in this order."""
-        self.model, self.photos, self._held_out = model, list(photos), None
-        self._fitted_on, self._fitted_classes = len(photos), _classes(photos)
+    def begin(self, stored: StoredModel) -> None:
+        """Take a model that was fitted before."""
+        self.model, photos, self._fitted_on, self._fitted_classes = stored
+        self.photos, self._held_out = list(photos), None
+
+    def stored(self) -> StoredModel | None:
+        """The model as `begin` takes it; None where there is no photo."""
+        if not isinstance(self.model, CacheClassifier):
+            return None
+        return StoredModel(self.model, self.photos, self._fitted_on, self._fitted_classes)
 
     def follow(self, contents: Contents) -> None:
         """Become the model of these contents."""

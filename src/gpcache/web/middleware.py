@@ -13,7 +13,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpcache.images.decode import POLICY
@@ -22,6 +22,8 @@ from gpcache.web.metrics import Metrics
 from gpcache.web.uploads import MAX_FILES
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:(\d{1,5}))?")
+# In a network the server has many addresses. A number, unlike a name, cannot be made to point here.
+NETWORK_HOSTS = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost)(:(\d{1,5}))?")
 MAX_JSON = 1_000_000
 MAX_INFER = 64_000_000
 # The files, and the boundaries, headers and fields around them.
@@ -41,6 +43,25 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 
+# For who opens the page without its token, such as in a network by an address that was told.
+ASKING = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>gpcache: token</title>
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/style.css">
+<main><h1>gpcache</h1>
+<form class="card" method="get" action="/">
+<p><label for="token">Token that <code>gpcache serve</code> printed</label></p>
+{note}<p class="row"><input id="token" name="token" autocomplete="off" autofocus required>
+<button class="primary">Open</button></p>
+</form></main>
+"""
+# What that page needs.
+PUBLIC = ("/static/icon.svg", "/static/style.css")
+WRONG = '<p role="alert">This is not the token of the running server.</p>'
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,10 +69,17 @@ class AccessMiddleware:
     """Refuses what may not come in, and completes every answer."""
 
     def __init__(
-        self, app: ASGIApp, *, token: str, metrics: Metrics, busy: Callable[[], Exception | None]
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        metrics: Metrics,
+        busy: Callable[[], Exception | None],
+        sharing: bool = False,
     ) -> None:
         self._app = app
         self._token = token
+        self._sharing = sharing
         self._metrics = metrics
         self._busy = busy
         self._incoming = 0
@@ -111,20 +139,32 @@ class AccessMiddleware:
         return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
-        host = HOSTS.fullmatch(headers.get("host", ""))
+        host = (NETWORK_HOSTS if self._sharing else HOSTS).fullmatch(headers.get("host", ""))
         if host is None:
-            return _error(403, "This server answers only to 127.0.0.1 and localhost.")
-        if headers.get("origin", f"http://{host[0]}") != f"http://{host[0]}":
+            known = "an address in numbers" if self._sharing else "127.0.0.1 and localhost"
+            return _error(403, f"This server answers only to {known}.")
+        own = f"{scope['scheme']}://{host[0]}"
+        if headers.get("origin", own) != own:
             return _error(403, "A page from elsewhere may not use this server.")
         cookie = f"gpcache-{host[3] or 80}"  # servers on other ports have their own
         if scope["path"] == "/" and scope["method"] == "GET":
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
             if self._is_token(given[0]):
                 to_page = RedirectResponse("/", status_code=303)
-                to_page.set_cookie(cookie, self._token, httponly=True, samesite="strict")
+                to_page.set_cookie(
+                    cookie,
+                    self._token,
+                    httponly=True,
+                    samesite="strict",
+                    secure=scope["scheme"] == "https",
+                )
                 return to_page
-        if self._is_token(_given_token(headers, cookie)):
+        public = scope["path"] in PUBLIC and scope["method"] == "GET"
+        if public or self._is_token(_given_token(headers, cookie)):
             return None
+        if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+            wrong = "token=" in scope["query_string"].decode("latin-1")
+            return HTMLResponse(ASKING.replace("{note}", WRONG if wrong else ""), 401)
         return _error(
             401,
             "This needs the token of the running server: open the address that 'gpcache serve' "

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.base import Features
@@ -17,12 +15,14 @@ from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
 from gpcache.model.training_images import picture_of
-from gpcache.support.array_folders import CARD, CONFIG, TENSORS
+from gpcache.support.array_folders import CONFIG, TENSORS
 from gpcache.support.files import make_folder, write_atomic
 from gpcache.web.learner import Learner, Texts
+from gpcache.web.repair import grey_picture, repaired_photos, whole_models
+from gpcache.web.stored_model import StoredModel, remove_model
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
-from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
+from gpcache.web.workspace_folder import SCHEMA, Document, EncodedPhoto, WorkspaceFolder
 
 
 def open_workspace(
@@ -39,44 +39,45 @@ def open_workspace(
     """
     folder = WorkspaceFolder(path)
     try:
-        document = _document(folder, None if model is None else Path(model))
+        document, notices = _document(folder, None if model is None else Path(model))
         network = _encoder(document, encoder, device)
         if document is None:
             name = encoder if isinstance(encoder, str) else encoder.name
             document = Document(name, network.fingerprint, templates=DEFAULT_TEMPLATES)
-            folder.write(document)
         elif document.fingerprint != network.fingerprint:
             raise EncoderError(
                 f"The workspace {str(folder.path)!r} holds features of the encoder "
                 f"{document.encoder!r} with the fingerprint {document.fingerprint[:12]}, this one "
                 f"has {network.fingerprint[:12]}: use that encoder, or another --workspace."
             )
-        folder.sweep(document)
-        return _with_model(folder, document, network, device)
+        opened = _with_model(folder, document, network, device)
+        return replace(opened, notices=[*notices, *opened.notices])
     except BaseException:
         folder.close()
         raise
 
 
-def _document(folder: WorkspaceFolder, model: Path | None) -> Document | None:
+def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | None, list[str]]:
     """What the folder holds, or a beginning with the model; None for a beginning with nothing."""
-    document = folder.read()
-    if model is None or (document is not None and _began_with(folder, model)):
-        return document
+    document, notices = folder.read()
+    if model is None or (document is not None and _began_with(folder, document, model)):
+        return document, notices
     if document is not None and document.revision:
         raise DataError(
             f"The workspace {str(folder.path)!r} holds changes to another model than "
             f"{str(model)!r} is now: give --workspace another folder to begin with this one."
         )
-    return _import(folder, model)
+    return _import(folder, model), notices
 
 
-def _began_with(folder: WorkspaceFolder, model: Path) -> bool:
+def _began_with(folder: WorkspaceFolder, document: Document, model: Path) -> bool:
     """Whether the workspace began with this model; its config holds the checksums of it all."""
-    try:
-        return (folder.base / CONFIG).read_bytes() == (model / CONFIG).read_bytes()
-    except OSError:
-        return False
+    known = document.began_with or _config_hash(folder.base)
+    return bool(known) and known == _config_hash(model)
+
+
+def _config_hash(model: Path) -> str:
+    return model_files.Revision.of(model).sha256
 
 
 def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> Encoder:
@@ -98,16 +99,31 @@ def _with_model(
             known[key] = folder.get(key).features
         return known[key]
 
-    texts, template = Texts(encoder), None
-    learner = Learner(texts, document.templates, features, device=device)
-    if folder.base.exists():
-        base = model_files.read(folder.base, device=device)
+    models = whole_models(folder, device=device)
+    stored, template = models.stored, None
+    base = model_files.read(folder.base, device=device) if models.base_is_whole else None
+    if stored is None and base is not None:
         assert isinstance(base.model, CacheClassifier)  # others are not let in
-        template = base.model
-        learner = Learner(texts, document.templates, features, template, device=device)
-        learner.begin(template, _photos(base))
+        stored = StoredModel.of(base.model, _photos(base))
+    if stored is not None and folder.base.exists():
+        template = stored.model
+    if base is not None and document.schema != SCHEMA:
+        source, began_with = base.training.source, _config_hash(folder.base)
+        document = replace(document, source=source, began_with=began_with)
+    document, notices = repaired_photos(folder, document, models.stored, encoder)
+    folder.write(document)
+    folder.sweep(document)
+    texts = Texts(encoder)
+    learner = Learner(texts, document.templates, features, template, device=device)
+    if stored is not None:
+        learner.begin(stored)
     learner.follow(document.contents)
-    return Workspace(folder, document, encoder, texts, learner, features, template, device)
+    notices = [*models.notices, *notices]
+    workspace = Workspace(
+        folder, document, encoder, texts, learner, features, template, device, notices
+    )
+    workspace.keep_model()
+    return workspace
 
 
 def _import(folder: WorkspaceFolder, path: Path) -> Document:
@@ -122,11 +138,12 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
     rows = model.fitted_.shots.features.float().cpu().numpy()
     for example, features in zip(content.examples, rows, strict=True):
         thumbnail = content.thumbnails.get(example.hash)
-        thumbnail = thumbnail or picture_of(example, content.training.source) or _grey_picture()
+        thumbnail = thumbnail or picture_of(example, content.training.source) or grey_picture()
         folder.put(EncodedPhoto(example.hash, features, thumbnail))
     shutil.rmtree(folder.base, ignore_errors=True)
     make_folder(folder.base, private=True)
-    for name in (TENSORS, CARD, CONFIG):
+    remove_model(folder.model)
+    for name in (TENSORS, CONFIG):
         if (path / name).exists():
             write_atomic(folder.base / name, (path / name).read_bytes(), private=True)
     prompts = content.prompts
@@ -142,6 +159,8 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
         views=content.views,
         next_id=len(photos) + 1,
         contents=Contents(classes, {photo.id: photo for photo in photos}),
+        source=content.training.source,
+        began_with=_config_hash(path),
     )
     folder.write(document)
     return document
@@ -153,10 +172,3 @@ def _photos(content: model_files.Content) -> list[Photo]:
         Photo(f"p{number}", one.name, one.label, one.hash, one.group)
         for number, one in enumerate(content.examples, start=1)
     ]
-
-
-def _grey_picture() -> bytes:
-    """For a photo that is no longer where it was."""
-    stream = io.BytesIO()
-    Image.new("RGB", (32, 32), "#888888").save(stream, "JPEG")
-    return stream.getvalue()

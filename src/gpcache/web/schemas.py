@@ -82,12 +82,13 @@ class ClassState(BaseModel):
 
 
 class PhotoState(BaseModel):
-    """A photo and what is to be marked on it."""
+    """A photo and what is to be marked on it; `given` is the label before one of the model's."""
 
     id: str
     name: str
     label: str
     flags: list[str]
+    given: str
 
 
 class RefusedFile(BaseModel):
@@ -106,6 +107,9 @@ class Figures(BaseModel):
     interval: tuple[float, float]
     ece: float
     nll: float
+    covered: int
+    of: int
+    proposed: int
 
 
 class WorkspaceState(BaseModel):
@@ -121,6 +125,7 @@ class WorkspaceState(BaseModel):
     refused: list[RefusedFile]
     can_undo: bool
     undo: str
+    notices: list[str]
     loo: Figures | None
 
 
@@ -181,6 +186,15 @@ class BatchState(BaseModel):
     refused: int
 
 
+class TestState(BaseModel):
+    """A test set: folders that name no class of the model are `foreign`."""
+
+    photos: int
+    refused: list[RefusedFile]
+    foreign: list[str]
+    figures: dict[str, Any] | None
+
+
 class Snippets(BaseModel):
     """Lines to copy."""
 
@@ -191,6 +205,14 @@ class Snippets(BaseModel):
 
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="The revision that the change rests on.")
+]
+DropId = Annotated[
+    str,
+    Header(
+        alias="Gpcache-Drop",
+        max_length=64,
+        description="The same for all requests of one drop of files, which are undone together.",
+    ),
 ]
 REJECT = 0.05
 

@@ -1,12 +1,15 @@
-"""Runs the application on this machine alone, with deadlines that slow clients cannot extend."""
+"""Runs the application, on this machine alone by default, with deadlines for slow clients."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable
-from typing import Any
+from errno import EADDRINUSE
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import h11
 import uvicorn
@@ -113,8 +116,27 @@ def max_connections() -> int:
     return MAX_CONNECTIONS if descriptors < 0 else min(MAX_CONNECTIONS, descriptors // 2)
 
 
-def bind(port: int) -> socket.socket:
-    """A socket on 127.0.0.1; port 0 takes any that is free. Connections inherit its options."""
+class Certificate(NamedTuple):
+    """The files of a certificate for HTTPS and of its private key."""
+
+    file: Path
+    key: Path
+
+
+def network_address(host: str) -> str:
+    """The address by which other machines reach this one; no packet is sent to find it."""
+    if host != "0.0.0.0":
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("10.255.255.255", 1))
+        except OSError:
+            return HOST
+        return str(probe.getsockname()[0])
+
+
+def bind(port: int, host: str = HOST) -> socket.socket:
+    """A socket on an IPv4 address; port 0 takes any. Connections inherit its options."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Or the second half of an answer waits 40 ms for the client to acknowledge the first.
@@ -122,9 +144,14 @@ def bind(port: int) -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * READ_SECONDS)
     try:
-        listener.bind((HOST, port))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
+        if host != HOST and not isinstance(error, PermissionError) and error.errno != EADDRINUSE:
+            raise DataError(
+                f"The address {host!r} is none of this machine ({error.strerror}): give --host "
+                "0.0.0.0 for all of its addresses."
+            ) from None
         raise DataError(
             f"Port {port} cannot be used ({error.strerror}): give another with --port, 0 for any."
         ) from None
@@ -137,13 +164,16 @@ async def run(
     listener: socket.socket,
     started: Callable[[uvicorn.Server, str], None],
     make_encoding: MakeEncoding | None = None,
+    certificate: Certificate | None = None,
 ) -> None:
     """Serve until interrupted; `started` gets the server and its address once it answers.
 
-    `make_encoding` says where photos are decoded and encoded; without it this process does.
+    `make_encoding` says where photos are decoded and encoded; without it this process does. With a
+    `certificate` it speaks HTTPS.
     """
+    host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
-        create_app(workspace, token, make_encoding),
+        create_app(workspace, token, make_encoding, sharing=host != HOST),
         http=DeadlineProtocol,
         ws="none",
         loop="asyncio",
@@ -157,11 +187,21 @@ async def run(
         backlog=64,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_certfile=None if certificate is None else certificate.file,
+        ssl_keyfile=None if certificate is None else certificate.key,
     )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise DataError(
+            f"The certificate and its key cannot be used ({error}): give two PEM files that belong "
+            "together."
+        ) from None
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve([listener]))
     while not server.started and not task.done():
         await asyncio.sleep(0.01)
     if server.started:
-        started(server, f"http://{HOST}:{listener.getsockname()[1]}")
+        scheme = "http" if certificate is None else "https"
+        started(server, f"{scheme}://{network_address(host)}:{port}")
     await task

@@ -14,16 +14,27 @@ from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
+from gpcache.images.workers import DecodePool
 from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
+from gpcache.web.repair import original
+from gpcache.web.test_set import TestSet
 from gpcache.web.uploads import Upload
 from gpcache.web.workspace import Edit, Workspace, parted
+from gpcache.web.workspace_contents import Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 Result = TypeVar("Result")
 
+# Pixels: the photos of most cameras are shown in full.
+LARGE_SIDE = 4_096
+
 logger = logging.getLogger(__name__)
+
+
+class MissingOriginalError(GPCacheError):
+    """Only the small picture of a photo is there; the client gets a 404."""
 
 
 class AnsweredPhoto(NamedTuple):
@@ -40,6 +51,7 @@ class Service:
 
     def __init__(self, workspace: Workspace, make_encoding: MakeEncoding | None = None) -> None:
         self.workspace = workspace
+        self.test_set = TestSet()
         self.metrics = Metrics()
         views = workspace.document.views
         self.encoding: PhotoEncoding = (
@@ -49,11 +61,13 @@ class Service:
         )
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._pictures: DecodePool | None = None  # made when the first original is shown
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         if workspace.document.templates is not None:
             # Loading a text encoder takes seconds, which the first class need not wait for.
             self._warming = asyncio.create_task(asyncio.to_thread(workspace.texts.warm))
+        self._refit_if_outgrown()  # what a stop may have cut off
 
     @property
     def ready(self) -> bool:
@@ -70,21 +84,25 @@ class Service:
             if task is not None:
                 task.cancel()
         await self.encoding.close()
+        if self._pictures is not None:
+            await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._thread.shutdown)
         self.workspace.folder.close()
 
-    async def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
+    async def change(
+        self, edit: Edit, what: str, revision: int | None, drop: str = ""
+    ) -> dict[str, Any]:
         """Edit the contents; the state afterwards."""
-        state = await self.run(self.workspace.change, edit, what, revision)
+        state = await self.run(self.workspace.change, edit, what, revision, drop)
         self._refit_if_outgrown()
         return state
 
     async def add(
-        self, uploads: Sequence[Upload], label: str, revision: int | None
+        self, uploads: Sequence[Upload], label: str, revision: int | None, drop: str = ""
     ) -> dict[str, Any]:
         """Learn photos of a class; what was added, what was refused, and the state."""
         read = await self.read(uploads, keep=True)
-        added = await self.run(self.workspace.add, read, label, revision)
+        added = await self.run(self.workspace.add, read, label, revision, drop)
         self._refit_if_outgrown()
         return added
 
@@ -93,10 +111,14 @@ class Service:
         return await self.run(self.workspace.fill_pool, await self.read(uploads, keep=True))
 
     async def read(
-        self, uploads: Sequence[Upload], *, keep: bool = False
+        self, uploads: Sequence[Upload], *, keep: bool = False, picture: bool = False
     ) -> list[EncodedPhoto | Refused]:
-        """Decode and encode uploads, in their order; `keep` stores them."""
-        return list(await asyncio.gather(*(self._read(one, keep) for one in uploads)))
+        """Decode and encode uploads, in their order; `keep` stores them.
+
+        `picture` makes thumbnails, too, where examples are made of one view as questions are.
+        """
+        learn = keep or (picture and not self.workspace.document.views)
+        return list(await asyncio.gather(*(self._read(one, keep, learn) for one in uploads)))
 
     async def answer(
         self, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
@@ -123,20 +145,37 @@ class Service:
         answered = iter(await self.run(work))
         return [one if isinstance(one, Refused) else next(answered) for one in read]
 
+    async def large_picture(self, photo: Photo) -> bytes:
+        """The original of a photo as a JPEG without its metadata, decoded under limits."""
+        workspace = self.workspace
+        folder, document = workspace.folder, workspace.document
+        content = await asyncio.to_thread(original, folder, document, photo)
+        if content is None:
+            raise MissingOriginalError(
+                f"The original of {photo.name!r} is not there, or is damaged: the small picture is "
+                "all that is left."
+            )
+        if self._pictures is None:
+            self._pictures = DecodePool(workspace.encoder.preprocess, workers=1)
+        job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
+        return (await asyncio.wrap_future(job)).thumbnail
+
     async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
         """Classes, and the probabilities (1, c) that their text alone gives a row."""
         workspace = self.workspace
         return await self.run(workspace.learner.by_text, row[None], workspace.document.contents)
 
-    async def _read(self, upload: Upload, keep: bool) -> EncodedPhoto | Refused:
+    async def _read(self, upload: Upload, keep: bool, learn: bool) -> EncodedPhoto | Refused:
         if upload.refused is not None:
             return Refused(upload.name, upload.refused)
         try:
-            photo = await self.encoding.encode(upload.read, learn=keep)
+            photo = await self.encoding.encode(upload.read, learn=learn)
         except ImageRefusedError as error:
             return Refused(upload.name, error.reason)
         if keep:
-            await asyncio.to_thread(self.workspace.folder.put, photo)
+            folder = self.workspace.folder
+            await asyncio.to_thread(folder.put_original, await upload.read(), photo.hash)
+            await asyncio.to_thread(folder.put, photo)
         return photo._replace(name=upload.name)
 
     def _refit_if_outgrown(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,16 +15,21 @@ from gpcache.encoders import Encoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
+from gpcache.web.curve import continued, covered_classes, undone
+from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.learner import Learner, Texts
-from gpcache.web.workspace_contents import Contents, Photo, UndoStep
+from gpcache.web.stored_model import write_model
+from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
 # Suggestions compare all pairs: of a larger pool an even part is looked at.
 MAX_COMPARED = 2_000
 MAX_STEPS = 50
 MAX_REFUSED = 100
-MAX_POINTS = 1_000
+
+logger = logging.getLogger(__name__)
 
 Edit = Callable[[Contents], Contents]
 
@@ -37,7 +43,8 @@ class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
     A change is checked, learned and written to the folder, and only then counts as done.
-    `features` gives those of a photo by its hash; `template` is the model it began with.
+    `features` gives those of a photo by its hash; `template` is the model it began with; `notices`
+    say what was damaged when it was opened.
     """
 
     folder: WorkspaceFolder
@@ -48,12 +55,14 @@ class Workspace:
     features: Callable[[str], NDArray[np.float32]]
     template: CacheClassifier | None
     device: Any
+    notices: Sequence[str] = ()
+    _kept: Fitted | None = None
 
     # Changes. A `revision` that is not the latest is refused.
 
-    def change(self, edit: Edit, what: str, revision: int | None) -> dict[str, Any]:
-        """Edit the contents; the state afterwards."""
-        self._change(edit, what, revision)
+    def change(self, edit: Edit, what: str, revision: int | None, drop: str = "") -> dict[str, Any]:
+        """Edit the contents; the state afterwards. Changes of one `drop` are undone together."""
+        self._change(edit, what, revision, drop)
         return self.state()
 
     def undo(self, revision: int | None) -> dict[str, Any]:
@@ -62,12 +71,17 @@ class Workspace:
         self._check(revision)
         if not old.steps:
             raise DataError("There is nothing to undo.")
-        contents = old.steps[-1].undone(old.contents)
-        self._accept(replace(old, contents=contents, steps=old.steps[:-1]))
+        step = old.steps[-1]
+        contents, curve = step.undone(old.contents), undone(old.curve, step.revision)
+        self._accept(replace(old, contents=contents, steps=old.steps[:-1], curve=curve))
         return self.state()
 
     def add(
-        self, read: Sequence[EncodedPhoto | Refused], label: str, revision: int | None
+        self,
+        read: Sequence[EncodedPhoto | Refused],
+        label: str,
+        revision: int | None,
+        drop: str = "",
     ) -> dict[str, Any]:
         """Learn photos of a class, which may be new, and list those that were refused."""
         document, good, refused = self.document, *parted(read)
@@ -83,7 +97,8 @@ class Workspace:
 
         if good:
             what = f"adding {plural(len(good), 'photo')} to {label}"
-            self._change(edit, what, revision, refused=listed, next_id=document.next_id + len(good))
+            next_id = document.next_id + len(good)
+            self._change(edit, what, revision, drop, refused=listed, next_id=next_id)
         elif refused:
             self._check(revision)
             self._keep(replace(document, refused=listed))
@@ -119,6 +134,21 @@ class Workspace:
         """Go on with a model whose hyper-parameters were chosen again."""
         refitted.follow(self.document.contents)
         self.learner = refitted
+        self.keep_model()
+
+    def keep_model(self) -> None:
+        """Write the model down, so that a restart answers as before.
+
+        Where that fails the last one stays, and a restart brings it up to date.
+        """
+        stored = self.learner.stored()
+        if stored is None or stored.model.fitted_ is self._kept:
+            return
+        try:
+            write_model(self.folder.model, stored)
+            self._kept = stored.model.fitted_
+        except GPCacheError as error:
+            logger.warning("The model was not written: %s", error)
 
     # Questions.
 
@@ -143,14 +173,21 @@ class Workspace:
                 for entry in contents.classes
             ],
             "photos": [
-                {"id": one.id, "name": one.name, "label": one.label, "flags": flags.get(one.id, [])}
+                {
+                    "id": one.id,
+                    "name": one.name,
+                    "label": one.label,
+                    "flags": flags.get(one.id, []),
+                    "given": one.label if one.proposal is None else one.proposal.label,
+                }
                 for one in photos
             ],
             "pool": len(contents.pool()),
             "refused": [asdict(one) for one in document.refused],
             "can_undo": bool(steps),
             "undo": steps[-1].what if steps else "",
-            "loo": None if held_out is None else held_out.summary(),
+            "notices": list(self.notices),
+            "loo": self._figures(held_out),
         }
 
     def loo(self) -> dict[str, Any]:
@@ -158,7 +195,18 @@ class Workspace:
         held_out = self.learner.held_out()
         if held_out is None:
             return {"why": "There is no photo to leave out yet: add photos to two classes."}
-        return held_out.report()
+        figures = self._figures(held_out)
+        if figures is None and len(held_out.classes) > 1 and held_out.counted.any():
+            return {
+                "why": "Only one class has photos that can be held out, which says nothing about "
+                "how well classes are told apart: add two photos to another class."
+            }
+        return held_out.report() | (figures or {})
+
+    def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
+        """Which of the photos would get a label that the model itself proposes."""
+        held_out = self.learner.held_out()
+        return {} if held_out is None else held_out.proposals(ids, label)
 
     def suggestions(self, count: int) -> list[dict[str, Any]]:
         """The photos of the pool to label next, each with a guess."""
@@ -181,13 +229,25 @@ class Workspace:
 
     # Inside.
 
-    def _change(self, edit: Edit, what: str, revision: int | None, **further: Any) -> None:
+    def _figures(self, held_out: HeldOutPhotos | None) -> dict[str, Any] | None:
+        """The figures of a line and how many classes they are of; None where one class alone is."""
+        summary = None if held_out is None else held_out.summary()
+        if held_out is None or summary is None or len(covered_classes(held_out)) < 2:
+            return None
+        return summary | {"covered": len(covered_classes(held_out)), "of": len(held_out.classes)}
+
+    def _change(
+        self, edit: Edit, what: str, revision: int | None, drop: str, **further: Any
+    ) -> None:
         old = self.document
         self._check(revision)
         contents = edit(old.contents)
         if contents == old.contents:
             return
-        steps = (*old.steps, UndoStep.between(old.contents, contents, what))[-MAX_STEPS:]
+        step, steps = UndoStep.between(old.contents, contents, what, old.revision, drop), old.steps
+        if drop and steps and steps[-1].drop == drop:
+            step, steps = step.joined(steps[-1], contents), steps[:-1]
+        steps = (*steps, step)[-MAX_STEPS:]
         self._accept(replace(old, contents=contents, steps=steps, **further))
 
     def _check(self, revision: int | None) -> None:
@@ -202,15 +262,11 @@ class Workspace:
         """Learn a changed document and write it down; what fails leaves everything as it was."""
         learner = self.learner.twin()
         learner.follow(document.contents)
-        held_out = learner.held_out()
-        summary = None if held_out is None else held_out.summary()
-        curve = document.curve
-        if summary is not None:
-            point = (len(learner.photos), summary["accuracy"])
-            if curve[-1:] != (point,):
-                curve = (*curve, point)[-MAX_POINTS:]
-        self._keep(replace(document, revision=document.revision + 1, curve=curve))
+        revision, before, after = document.revision + 1, self.document.contents, document.contents
+        curve = continued(document.curve, revision, before, after, learner.held_out())
+        self._keep(replace(document, revision=revision, curve=curve))
         self.learner = learner
+        self.keep_model()
 
     def _keep(self, document: Document) -> None:
         self.folder.write(document)

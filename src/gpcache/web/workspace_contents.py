@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name
+from gpcache.encoders.prompts import (
+    DEFAULT_TEMPLATES,
+    Prompts,
+    clean_class_name,
+    filled_template,
+)
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames
+from gpcache.images.records import ClassNames, plural
 from gpcache.support.names import JOINERS, is_printed, tidy_name
 
 MAX_NAME = 200
@@ -25,9 +30,16 @@ class ClassEntry:
     def sentences(self, templates: Sequence[str] | None) -> tuple[str, ...]:
         """The sentences for the text encoder; {} stands for the name of the class."""
         lines = self.prompt.splitlines() if self.prompt is not None else templates
-        name = clean_class_name(self.name)
         lines = lines or DEFAULT_TEMPLATES
-        return tuple(line.strip().replace("{}", name) for line in lines if line.strip())
+        return tuple(filled_template(line.strip(), self.name) for line in lines if line.strip())
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The label that a photo had before it got one that the model proposed, and the figure then."""
+
+    label: str
+    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class Photo:
     """A photo: what it was called, its class (None in the pool), the hash of its content.
 
     `kept` is the user's word that it is where it belongs, whatever looks suspicious about it.
+    `proposal` says that the label is the model's own, until the user vouches for it.
     """
 
     id: str
@@ -43,11 +56,19 @@ class Photo:
     hash: str
     group: str | None = None
     kept: bool = False
+    proposal: Proposal | None = None
 
     @property
     def number(self) -> int:
         """Its place in the order of their coming."""
         return int(self.id.removeprefix("p"))
+
+    def renamed(self, old: str, new: str) -> Photo:
+        """The photo where a class has another name."""
+        proposal = self.proposal
+        if proposal is not None and proposal.label == old:
+            proposal = replace(proposal, label=new)
+        return replace(self, label=new if self.label == old else self.label, proposal=proposal)
 
     @property
     def lesson(self) -> tuple[str | None, ...]:
@@ -105,10 +126,7 @@ class Contents:
         _refuse_twin(fresh, [other for other in self.class_names() if other != old.name])
         entry = ClassEntry(fresh, old.prompt if prompt is None else _checked_prompt(prompt))
         classes = tuple(entry if one is old else one for one in self.classes)
-        photos = {
-            key: replace(one, label=fresh) if one.label == old.name else one
-            for key, one in self.photos.items()
-        }
+        photos = {key: one.renamed(old.name, fresh) for key, one in self.photos.items()}
         return Contents(classes, photos)
 
     def without_class(self, name: str) -> Contents:
@@ -127,16 +145,28 @@ class Contents:
             found[photo.id] = replace(photo, name=name)
         return replace(self, photos=found)
 
-    def with_labels(self, ids: Sequence[str], label: str) -> Contents:
-        """The same photos, these of another class, where nobody has vouched for them yet."""
+    def with_labels(
+        self, ids: Sequence[str], label: str, proposals: Mapping[str, Proposal] | None = None
+    ) -> Contents:
+        """The same photos, these of another class, where nobody has vouched for them yet.
+
+        `proposals` are those whose label the model proposed.
+        """
         name = self.entry(label).name
-        return self._with_changed(
-            ids, lambda one: one if one.label == name else replace(one, label=name, kept=False)
-        )
+
+        def moved(one: Photo) -> Photo:
+            proposal = None if proposals is None else proposals.get(one.id)
+            if proposal is not None and proposal.label == name:
+                proposal = None  # back where it was
+            return replace(one, label=name, kept=False, proposal=proposal)
+
+        return self._with_changed(ids, lambda one: one if one.label == name else moved(one))
 
     def with_kept(self, ids: Sequence[str], kept: bool) -> Contents:
         """The same photos, these vouched for by the user, or no longer."""
-        return self._with_changed(ids, lambda one: replace(one, kept=kept))
+        return self._with_changed(
+            ids, lambda one: replace(one, kept=kept, proposal=None if kept else one.proposal)
+        )
 
     def without_photos(self, ids: Sequence[str]) -> Contents:
         """The other photos."""
@@ -157,17 +187,33 @@ class Contents:
 
 @dataclass(frozen=True)
 class UndoStep:
-    """How to take one change back: the classes and the photos that were different before it."""
+    """How to take one change back: the classes and the photos that were different before it.
+
+    `revision` is the one before it. Changes of one `drop` of files are one step.
+    """
 
     what: str
     classes: tuple[ClassEntry, ...]
     photos: Mapping[str, Photo | None]
+    revision: int = 0
+    drop: str = ""
 
     @classmethod
-    def between(cls, before: Contents, after: Contents, what: str) -> UndoStep:
+    def between(
+        cls, before: Contents, after: Contents, what: str, revision: int, drop: str = ""
+    ) -> UndoStep:
         keys = before.photos.keys() | after.photos.keys()
         old, new = before.photos.get, after.photos.get
-        return cls(what, before.classes, {k: old(k) for k in sorted(keys) if old(k) != new(k)})
+        photos = {k: old(k) for k in sorted(keys) if old(k) != new(k)}
+        return cls(what, before.classes, photos, revision, drop)
+
+    def joined(self, earlier: UndoStep, after: Contents) -> UndoStep:
+        """One step that takes this change back, which led to `after`, and the one before it."""
+        photos = {**self.photos, **earlier.photos}
+        labels = {after.photos[key].label for key in photos if key in after.photos}
+        classes = "1 class" if len(labels) == 1 else f"{len(labels)} classes"
+        what = f"adding {plural(len(photos), 'photo')} to {classes}" if photos else self.what
+        return UndoStep(what, earlier.classes, photos, earlier.revision, self.drop)
 
     def undone(self, contents: Contents) -> Contents:
         """The contents before the change."""

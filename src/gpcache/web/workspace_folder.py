@@ -1,12 +1,14 @@
-"""The folder of a workspace: one JSON document, one small file a photo, and a lock.
+"""The folder of a workspace: a JSON document and its copy, files of photos, a model, and a lock.
 
 The document is replaced in one step after the photos that it names are on disk, so that what was
-acknowledged survives a kill. Originals are not kept: a photo is its features and a thumbnail.
+acknowledged survives a kill. Every file holds a checksum, or is named by it: damage is never used.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,13 +23,17 @@ from safetensors.numpy import load, save
 from gpcache.encoders.lite import current_name
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
-from gpcache.support.files import make_folder, read_json, write_atomic
+from gpcache.support.files import make_folder, sha256, write_atomic
+from gpcache.support.seals import UNSEALED, is_sealed, seal
 from gpcache.support.temporary import remove_stale
+from gpcache.web.curve import Curve
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo, UndoStep, by_id
 
-SCHEMA = 2
-DOCUMENT, PHOTOS, BATCHES, BASE = "workspace.json", "photos", "batches", "base.gpc"
-MAX_DOCUMENT = 500_000_000
+SCHEMA = 3
+# Without checksums and originals; such a workspace is brought up to date when it is opened.
+OLD_SCHEMA = 2
+DOCUMENT, COPY = "workspace.json", "workspace-copy.json"
+PHOTOS, ORIGINALS, BATCHES, BASE, MODEL = "photos", "originals", "batches", "base.gpc", "model.gpc"
 
 
 class EncodedPhoto(NamedTuple):
@@ -62,8 +68,9 @@ def _write_contents(contents: Contents) -> dict[str, Any]:
 class Document:
     """Everything that the workspace knows, at one revision.
 
-    `curve` holds the number of photos and the leave-one-out accuracy after each change that moved
-    them. `templates` is None where class names do not count.
+    `curve` holds the held-out accuracy after each change that moved it. `templates` is None where
+    class names do not count. `source` is where the photos of the model lay that the workspace began
+    with, and `began_with` the SHA-256 of its config.
     """
 
     encoder: str
@@ -78,8 +85,17 @@ class Document:
     ] = field(default_factory=Contents)
     steps: tuple[UndoStep, ...] = ()
     refused: tuple[Refused, ...] = ()
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Curve = ()
+    source: str = ""
+    began_with: str = ""
     schema: int = SCHEMA
+
+    def hashes(self) -> set[str]:
+        """The photos that are in use, or would be after an undo."""
+        found = {photo.hash for photo in self.contents.photos.values()}
+        for step in self.steps:
+            found |= {photo.hash for photo in step.photos.values() if photo is not None}
+        return found
 
 
 _DOCUMENT_JSON = TypeAdapter(Document)
@@ -99,7 +115,7 @@ class WorkspaceFolder:
                 f"Another gpcache serve holds the workspace {str(self.path)!r}: stop it, or "
                 "give this one another folder with --workspace."
             ) from None
-        for folder in (self.path, self.path / PHOTOS, self.batches):
+        for folder in (self.path, self.path / PHOTOS, self.path / ORIGINALS, self.batches):
             remove_stale(make_folder(folder, private=True))
 
     def close(self) -> None:
@@ -115,62 +131,121 @@ class WorkspaceFolder:
     def batches(self) -> Path:
         return self.path / BATCHES
 
-    def read(self) -> Document | None:
-        """The document; None in a fresh folder."""
-        file = self.path / DOCUMENT
-        if not file.exists():
-            return None
-        content = read_json(file, "workspace", limit=MAX_DOCUMENT)
-        if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
-            raise DataError(f"{str(file)!r} is of another gpcache: use the one that wrote it.")
-        # The defaults are for new workspaces: in a file, what is missing was lost.
-        missing = [one.name for one in fields(Document) if one.name not in content]
+    @property
+    def model(self) -> Path:
+        """The model as it was after the last change."""
+        return self.path / MODEL
+
+    def read(self) -> tuple[Document | None, list[str]]:
+        """The document, None in a fresh folder; and what was repaired, in sentences."""
+        file, copy = self.path / DOCUMENT, self.path / COPY
+        if not file.exists() and not copy.exists():
+            if self.model.exists():
+                raise DataError(
+                    f"{str(file)!r} and {COPY} beside it are missing, but the other files are "
+                    "there: bring one of them back from a backup."
+                )
+            return None, []
         try:
-            if missing:
-                raise ValueError(f"{missing[0]} is missing")
-            document = _DOCUMENT_JSON.validate_python(content)
-        except ValueError as error:
+            return _read_document(file), []
+        except _DamagedError as error:
+            damage = str(error)
+        try:
+            document = _read_document(copy)
+        except _DamagedError as error:
             raise DataError(
-                f"{str(file)!r} is damaged ({first_problem(error)}): bring it back from a copy, "
-                "or give --workspace another folder."
+                f"{str(file)!r} is damaged ({damage}), and so is {COPY} beside it ({error}): bring "
+                "one of them back from a backup."
             ) from None
-        return replace(document, encoder=current_name(document.encoder, document.fingerprint))
+        self.write(document)
+        return document, [f"{DOCUMENT} was damaged ({damage}) and is repaired from its copy."]
 
     def write(self, document: Document) -> None:
-        """Replace the document, in one step."""
-        write_atomic(self.path / DOCUMENT, _DOCUMENT_JSON.dump_json(document), private=True)
+        """Replace the document and then its copy, each in one step."""
+        text = _DOCUMENT_JSON.dump_json(replace(document, schema=SCHEMA))
+        data = seal(b'{"sha256":"%s",%s' % (UNSEALED.encode(), text[1:]))
+        for name in (DOCUMENT, COPY):
+            write_atomic(self.path / name, data, private=True)
 
-    def put(self, photo: EncodedPhoto) -> None:
-        """Keep a photo under the hash of its content."""
+    def put(self, photo: EncodedPhoto, *, again: bool = False) -> None:
+        """Keep a photo under the hash of its content; `again` replaces what is there."""
         file = self._file(photo.hash)
-        if not file.exists():
+        if again or not file.exists():
             thumbnail = np.frombuffer(photo.thumbnail, dtype=np.uint8)
-            data = save({"features": photo.features, "picture": thumbnail})
+            arrays: dict[str, NDArray[Any]] = {"features": photo.features, "picture": thumbnail}
             # Looking for stale files among very many photos is left to the opening.
+            data = seal(save(arrays, {"sha256": UNSEALED}))
             write_atomic(file, data, private=True, sweep=False)
 
-    def get(self, key: str) -> EncodedPhoto:
-        """What is kept of a photo."""
+    def get(self, key: str, *, sealed: bool = True) -> EncodedPhoto:
+        """What is kept of a photo; those of an old workspace are not `sealed`."""
         try:
-            arrays = load(self._file(key).read_bytes())
+            data = self._file(key).read_bytes()
+            if sealed and not is_sealed(data):
+                raise KeyError
+            arrays = load(data)
             return EncodedPhoto(key, arrays["features"], arrays["picture"].tobytes())
         except (OSError, SafetensorError, KeyError):
             raise DataError(
-                f"{str(self._file(key))!r} is missing or damaged: bring it back from a copy, or "
-                "give --workspace another folder."
+                f"{str(self._file(key))!r} is missing or damaged: start gpcache serve again, which "
+                "repairs it from the original photo."
             ) from None
+
+    def put_original(self, content: bytes, key: str) -> None:
+        """Keep the file of a photo as it came, under its hash."""
+        file = self.path / ORIGINALS / key
+        if not file.exists():
+            write_atomic(file, content, private=True, sweep=False)
+
+    def original(self, key: str) -> bytes | None:
+        """The file of a photo; None where it was not kept, or is no longer what it was."""
+        with suppress(OSError):
+            content = (self.path / ORIGINALS / key).read_bytes()
+            return content if sha256(content) == key else None
+        return None
 
     def sweep(self, document: Document) -> None:
         """Delete the photos that nothing names any more, not even an undo."""
-        known = {photo.hash for photo in document.contents.photos.values()}
-        for step in document.steps:
-            known |= {photo.hash for photo in step.photos.values() if photo is not None}
-        for file in (self.path / PHOTOS).glob("*.safetensors"):
-            if file.stem not in known:
-                file.unlink(missing_ok=True)
+        known = document.hashes()
+        for folder in (PHOTOS, ORIGINALS):
+            for file in (self.path / folder).iterdir():
+                if file.stem not in known:
+                    file.unlink(missing_ok=True)
 
     def _file(self, key: str) -> Path:
         return self.path / PHOTOS / f"{key}.safetensors"
+
+
+class _DamagedError(ValueError):
+    """Why a document cannot be used."""
+
+
+def _read_document(file: Path) -> Document:
+    try:
+        data = file.read_bytes()
+        content = json.loads(data)
+    except OSError as error:
+        raise _DamagedError(str(error.strerror)) from None
+    except (ValueError, RecursionError):
+        raise _DamagedError("it is not JSON") from None
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    unsealed = schema == OLD_SCHEMA and "sha256" not in content
+    if not unsealed and not is_sealed(data):
+        raise _DamagedError("its SHA-256 differs")
+    if schema not in (OLD_SCHEMA, SCHEMA):
+        raise DataError(f"{str(file)!r} is of another gpcache: use the one that wrote it.")
+    # The defaults are for new workspaces: in a file, what is missing was lost.
+    later = {"source", "began_with"} if unsealed else set()
+    missing = [f.name for f in fields(Document) if f.name not in content and f.name not in later]
+    try:
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        if unsealed:
+            content["curve"] = ()  # it did not tell classes apart
+        document = _DOCUMENT_JSON.validate_python(content)
+    except ValueError as error:
+        raise _DamagedError(first_problem(error)) from None
+    return replace(document, encoder=current_name(document.encoder, document.fingerprint))
 
 
 def first_problem(error: ValueError) -> str:

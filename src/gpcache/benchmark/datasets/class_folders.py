@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpcache.benchmark.datasets.dataset import Dataset, Split, number_duplicates
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, clean_class_name
+from gpcache.encoders.prompts import PLAIN_TEMPLATES, clean_class_name
 from gpcache.errors import DataError
 from gpcache.features.splits import draw_shots
 from gpcache.images.folders import from_folder, is_junk
@@ -62,7 +62,7 @@ def load_class_folders(path: str | Path) -> Dataset:
     spoken = tuple(clean_class_name(label) for label in labels)
     class_names = number_duplicates(spoken)
     return Dataset(
-        folder.name, folder, class_names, spoken, DEFAULT_TEMPLATES, train, validation or None, test
+        folder.name, folder, class_names, spoken, PLAIN_TEMPLATES, train, validation or None, test
     )
 
 

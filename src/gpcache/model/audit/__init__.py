@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from gpcache.methods.text_prior import TextPrior
 from gpcache.model.audit.copies import copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import KINDS, Finding, Kind
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind
 from gpcache.model.audit.judge import Judge
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import (
@@ -20,16 +21,18 @@ from gpcache.model.audit.verdicts import (
     label_findings,
     outlier_findings,
 )
+from gpcache.support.progress import progress_bar
 
-__all__ = ["KINDS", "Audit", "Finding", "audit"]
+__all__ = ["FAULTS", "KINDS", "Audit", "Finding", "audit"]
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings by kind, the gravest first, and what could not be looked at."""
+    """Findings by kind, the gravest first, what could not be looked at, and who judged."""
 
     findings: tuple[Finding, ...]
     notices: tuple[str, ...]
+    judge: Judge | None = field(default=None, compare=False, repr=False)
 
     def of(self, kind: Kind) -> tuple[Finding, ...]:
         """The findings of one kind, the gravest first."""
@@ -44,21 +47,32 @@ def audit(
     groups: Sequence[Hashable] | None = None,
     text_prior: TextPrior | None = None,
     names: Sequence[str] | None = None,
+    pictures: Sequence[NDArray[np.uint8]] | None = None,
 ) -> Audit:
     """Look for wrong labels, copies, leaks, outliers and harmful shots among rows (n, d).
 
     A label of None is none: such rows are ignored. `hashes` are of the images' contents. Rows of
     one of the `groups` (a burst, a session) are never judged by each other, nor are copies; None is
-    no group. `names` are what the sentences call the rows.
+    no group. `names` are what the sentences call the rows, `pictures` their fingerprints: with them
+    cropped and mirrored copies are found. Of exact copies in a class, one is judged.
     """
-    rows = LabelledRows.read(features, labels, hashes=hashes, groups=groups, names=names)
-    copies = find_copies(rows)
-    sets = left_out_together(rows.groups, copies)
-    judge = Judge.of(rows.features, rows.labels, sets, text_prior)
-    found = [*copy_findings(rows, copies), *label_findings(rows, judge)]
-    found += outlier_findings(rows, judge) + harm_findings(rows, judge)
+    rows = LabelledRows.read(
+        features, labels, hashes=hashes, groups=groups, names=names, pictures=pictures
+    )
+    with progress_bar("check", total=3, unit="step") as bar:
+        copies = find_copies(rows)
+        bar.update()
+        first = rows.first_of_content(by_label=True)
+        sets = left_out_together(rows.groups, copies)[first]
+        judged = rows.part(first)
+        judge = Judge.of(judged.features, judged.labels, sets, text_prior)
+        bar.update()
+        found = [*label_findings(judged, judge), *outlier_findings(judged, judge)]
+        place = {number: row for row, number in enumerate(judged.numbers)}
+        suspects = list({place[finding.row]: None for finding in found})
+        found += [*harm_findings(judged, judge, suspects), *copy_findings(rows, copies)]
     found.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(found), tuple(_notices(rows, judge)))
+    return Audit(tuple(found), tuple(_notices(judged, judge)), judge)
 
 
 def _notices(rows: LabelledRows, judge: Judge) -> Iterator[str]:
@@ -80,8 +94,3 @@ def _notices(rows: LabelledRows, judge: Judge) -> Iterator[str]:
         )
     if len(judge.labels) < ENOUGH_ROWS:
         yield f"Outliers were not looked for: fewer than {ENOUGH_ROWS} rows do not tell."
-    if not judge.can_remove:
-        yield (
-            f"Harmful shots were not looked for: {len(judge.labels):,} rows of "
-            f"{len(judge.classes):,} classes are too many."
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpcache.features.neighbors import nearest
 from gpcache.model.audit.findings import Finding, Kind
+from gpcache.model.audit.fingerprints import apart
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.support.checks import shown
 
@@ -22,6 +23,12 @@ from gpcache.support.checks import shown
 NEAR = 0.05
 # And within this share of that to the nearest row: images of one narrow class are no copies.
 NEARER = 0.2
+# Further apart than these, up to this share of the median, two rows are copies if their pictures
+# are nearly alike. Copies that were resized, cropped by 4 %, mirrored or saved again are within
+# 0.28 of the median, and 99 % of their pictures within 0.011. The pictures of different photos are
+# at least 0.068 apart, of one burst 0.021 (docs/results/label-errors.md).
+LOOSE = 0.3
+ALIKE = 0.015
 NEIGHBOURS = 8
 # The typical distance is estimated from the pairs of this many rows.
 SAMPLE = 1000
@@ -41,35 +48,54 @@ class Copy:
 
 def find_copies(rows: LabelledRows) -> list[Copy]:
     """Pairs of rows with one content hash, or nearer than two images should be."""
-    found, cosines = nearest(rows.features, k=NEIGHBOURS, device="cpu", exclude_self=True)
-    bound = 1 - max(_near(rows.features, 1 - cosines[:, :1]), ROUNDING)
-    pairs: dict[tuple[int, int], float] = {}
-    for row, place in np.argwhere(cosines >= bound).tolist():
-        later, earlier = sorted((row, int(found[row, place])), reverse=True)
-        pairs[later, earlier] = min(float(cosines[row, place]), 1.0)
-    content = rows.hashes
+    # Hashes first: whatever compares pairs looks at each content once.
+    content, first = rows.hashes, rows.first_of_content()
     copies_of: dict[Hashable, list[int]] = {}
+    pairs: dict[tuple[int, int], float] = {}
     for row, key in enumerate(content):
         if key is not None:
             # The first and the last of the earlier copies link them all.
             known = copies_of.setdefault(key, [])
             pairs.update({(row, other): 1.0 for other in known[:1] + known[-1:]})
             known.append(row)
+    for one, other, cosine in _near_pairs(rows, first):
+        pairs[max(one, other), min(one, other)] = min(cosine, 1.0)
     return [
         Copy(row, other, cosine, content[row] is not None and content[row] == content[other])
         for (row, other), cosine in pairs.items()
     ]
 
 
-def _near(features: Tensor, to_nearest: NDArray[np.float32]) -> float:
-    """How far apart near-duplicates may be, given the distance of each row to its nearest."""
-    apart = to_nearest[to_nearest > ROUNDING]  # exact copies say nothing of how images differ
-    if not len(apart):
-        return 0.0
+def _near_pairs(rows: LabelledRows, some: list[int]) -> Iterator[tuple[int, int, float]]:
+    """Pairs among `some` of the rows that are nearly the same image, and their cosines."""
+    features = rows.features[some]
+    found, cosines = nearest(features, k=NEIGHBOURS, device="cpu", exclude_self=True)
+    median, near = _scale(features, 1 - cosines[:, :1])
+    places = np.argwhere(cosines >= 1 - max(near, LOOSE * median, ROUNDING))
+    cosine = cosines[places[:, 0], places[:, 1]]
+    pairs = np.stack([places[:, 0], found[places[:, 0], places[:, 1]]], 1)
+    close = cosine >= 1 - max(near, ROUNDING)
+    if rows.pictures is not None:
+        pictures = torch.from_numpy(np.stack([rows.pictures[row] for row in some]))
+        unsure = np.flatnonzero(~close)
+        distance = apart(pictures, torch.from_numpy(pairs[unsure]))
+        close[unsure[distance.numpy() < ALIKE]] = True
+    for (one, other), value in zip(pairs[close].tolist(), cosine[close].tolist(), strict=True):
+        yield some[one], some[other], value
+
+
+def _scale(features: Tensor, to_nearest: NDArray[np.float32]) -> tuple[float, float]:
+    """The median distance of two rows, and how far apart near-duplicates may be by features alone.
+
+    `to_nearest` is the distance of each row to its nearest.
+    """
+    distances = to_nearest[to_nearest > ROUNDING]  # exact copies say nothing of how images differ
+    if not len(distances):
+        return 0.0, 0.0
     sample = features[torch.linspace(0, len(features) - 1, min(len(features), SAMPLE)).long()]
     first, second = torch.tril_indices(len(sample), len(sample), offset=-1)
-    between = float((1 - (sample @ sample.mT)[first, second]).median())
-    return min(NEAR * between, NEARER * float(np.median(apart)))
+    median = float((1 - (sample @ sample.mT)[first, second]).median())
+    return median, min(NEAR * median, NEARER * float(np.median(distances)))
 
 
 def left_out_together(groups: Sequence[Hashable], copies: Sequence[Copy]) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Kind = Literal["leak", "label", "duplicate", "near-duplicate", "harmful", "outlier"]
+Kind = Literal["leak", "label", "duplicate", "near-duplicate", "look", "harmful", "outlier"]
 
 # What is to be mended first comes first.
-KINDS: tuple[Kind, ...] = ("leak", "label", "duplicate", "near-duplicate", "harmful", "outlier")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# What is wrong for certain, or nearly so; the other kinds are worth a look.
+FAULTS: tuple[Kind, ...] = ("leak", "label", "duplicate", "near-duplicate")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import numpy as np
+
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
 from gpcache.features.extract import gather
 from gpcache.images.records import Record, Refused, Source
 from gpcache.methods import TextPrior
+from gpcache.model.advice import Advice, TrainingRows, advise
 from gpcache.model.audit import Audit, audit
+from gpcache.model.audit.fingerprints import fingerprint
+from gpcache.model.audit.judge import Judge
+from gpcache.model.evaluation import Evaluation
 
 GROUPS = ("list", "folder", "none")
 
@@ -25,6 +31,7 @@ class Checked:
     classes: int
     refused: list[Refused]
     notices: list[str]
+    advice: list[Advice]
 
 
 def check_images(
@@ -33,7 +40,7 @@ def check_images(
     """Look for what is suspicious among the labelled images of `source`."""
     if groups not in GROUPS:
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
-    found = gather(source, encoder)
+    found = gather(source, encoder, picture=fingerprint)
     records = found.records
     labels = [record.label for record in records]
     classes = sorted({label for label in labels if label is not None})
@@ -53,9 +60,31 @@ def check_images(
         groups=[_group(record, groups) for record in records],
         text_prior=prior,
         names=[record.name for record in records],
+        pictures=found.pictures,
     )
     names = [record.name for record in records]
-    return Checked(audited, names, len(classes), found.refused, found.notices)
+    judge = audited.judge
+    assert judge is not None  # an audit of rows has one
+    rows = TrainingRows(judge.features, judge.labels, judge.zero_shot)
+    advice = advise(_held_out(judge, source.name), rows, [str(name) for name in judge.classes])
+    return Checked(audited, names, len(classes), found.refused, found.notices, advice)
+
+
+def _held_out(judge: Judge, source: str) -> Evaluation | None:
+    """What the judge of an audit says of the images, each held out; None where none could be."""
+    rows = judge.counted.nonzero().flatten()
+    if not len(rows) or len(judge.classes) < 2:
+        return None
+    return Evaluation(
+        data=source,
+        protocol="leave-one-out in closed form, copies and bursts left out together",
+        class_names=[str(name) for name in judge.classes],
+        names=[str(row) for row in rows.tolist()],
+        labels=judge.labels[rows].numpy(),
+        probabilities=judge.logits[rows].softmax(1).numpy(),
+        uncertainty=judge.variance[rows].numpy(),
+        rejected=np.zeros(len(rows), dtype=bool),
+    )
 
 
 def _group(record: Record, groups: str) -> str | None:

@@ -5,7 +5,6 @@ It lives in the centred space, which sees no label, so leaving rows out is close
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +15,18 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp import ExactPrecision
-from gpcache.gp.cholesky import cholesky, solve
-from gpcache.gp.factored import lifted
 from gpcache.gp.feature_maps import KernelSpace
-from gpcache.gp.fusion import fuse
-from gpcache.gp.kernels import gram
-from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.methods.cache.search import CacheOutputs, Choice, SearchOptions, search, shipped
-from gpcache.methods.cache.shots import Shots
+from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, padded_sets
 from gpcache.methods.text_prior import TextPrior
-from gpcache.metrics import fit_temperature
+from gpcache.model.audit.label_noise import fit_label_noise, given_label
 
-# Elements (row, removed row, class) that the effect of all removals may take: half a minute.
-MOST_REMOVALS = 2**31
+# A wide kernel and much noise rank planted errors best on the sets for choosing, whatever the
+# number of rows (docs/results/label-errors.md). What is not searched costs one Cholesky factor.
+BETA = 0.5
+NOISE = 1.0
+# What the mean and the text are usually worth in logits.
+TYPICAL_MEAN = 20.0
+TYPICAL_TEXT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +34,8 @@ class HeldOutRows:
     """What a model says of labelled rows (n,), each without the rows of its set.
 
     `counted` (n,): the rows that can be judged, as their class has a row outside their set.
-    `logits` (n, c) are calibrated on the counted rows; `variance` (n,) is how new each row is.
+    `logits` (n, c) are those of the true class, `wrong` (n,) is the probability that the label is
+    another one; `variance` (n,) is how new each row is.
     """
 
     classes: NDArray[Any]
@@ -44,21 +43,28 @@ class HeldOutRows:
     sets: Tensor
     counted: Tensor
     logits: Tensor
+    wrong: Tensor
     variance: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Judge(HeldOutRows):
-    """An exact GP over all rows; `scale` is what its calibrated logits make of a mean."""
+    """An exact GP over all rows; `scale` is what its logits make of a mean.
+
+    `rate` is the estimated share of wrong labels; `zero_shot` (n, c) is what the text says.
+    """
 
     precision: ExactPrecision
     scale: float
+    rate: float
+    features: Tensor
+    zero_shot: Tensor | None
 
     @classmethod
     def of(
         cls, features: Tensor, labels: NDArray[Any], sets: Tensor, text_prior: TextPrior | None
     ) -> Judge:
-        """Choose the numbers on rows that are left out with their sets, then the temperature."""
+        """Judge every row without its set, and how probable it is that its label is wrong."""
         classes = np.unique(labels)
         zero_shot = None
         if text_prior is not None:
@@ -72,94 +78,75 @@ class Judge(HeldOutRows):
                 )
             zero_shot = text_prior.logit_scale * features @ vectors.mT
         numbers = torch.as_tensor(np.searchsorted(classes, labels))
-        shots = Shots(features, numbers, len(classes), zero_shot, residual=True)
         ExactPrecision.plan(numbers, len(classes))
-        keys = KernelSpace("centred").fit(features, numbers)(features)
-        counted = countable(numbers, sets)
-        choice = _choose(shots, keys, sets, counted)
-        values = shots.at_gain(choice.gain).values
-        precision = ExactPrecision(None, keys, values, beta=choice.beta, noise=choice.noise)
+        precision = _posterior(features, numbers, len(classes))
         mean, variance = precision.leave_out(sets)
-        logits = fuse(zero_shot, mean, None, alpha=choice.alpha, gain=choice.gain)
-        some = bool(counted.any())
-        temperature = fit_temperature(logits[counted], numbers[counted]) if some else 1.0
+        counted = countable(numbers, sets)
+        parts = [mean] if zero_shot is None else [mean, zero_shot]
+        typical = (TYPICAL_MEAN, TYPICAL_TEXT)[: len(parts)]
+        found = fit_label_noise(parts, numbers, counted, typical)
         return cls(
             classes,
             numbers,
             sets,
             counted,
-            logits / temperature,
+            found.logits,
+            found.wrong,
             variance[:, 0],
             precision,
-            choice.alpha / temperature,
+            found.weights[0],
+            found.rate,
+            features,
+            zero_shot,
         )
 
-    @property
-    def can_remove(self) -> bool:
-        """Whether `removal_gains` is affordable."""
-        return int(self.counted.sum()) * self.logits.numel() <= MOST_REMOVALS
-
-    def removal_gains(self) -> Tensor:
-        """Nats (n,) by which the held-out loss of the other rows falls when a row is taken away.
+    def removal_gains(self, removed: Tensor) -> Tensor:
+        """Nats that the labels of the others gain, held out, without each of the rows `removed`.
 
         The map and the numbers stay. With a set T left out, B = (P_TT)⁻¹, M = B A_T and U = B P_T:,
         taking j away too moves the means of T by U_j (A_j − P_jT M) / (P_jj − P_jT U_j): the Schur
-        complement of T and j together, in O(n² c) for all rows instead of a refit for each.
+        complement of T and j together instead of a refit for each.
         """
-        precision = self.precision
-        covariance = lifted(gram(precision.keys, precision.beta), precision.noise)
-        inverse = torch.cholesky_inverse(cholesky(covariance))
-        solved, own = precision.solved_values, inverse.diagonal()
-        gains = torch.zeros_like(own)
-        for number in torch.unique(self.sets[self.counted]):
-            members = torch.nonzero(self.sets == number).flatten()
-            edge = inverse[members]
-            factor = cholesky(edge[:, members])
-            reach = solve(factor, edge)
-            pull = self.scale * (solved - edge.mT @ solve(factor, solved[members]))
-            left = own - (edge * reach).sum(0)
+        inverse, solved = self.precision._inverse, self.precision.solved_values
+        own, gains = inverse.diagonal()[removed], torch.zeros(len(removed), dtype=inverse.dtype)
+        most = BATCH_ELEMENTS // max(1, len(removed) * self.logits.shape[1])
+        for rows, present in padded_sets(self.sets, most):
+            pair = present[:, :, None] & present[:, None]
+            block = inverse[rows[:, :, None], rows[:, None]]
+            block = torch.where(pair, block, torch.eye(rows.shape[1], dtype=block.dtype))
+            edge = inverse[rows[:, :, None], removed] * present[:, :, None]
+            reach = torch.linalg.solve(block, edge)
+            known = torch.linalg.solve(block, solved[rows] * present[:, :, None])
+            pull = self.scale * (solved[removed] - edge.mT @ known)
+            left = own - (edge * reach).sum(1)
             # What is left out already cannot be taken away.
-            reach[:, members], left[members] = 0.0, 1.0
-            judged = self.counted[members]
-            most = max(1, BATCH_ELEMENTS // pull.numel())
-            some, shifts = members[judged], (reach / left)[judged]
-            for rows, moved in zip(torch.split(some, most), torch.split(shifts, most), strict=True):
-                before = self.logits[rows, None]
-                after = before + moved[..., None] * pull
-                column = self.labels[rows, None]
-                gains += (_loss(before, column) - _loss(after, column)).sum(0)
+            out = self.sets[rows[:, :1]] == self.sets[removed]
+            moved = torch.where(out[:, None], 0.0, reach / torch.where(out, 1.0, left)[:, None])
+            judged = present & self.counted[rows]
+            where, _ = torch.nonzero(judged, as_tuple=True)
+            before, column = self.logits[rows[judged]][:, None], self.labels[rows[judged]][:, None]
+            after = before + moved[judged][..., None] * pull[where]
+            gains += (self._fit(after, column) - self._fit(before, column)).sum(0)
         return gains
+
+    def _fit(self, logits: Tensor, column: Tensor) -> Tensor:
+        """The log-probability of the given labels (...), right or wrong, at logits (..., c)."""
+        at_label = logits.gather(-1, column.expand(logits.shape[:-1])[..., None])[..., 0]
+        return given_label((at_label - logits.logsumexp(-1)).exp(), self.rate, logits.shape[-1])
+
+
+def held_out_means(features: Tensor, labels: Tensor, n_classes: int) -> Posterior:
+    """Scores (n, c) of unit rows with class numbers (n,), each left out, and variances (n, 1)."""
+    return _posterior(features, labels, n_classes).leave_out(torch.arange(len(labels)))
+
+
+def _posterior(features: Tensor, labels: Tensor, n_classes: int) -> ExactPrecision:
+    keys = KernelSpace("centred").fit(features, labels)(features)
+    values = torch.nn.functional.one_hot(labels, n_classes).to(features)
+    return ExactPrecision(None, keys, values, beta=BETA, noise=NOISE)
 
 
 def countable(labels: Tensor, sets: Tensor) -> Tensor:
     """Rows (n,) whose class has a row in another set."""
     pairs = torch.unique(torch.stack([labels, sets], 1), dim=0)
     return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] > 1
-
-
-def _choose(shots: Shots, keys: Tensor, sets: Tensor, counted: Tensor) -> Choice:
-    """β, noise, α and the trust in the text of the least held-out loss."""
-    present = len(torch.unique(shots.labels))
-    # Rows know nothing of what the text is worth for classes that they do not have.
-    judges_text = shots.zero_shot is not None and present == shots.n_classes
-    settings = SearchOptions(eta=0.0, gain="auto" if judges_text else 1.0, residual=True)
-    if present < 2 or not bool(counted.any()):
-        return shipped(settings, with_text=shots.zero_shot is not None)
-    zero_shot = None if shots.zero_shot is None else shots.zero_shot[counted]
-
-    def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
-        values = shots.at_gain(gain).values
-        found = []
-        for noise in noises:
-            precision = ExactPrecision(None, keys, values, beta=beta, noise=noise)
-            mean = precision.leave_out(sets).mean[counted]
-            found.append(CacheOutputs(mean, None, zero_shot, shots.labels[counted]))
-        return found
-
-    return search(evaluate, settings, shots=shots.per_class, uses_noise=True)[0]
-
-
-def _loss(logits: Tensor, column: Tensor) -> Tensor:
-    """−log softmax of logits (..., c) at column (...)."""
-    at_label = logits.gather(-1, column.expand(logits.shape[:-1])[..., None])[..., 0]
-    return logits.logsumexp(-1) - at_label

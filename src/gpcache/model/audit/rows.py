@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ from gpcache.support.checks import to_numpy
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """The labelled rows: unit features (n, d), labels, groups, hashes, names and row numbers."""
+    """The labelled rows: unit features (n, d), labels, groups, hashes, names and row numbers.
+
+    `pictures` are small grey pictures of the images, where there are images.
+    """
 
     features: Tensor
     labels: NDArray[Any]
@@ -27,6 +30,7 @@ class LabelledRows:
     names: list[str]
     numbers: list[int]
     unlabelled: int
+    pictures: list[NDArray[np.uint8]] | None = None
 
     @classmethod
     def read(cls, features: Any, labels: Any, **columns: Any) -> LabelledRows:
@@ -64,9 +68,32 @@ class LabelledRows:
             [f"Row {row}" if name is None else name for row, name in zip(kept, names, strict=True)],
             kept,
             len(given) - len(kept),
+            None if columns.get("pictures") is None else [lists["pictures"][row] for row in kept],
+        )
+
+    def first_of_content(self, *, by_label: bool = False) -> list[int]:
+        """The first row of each content hash (and label), and all rows without a hash."""
+        first: dict[Hashable, int] = {}
+        labels = self.labels.tolist() if by_label else [None] * len(self.hashes)
+        for row, key in enumerate(self.hashes):
+            first.setdefault(("row", row) if key is None else (key, labels[row]), row)
+        return list(first.values())
+
+    def part(self, rows: Sequence[int]) -> LabelledRows:
+        """Some of the rows."""
+        pictures = self.pictures
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            groups=[self.groups[row] for row in rows],
+            hashes=[self.hashes[row] for row in rows],
+            names=[self.names[row] for row in rows],
+            numbers=[self.numbers[row] for row in rows],
+            pictures=None if pictures is None else [pictures[row] for row in rows],
         )
 
 
 def plain(value: Any) -> Any:
     """A value as Python has it, so that equal ones are one key."""
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if getattr(value, "ndim", None) == 0 else value

@@ -20,25 +20,35 @@ from gpcache.errors import DataError
 from gpcache.methods.base import FeatureClassifier
 from gpcache.model.onnx.head import ensure_room, write_head
 from gpcache.model.onnx.lite import write_lite
+from gpcache.model.onnx.refusal import write_refusal
 from gpcache.support.extras import require
 from gpcache.support.onnx_graph import Graph, Port
+
+# The share of good images that may be refused.
+REJECT = 0.05
 
 __all__ = ["export_image_onnx", "export_onnx"]
 
 
 def export_onnx(
-    model: FeatureClassifier, *, variance: bool = True, encoder_fingerprint: str | None = None
+    model: FeatureClassifier,
+    *,
+    variance: bool = True,
+    reject: float = REJECT,
+    encoder_fingerprint: str | None = None,
 ) -> bytes:
     """The head as an ONNX file: `features` (batch, d) of any length in.
 
     Out come `logits` (batch, c) before the temperature, `probabilities` (batch, c) after it, and
     `variance` (batch, g), a column for each group of classes, usually one; it is 1 where the
-    method knows none. `variance=False` leaves it out, and with it the largest matrix. Class names,
-    temperature, version and the encoder's fingerprint are in the file's metadata.
+    method knows none. `familiarity` and `rejected` (batch, 1) say what a model answers by "I don't
+    know" at a rate of `reject`. `variance=False` leaves these three out, and with them the largest
+    matrix. Class names, temperature, rate, version and the encoder's fingerprint are in the file's
+    metadata.
     """
     graph = _graph_for(model)
-    outputs = write_head(graph, model, "features", variance=variance)
-    metadata = _metadata(model)
+    outputs = _written(graph, model, "features", variance, reject)
+    metadata = _metadata(model, variance, reject)
     if encoder_fingerprint is not None:
         metadata["encoder_fingerprint"] = encoder_fingerprint
     return _file(
@@ -47,7 +57,7 @@ def export_onnx(
 
 
 def export_image_onnx(
-    model: FeatureClassifier, encoder: Encoder, *, variance: bool = True
+    model: FeatureClassifier, encoder: Encoder, *, variance: bool = True, reject: float = REJECT
 ) -> bytes:
     """The encoder `lite` or `lite0` and the head as one ONNX file: `pixels` in.
 
@@ -67,10 +77,10 @@ def export_image_onnx(
             f"{encoder.name!r} gives {encoder.dim}: fit it on features of {encoder.name!r}."
         )
     features = write_lite(graph, encoder, "pixels")
-    outputs = write_head(graph, model, features, variance=variance)
+    outputs = _written(graph, model, features, variance, reject)
     graph.node("ArgMax", "logits", output="label", axis=1, keepdims=0)
     outputs.append(("label", np.int64, ["batch"]))
-    metadata = _metadata(model) | {
+    metadata = _metadata(model, variance, reject) | {
         "encoder": encoder.name,
         "encoder_fingerprint": encoder.fingerprint,
         "preprocess": json.dumps(encoder.preprocess.describe(), sort_keys=True),
@@ -89,8 +99,16 @@ def _graph_for(model: FeatureClassifier) -> Graph:
     return Graph(require("onnx", "onnx", purpose="Export to ONNX"))
 
 
-def _metadata(model: FeatureClassifier) -> dict[str, str]:
-    return {
+def _written(
+    graph: Graph, model: FeatureClassifier, source: str, variance: bool, reject: float
+) -> list[Port]:
+    outputs = write_head(graph, model, source, variance=variance)
+    return [*outputs, *write_refusal(graph, model, reject)] if variance else outputs
+
+
+def _metadata(model: FeatureClassifier, variance: bool, reject: float) -> dict[str, str]:
+    refusal = {"reject": repr(float(reject))} if variance else {}
+    return refusal | {
         "classes": json.dumps(model.classes_.tolist()),
         "gpcache_version": __version__,
         "method": type(model).__name__,

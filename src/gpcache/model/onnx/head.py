@@ -58,14 +58,15 @@ def write_head(
     outputs: list[Port] = [(name, np.float32, ["batch", classes]) for name in names]
     if variance:
         if columns is None:
-            _write_ones(graph, unit, "variance")
+            write_filled(graph, unit, "variance", 1.0)
         outputs.append(("variance", np.float32, ["batch", columns or 1]))
     return outputs
 
 
 def _write_calibration(graph: Graph, logits: str, calibration: Calibration, classes: int) -> str:
     """As `Calibration.scaled`."""
-    scaled = graph.node("Div", logits, graph.constant(calibration.temperature))
+    temperature = graph.weight(torch.tensor(calibration.temperature), "temperature")
+    scaled = graph.node("Div", logits, temperature)
     if calibration.slope == 0 or classes == 1:
         return scaled
     logs = graph.node("LogSoftmax", scaled, axis=1)
@@ -85,11 +86,11 @@ def write_unit(graph: Graph, source: str) -> str:
     return graph.node("Div", scaled, graph.node("Max", length, tiny))
 
 
-def _write_ones(graph: Graph, rows: str, output: str) -> None:
-    """(batch, 1) of ones, for as many as there are `rows`."""
+def write_filled(graph: Graph, rows: str, output: str, value: float) -> None:
+    """(batch, 1) of one value, for as many as there are `rows`."""
     count = graph.node("Shape", rows, end=1)
     shape = graph.node("Concat", count, graph.weight(torch.tensor([1])), axis=0)
-    graph.node("Expand", graph.constant(1.0), shape, output=output)
+    graph.node("Expand", graph.constant(value), shape, output=output)
 
 
 def _write_map(graph: Graph, feature_map: FeatureMap, unit: str) -> tuple[str, str]:

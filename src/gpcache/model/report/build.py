@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,13 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import small_picture
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.methods.registry import name_of
+from gpcache.model.advice import model_advice
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.content import Case, Embedding, Evidence, Report
+
+# A small picture, and features (1, d).
+Seen = tuple[bytes, Any]
 
 CASES = 12
 SHARES = 6
@@ -29,21 +33,29 @@ def build_report(
     test: Evaluation | None = None,
     images: Path | None = None,
     refused: Sequence[Refused] = (),
+    hardest: Sequence[Case] = (),
 ) -> Report:
-    """Collect what a report can show; `images` is the folder or list that `test` was made from."""
+    """Collect what a report can show; `images` is the folder or list that `test` was made from.
+
+    Where there is none, `hardest` are the cases of `hardest_cases`.
+    """
     model: Any = classifier.model
     cases = {"Suspicious training images": suspicious_cases(classifier)}
     if test is not None and images is not None:
-        cases = {"Hardest test images": hardest_cases(classifier, test, images)} | cases
+        shown = [test.names[row] for row in test.hardest(CASES)]
+        seen = _found_images(classifier, images, shown)
+        hardest = hardest_cases(classifier, test, seen.get)
+    cases = {"Hardest test images": list(hardest)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
     if model.has_keys:
         embedding, search = _embedding(classifier, model), model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
+    held_out = classifier.held_out()
     return Report(
         title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
         test=test,
-        held_out=classifier.held_out(),
+        held_out=held_out,
         cases={heading: listed for heading, listed in cases.items() if listed},
         embedding=embedding,
         search=search,
@@ -56,21 +68,35 @@ def build_report(
             "torch": torch.__version__,
         },
         refused=[(one.name, one.reason) for one in refused],
+        advice=model_advice(classifier.content, held_out if test is None else test),
     )
 
 
-def hardest_cases(classifier: ImageClassifier, test: Evaluation, images: Path) -> list[Case]:
-    """The test images whose true class got the lowest probability."""
+def _found_images(
+    classifier: ImageClassifier, images: Path, names: Sequence[str]
+) -> dict[str, Seen]:
+    """Those of the images that can still be read, by name."""
     # The names in a list of images start from the folder of the list.
     root = images if images.is_dir() else images.parent
-    rows = {test.names[row]: row for row in test.hardest(CASES)}
-    records = [Record(name, root / name) for name in rows]
+    records = [Record(name, root / name) for name in names]
     found = gather(Source(str(images), records, len(records)), classifier.encoder_)
+    return {
+        record.name: (small_picture(read_file(root / record.name)), features[None])
+        for record, features in zip(found.records, found.features, strict=True)
+    }
+
+
+def hardest_cases(
+    classifier: ImageClassifier, test: Evaluation, find: Callable[[str], Seen | None]
+) -> list[Case]:
+    """The test images whose true class got the lowest probability; `find` gives them by name."""
     cases = []
-    for record, features in zip(found.records, found.features, strict=True):
-        row = rows[record.name]
-        picture, answer = small_picture(read_file(root / record.name)), int(test.predicted[row])
-        evidence = _evidence(classifier, features[None])
+    for row in test.hardest(CASES):
+        answer, seen = int(test.predicted[row]), find(test.names[row])
+        if seen is None:
+            continue
+        picture, features = seen
+        evidence = _evidence(classifier, features)
         truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
         probability = float(test.probabilities[row, answer])
         cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
+from gpcache.model.advice import Advice
 from gpcache.model.evaluation import Evaluation
 
 
@@ -87,7 +88,7 @@ class Report:
     `test` evaluates test photos, `held_out` the training photos, each held out. `cases` are lists
     of images by heading. `search` holds the columns of an estimator's `search_`, and `chosen` the
     hyper-parameters in use. `facts` are lines such as encoder, method and versions. `refused` are
-    files that could not be read, each with its reason.
+    files that could not be read, each with its reason. `advice` says what to mend.
     """
 
     title: str
@@ -99,6 +100,7 @@ class Report:
     chosen: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     refused: Sequence[tuple[str, str]] = ()
+    advice: Sequence[Advice] = ()
 
     @property
     def main(self) -> Evaluation | None:

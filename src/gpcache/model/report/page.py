@@ -62,6 +62,8 @@ def _sections(report: Report) -> Iterator[Section]:
     if report.main is not None:
         yield Section("Mistakes", "mistakes.html", report.main)
         yield Section("Is its confidence right?", "confidence.html", report.main)
+    if report.advice:
+        yield Section("Advice", "advice.html", report.advice)
     for title, cases in report.cases.items():
         if cases:
             yield Section(title, "cases.html", cases)

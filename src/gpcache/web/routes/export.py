@@ -31,14 +31,14 @@ routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
 async def model(service: CurrentService) -> Response:
     """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
     content = await service.run(_zip, service.workspace)
-    return _file(content, "application/zip", f"{service.workspace.document.name}.gpc.zip")
+    return as_file(content, "application/zip", f"{service.workspace.document.name}.gpc.zip")
 
 
 @routes.get("/export/onnx", response_class=Response)
 async def onnx(service: CurrentService) -> Response:
     """The model as ONNX."""
     content = await service.run(_onnx, service.workspace)
-    return _file(content, "application/octet-stream", f"{service.workspace.document.name}.onnx")
+    return as_file(content, "application/octet-stream", f"{service.workspace.document.name}.onnx")
 
 
 @routes.get("/card", response_class=Response)
@@ -51,11 +51,12 @@ async def card(service: CurrentService) -> Response:
 @routes.get("/snippets", response_model=schemas.Snippets)
 async def snippets(service: CurrentService, request: Request) -> Any:
     """Lines to copy."""
-    address = f"http://{request.headers['host']}"
+    address = f"{request.url.scheme}://{request.headers['host']}"
     return _snippets(service.workspace.document.name, address, request.app.state.token)
 
 
-def _file(content: bytes, media: str, name: str) -> Response:
+def as_file(content: bytes, media: str, name: str) -> Response:
+    """A file to be saved under a name."""
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(content, media_type=media, headers=headers)
 
@@ -64,7 +65,7 @@ def _zip(workspace: Workspace) -> bytes:
     stream = io.BytesIO()
     name = f"{workspace.document.name}.gpc"
     with (
-        _written(workspace) as folder,
+        written_model(workspace) as folder,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for file in sorted(folder.iterdir()):
@@ -73,7 +74,7 @@ def _zip(workspace: Workspace) -> bytes:
 
 
 def _card(workspace: Workspace) -> str:
-    with _written(workspace) as folder:
+    with written_model(workspace) as folder:
         return (folder / CARD).read_text(encoding="utf-8")
 
 
@@ -101,7 +102,7 @@ def _snippets(name: str, address: str, token: str) -> dict[str, str]:
 
 
 @contextmanager
-def _written(workspace: Workspace) -> Iterator[Path]:
+def written_model(workspace: Workspace) -> Iterator[Path]:
     """The model folder of the workspace, beside its photos for as long as it is needed."""
     document, learner, encoder = workspace.document, workspace.learner, workspace.encoder
     stored = [workspace.folder.get(photo.hash) for photo in learner.photos]

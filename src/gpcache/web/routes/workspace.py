@@ -9,17 +9,18 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from gpcache.errors import DataError
 from gpcache.images.records import plural
 from gpcache.web import schemas
-from gpcache.web.schemas import IfMatch
-from gpcache.web.service import CurrentService
+from gpcache.web.curve import comparable
+from gpcache.web.schemas import DropId, IfMatch
+from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import received
-from gpcache.web.workspace_contents import Contents
+from gpcache.web.workspace_contents import Contents, Photo
 
 routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
 
 
 @routes.post("/classes", response_model=schemas.WorkspaceState)
 async def add_class(
-    service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None
+    service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
     """Add a class, known by its name and prompt alone at first."""
 
@@ -27,7 +28,7 @@ async def add_class(
         return contents.with_class(body.name, body.prompt)
 
     what = f"adding the class {body.name[:80]}"
-    return await service.change(edit, what, _revision(if_match, body))
+    return await service.change(edit, what, _revision(if_match, body), drop)
 
 
 @routes.patch("/classes", response_model=schemas.WorkspaceState)
@@ -61,14 +62,16 @@ async def remove_class(
     response_model=schemas.Added,
     openapi_extra=schemas.files_body(label=True, image=False),
 )
-async def add_examples(service: CurrentService, request: Request, if_match: IfMatch = None) -> Any:
+async def add_examples(
+    service: CurrentService, request: Request, if_match: IfMatch = None, drop: DropId = ""
+) -> Any:
     """Learn photos of one class."""
     revision = _revision(if_match)
     async with received(request) as form, service.encoding.admitted():
         label = form.fields.get("label", "")
         if not label.strip():
             raise DataError("Say which class the photos are of, in the field 'label'.")
-        return await service.add(form.files, label, revision)
+        return await service.add(form.files, label, revision, drop)
 
 
 @routes.patch("/examples", response_model=schemas.WorkspaceState)
@@ -85,7 +88,8 @@ async def change_photos(
 
     def edit(contents: Contents) -> Contents:
         if label is not None:
-            contents = contents.with_labels(body.ids, label)
+            proposals = service.workspace.proposals(body.ids, label)
+            contents = contents.with_labels(body.ids, label, proposals)
         return contents if keep is None else contents.with_kept(body.ids, keep)
 
     return await service.change(edit, what, _revision(if_match, body))
@@ -108,13 +112,28 @@ PICTURE: dict[int | str, Any] = {200: {"content": {"image/jpeg": {}}}}
 @routes.get("/photos/{photo}", response_class=Response, responses=PICTURE)
 async def picture(service: CurrentService, photo: str) -> Response:
     """A small picture, encoded anew."""
-    known = service.workspace.document.contents.photos.get(photo)
+    known = _photo(service, photo)
+    stored = await service.run(service.workspace.folder.get, known.hash)
+    return _jpeg(stored.thumbnail)
+
+
+@routes.get("/photos/{photo}/original", response_class=Response, responses=PICTURE)
+async def original_picture(service: CurrentService, photo: str) -> Response:
+    """The photo in full, up to 4,096 pixels a side, encoded anew without its metadata."""
+    return _jpeg(await service.large_picture(_photo(service, photo)))
+
+
+def _photo(service: Service, key: str) -> Photo:
+    known = service.workspace.document.contents.photos.get(key)
     if known is None:
         raise HTTPException(404, "There is no such photo")
-    stored = await service.run(service.workspace.folder.get, known.hash)
+    return known
+
+
+def _jpeg(content: bytes) -> Response:
     # The picture of an id never changes, and nobody else can read this cache.
     headers = {"cache-control": "private, max-age=86400, immutable"}
-    return Response(stored.thumbnail, media_type="image/jpeg", headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 @routes.post(
@@ -165,8 +184,9 @@ async def loo(service: CurrentService) -> dict[str, Any]:
 
 @routes.get("/curve", response_model=list[schemas.Point])
 async def curve(service: CurrentService) -> Any:
-    """The leave-one-out accuracy after each change, the latest last."""
-    return [{"n": n, "accuracy": accuracy} for n, accuracy in service.workspace.document.curve]
+    """The held-out accuracy after each change of the same classes, the latest last."""
+    points = comparable(service.workspace.document.curve)
+    return [{"n": point.photos, "accuracy": point.accuracy} for point in points]
 
 
 @routes.get("/suggest", response_model=schemas.Suggested)

@@ -11,11 +11,13 @@ export class Refusal extends Error {
   }
 }
 
-// `json` or `form` is the body; `revision` is the state that a change was decided on.
-export async function call(method, path, { json, form, revision } = {}) {
+// `json` or `form` is the body; `revision` is the state that a change was decided on; changes of one
+// `drop` are undone together.
+export async function call(method, path, { json, form, revision, drop } = {}) {
   const headers = { Accept: "application/json" };
   if (json !== undefined) headers["Content-Type"] = "application/json";
   if (revision !== undefined) headers["If-Match"] = String(revision);
+  if (drop !== undefined) headers["Gpcache-Drop"] = drop;
   const body = json === undefined ? form : JSON.stringify(json);
   for (let attempt = 1; ; attempt += 1) {
     const answer = await reached(path, { method, headers, body });
@@ -32,6 +34,10 @@ export async function fetchJson(method, path, body) {
 
 export function photoAddress(id) {
   return `/v1/photos/${encodeURIComponent(id)}`;
+}
+
+export function originalAddress(id) {
+  return `${photoAddress(id)}/original`;
 }
 
 // `entries`: [{file, path}]

@@ -4,7 +4,7 @@ import { fetchJson } from "./api.js";
 import { intervalBar, reliabilityChart } from "./charts.js";
 import { button, byId, counted, element, percent, show } from "./elements.js";
 import { handled } from "./notices.js";
-import { thumbnail } from "./photos.js";
+import { keep, thumbnail } from "./photos.js";
 import { state, subscribe } from "./state.js";
 import { renderSuspects } from "./suspects.js";
 
@@ -43,9 +43,20 @@ function renderFigures(found) {
     intervalBar(found.accuracy, found.interval),
     element("p", {}, `${counted(found.n, "photo")}, 95 % interval ${percent(found.interval[0])} to ${
       percent(found.interval[1])}.`),
+    ...(found.proposed > 0 ? [confirmation(found.proposed)] : []),
     element("p", { class: "muted" }, `ECE ${percent(found.ece)}, NLL ${found.nll.toFixed(2)}; ${
       found.protocol}.`));
   show(byId("reliability"), reliabilityChart(found.reliability));
+  show(byId("advice"), ...found.advice.map((one) => element("li", {}, one.sentence)));
+}
+
+// Labels that the model proposed count as they were before, until somebody has looked at them.
+function confirmation(count) {
+  const ids = state().photos.filter((one) => one.given !== one.label).map((one) => one.id);
+  const labels = counted(count, "label");
+  return element("p", {}, `${labels} ${count === 1 ? "is" : "are"} the model’s own proposal: they `
+    + "count as they were before, and cannot raise the figure. ",
+  button(`I have looked: count ${labels}`, () => keep(ids, true)));
 }
 
 function renderConfusion(found) {

@@ -6,6 +6,7 @@ import { button, byId, counted, element, show } from "./elements.js";
 import { acceptDrops, chooser, entryOf, folderOf, pasted, portions } from "./intake.js";
 import { complain, during, handled, say } from "./notices.js";
 import { relabel, thumbnail } from "./photos.js";
+import { selectable, startSelection } from "./selection.js";
 import { startPreview } from "./preview.js";
 import { change, classNames, state, subscribe } from "./state.js";
 
@@ -23,6 +24,7 @@ export function startCollect() {
     await change("DELETE", "/v1/refused");
   }));
   subscribe(render);
+  startSelection();
   startPreview();
 }
 
@@ -50,22 +52,28 @@ async function addFolders(found) {
     return;
   }
   const byFolder = Map.groupBy(found, folderOf);
+  const drop = newDrop();
   for (const [folder, entries] of byFolder) {
     if (!classNames().includes(folder)) {
-      await change("POST", "/v1/classes", { json: { name: folder } });
+      await change("POST", "/v1/classes", { json: { name: folder }, drop });
     }
-    await addPhotos(folder, entries);
+    await addPhotos(folder, entries, drop);
   }
 }
 
-export async function addPhotos(label, entries) {
+// What many requests of one drop have in common, so that one undo takes all of it back.
+function newDrop() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(2)), String).join("-");
+}
+
+export async function addPhotos(label, entries, drop = newDrop()) {
   const { groups, refused } = portions(entries);
   tooLarge.push(...refused);
   const total = groups.flat().length;
   let [done, added, turnedAway] = [0, 0, refused.length];
   await during(`Adding to ${label}`, total, async (advance) => {
     for (const group of groups) {
-      const answer = await change("POST", "/v1/examples", { form: formOf(group, { label }) });
+      const answer = await change("POST", "/v1/examples", { form: formOf(group, { label }), drop });
       if (answer === null) break;
       done += group.length;
       added += answer.added.length;
@@ -129,7 +137,7 @@ function makeColumn(label) {
     column.grid);
   column.root.addEventListener("focusin", () => activate(column.label));
   column.root.addEventListener("pointerdown", () => activate(column.label));
-  acceptDrops(column.root, receive, (id) => relabel([id], column.label));
+  acceptDrops(column.root, receive, (ids) => relabel(ids, column.label));
   return column;
 }
 
@@ -163,7 +171,7 @@ function fillColumn(column, entry, photos) {
   const kept = new Map();
   for (const photo of photos) {
     const key = JSON.stringify(photo); // a photo whose flags changed is drawn anew
-    kept.set(key, column.photos.get(key) ?? thumbnail(photo));
+    kept.set(key, column.photos.get(key) ?? selectable(thumbnail(photo), photo.id));
   }
   column.photos = kept;
   show(column.grid, ...(kept.size > 0

@@ -5,7 +5,7 @@ import { learningCurve } from "./charts.js";
 import { button, byId, counted, element, percent, show, typing } from "./elements.js";
 import { acceptDrops, chooser, pasted, portions } from "./intake.js";
 import { complain, during, handled, say } from "./notices.js";
-import { picture } from "./photos.js";
+import { original, picture, pressedZoom } from "./photos.js";
 import { change, classNames, state, subscribe } from "./state.js";
 
 let shown = false;
@@ -62,7 +62,7 @@ async function update() {
   tellPool(state().pool);
   const points = await fetchJson("GET", "/v1/curve");
   show(byId("curve"), points.length > 0 ? learningCurve(points)
-    : element("p", { class: "muted" }, "The curve starts with the first leave-one-out figure."));
+    : element("p", { class: "muted" }, "The curve starts when two classes have photos to hold out."));
   render();
 }
 
@@ -77,8 +77,10 @@ function render() {
     class: "thumbnail", "aria-label": `Photo ${index + 1}: ${one.name}`,
     "aria-pressed": String(index === current),
   })));
-  show(byId("candidate"), picture(photo.id, photo.name));
-  byId("candidate").setAttribute("aria-label", `Photo to label: ${photo.name}`);
+  const candidate = byId("candidate");
+  if (candidate.dataset.id !== photo.id) show(candidate, original(photo.id, photo.name));
+  candidate.dataset.id = photo.id;
+  candidate.setAttribute("aria-label", `Photo to label: ${photo.name}`);
   byId("guess").textContent = photo.guess == null ? photo.name
     : `${photo.name}: perhaps ${photo.guess} (${percent(photo.probability)})`;
   show(byId("label-buttons"), ...classNames().map((name, index) => button(
@@ -109,6 +111,7 @@ function pressed(event) {
   if (event.key === "ArrowRight") step(1);
   else if (event.key === "ArrowLeft") step(-1);
   else if (event.key === "Enter" && photo.guess != null && !onButton) label(photo.guess);
+  else if (pressedZoom(event, byId("candidate"))) return;
   else if (/^[1-9]$/.test(event.key) && named !== undefined) label(named);
   else return;
   event.preventDefault();

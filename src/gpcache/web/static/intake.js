@@ -8,10 +8,11 @@ const BYTES_PER_REQUEST = 60e6;
 const BYTES_PER_FILE = 20e6;
 export const PHOTO_TYPE = "application/x-gpcache-photo";
 
-// Photos dropped on `zone`, also whole folders, go to `receive`; photos of the page to `receiveId`.
-export function acceptDrops(zone, receive, receiveId = null) {
+// Photos dropped on `zone`, also whole folders, go to `receive`; those of the page, by their ids,
+// to `receiveIds`.
+export function acceptDrops(zone, receive, receiveIds = null) {
   const wanted = (event) => event.dataTransfer.types.includes("Files")
-    || (receiveId !== null && event.dataTransfer.types.includes(PHOTO_TYPE));
+    || (receiveIds !== null && event.dataTransfer.types.includes(PHOTO_TYPE));
   zone.addEventListener("dragover", (event) => {
     if (!wanted(event)) return;
     event.preventDefault();
@@ -24,8 +25,8 @@ export function acceptDrops(zone, receive, receiveId = null) {
     event.preventDefault();
     event.stopPropagation();
     zone.classList.remove("over");
-    const id = event.dataTransfer.getData(PHOTO_TYPE);
-    if (id !== "") receiveId(id);
+    const ids = event.dataTransfer.getData(PHOTO_TYPE);
+    if (ids !== "") receiveIds(JSON.parse(ids));
     else receive(await dropped(event.dataTransfer));
   });
 }

@@ -4,12 +4,15 @@ import { startCheck, showCheck } from "./check.js";
 import { pasteIntoCollect, startCollect } from "./collect.js";
 import { byId, counted, percent } from "./elements.js";
 import { pasteIntoGrow, showGrow, startGrow } from "./grow.js";
-import { handled, say } from "./notices.js";
+import { complain, handled, say } from "./notices.js";
+import { startOriginals } from "./photos.js";
 import { change, refresh, state, subscribe } from "./state.js";
 import { startSuspects } from "./suspects.js";
+import { showTestSet, startTestSet } from "./testset.js";
 import { pasteIntoTry, startTry } from "./try.js";
 import { showUse, startUse } from "./use.js";
 
+const told = new Set(); // what was damaged when the server opened the workspace
 const STEPS = ["collect", "check", "try", "grow", "use"];
 const PASTES = { collect: pasteIntoCollect, try: pasteIntoTry, grow: pasteIntoGrow };
 
@@ -25,6 +28,7 @@ function go() {
     else link.removeAttribute("aria-current");
   }
   showCheck(step() === "check");
+  showTestSet(step() === "check");
   showGrow(step() === "grow");
   showUse(step() === "use");
 }
@@ -40,10 +44,18 @@ function renderHead(latest) {
   byId("undo-what").textContent = latest.can_undo ? latest.undo : "";
   byId("undo").title = latest.can_undo ? `Undo: ${latest.undo} (Ctrl+Z)` : "Nothing to undo";
   const photos = latest.classes.reduce((sum, entry) => sum + entry.count, 0);
-  const figure = latest.loo?.accuracy === undefined ? ""
-    : ` · ${percent(latest.loo.accuracy)} right, leave-one-out`;
-  byId("summary").textContent = `${counted(latest.classes.length, "class", "classes")} · ${
-    counted(photos, "photo")}${figure} · ${latest.encoder}, ${latest.method}`;
+  // A figure of some of the classes stands in Check, with the number of them.
+  const whole = latest.loo !== null && latest.loo.covered === latest.loo.of;
+  const figure = whole ? ` · ${percent(latest.loo.accuracy)} right, leave-one-out` : "";
+  const model = photos > 0 ? `${latest.encoder}, ${latest.method}` : `${latest.encoder}, names alone`;
+  const classes = counted(latest.classes.length, "class", "classes");
+  byId("summary").textContent = latest.classes.length === 0
+    ? `Empty: no class and no photo yet · encoder ${latest.encoder}`
+    : `${classes} · ${counted(photos, "photo")}${figure} · ${model}`;
+  for (const notice of latest.notices.filter((one) => !told.has(one))) {
+    told.add(notice);
+    complain(notice);
+  }
 }
 
 function toggleTheme() {
@@ -77,15 +89,17 @@ function start() {
   addEventListener("hashchange", () => {
     go();
     byId(step()).querySelector("h2").focus({ preventScroll: true });
-    scrollTo(0, 0);
+    document.querySelector("main").scrollTo(0, 0);
   });
   subscribe(renderHead);
+  startOriginals();
   startCollect();
   startCheck();
   startSuspects(() => step() === "check");
   startTry();
   startGrow();
   startUse();
+  startTestSet();
   go();
   handled(refresh)();
 }

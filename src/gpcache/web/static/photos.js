@@ -1,10 +1,10 @@
 // One photo of the workspace: its thumbnail, and the window in which it is moved or removed.
 
-import { photoAddress } from "./api.js";
-import { button, classChooser, element } from "./elements.js";
+import { originalAddress, photoAddress } from "./api.js";
+import { button, classChooser, element, typing } from "./elements.js";
 import { PHOTO_TYPE } from "./intake.js";
 import { handled } from "./notices.js";
-import { change, classNames } from "./state.js";
+import { change, classNames, state } from "./state.js";
 
 const FLAG_WORDS = {
   duplicate: "duplicate: the same picture is here twice",
@@ -15,13 +15,65 @@ const FLAG_WORDS = {
 };
 
 export function picture(id, name) {
-  return element("img", { src: photoAddress(id), alt: name, loading: "lazy", decoding: "async" });
+  return element("img", {
+    src: photoAddress(id), alt: name, loading: "lazy", decoding: "async", "data-id": id,
+  });
+}
+
+// The original of a photo; a click or Z shows it in its own pixels, where one can scroll.
+// The small picture stands there until it has come, and stays where there is none.
+export function original(id, name) {
+  const image = picture(id, name);
+  const full = element("img", { src: originalAddress(id), alt: name });
+  const box = element("div", { class: "zoom" }, image);
+  const press = button("Zoom", () => zoom(), { "aria-pressed": "false", title: "Zoom (Z)" });
+  const zoom = (x = 0.5, y = 0.5) => {
+    const near = box.classList.toggle("near");
+    press.setAttribute("aria-pressed", String(near));
+    full.style.width = near ? `${Math.max(full.naturalWidth, 2 * box.clientWidth)}px` : "";
+    box.scrollTo(
+      x * box.scrollWidth - box.clientWidth / 2, y * box.scrollHeight - box.clientHeight / 2,
+    );
+  };
+  box.addEventListener("click", (event) => {
+    const area = full.getBoundingClientRect();
+    if (full.isConnected) {
+      zoom((event.clientX - area.left) / area.width, (event.clientY - area.top) / area.height);
+    }
+  });
+  full.addEventListener("load", () => image.replaceWith(full));
+  full.addEventListener("error", () => press.remove());
+  return element("div", { class: "original" }, box, press);
+}
+
+export function pressedZoom(event, inside) {
+  if (event.key.toLowerCase() !== "z" || event.ctrlKey || event.metaKey) return false;
+  const press = inside.querySelector(".original > button");
+  press?.click();
+  return press !== null;
+}
+
+// A click on the small picture of a suspect, or Z, shows the photo itself.
+export function startOriginals() {
+  const open = (card) => {
+    const id = card?.querySelector("img[data-id]")?.dataset.id;
+    const photo = state().photos.find((one) => one.id === id);
+    if (photo !== undefined) openPhoto(photo);
+  };
+  document.addEventListener("click", (event) => {
+    if (event.target.closest(".suspect img")) open(event.target.closest(".suspect"));
+  });
+  document.addEventListener("keydown", (event) => {
+    const card = document.activeElement.closest?.(".suspect");
+    if (card && !typing(event) && event.key.toLowerCase() === "z") open(card);
+  });
 }
 
 // A photo that is not in the workspace, as the browser has it.
 export function pictureOf(file) {
   const image = element("img", { src: URL.createObjectURL(file), alt: file.name });
   image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
+  image.addEventListener("click", () => image.classList.toggle("large"));
   return image;
 }
 
@@ -42,10 +94,11 @@ export function thumbnail(photo) {
     class: "thumbnail", "aria-label": told, title: told, draggable: "true", "data-id": photo.id,
   });
   if (flags.length > 0) {
-    made.append(element("span", { class: "flags", "aria-hidden": "true" }, flags.join(" · ")));
+    made.append(element("span", { class: "flags", "aria-hidden": "true" }, ...flags.map((flag) => (
+      element("span", { class: `flag-${flag}` }, flag)))));
   }
   made.addEventListener("dragstart", (event) => {
-    event.dataTransfer.setData(PHOTO_TYPE, photo.id);
+    event.dataTransfer.setData(PHOTO_TYPE, JSON.stringify([photo.id]));
   });
   made.addEventListener("keydown", (event) => {
     if (event.key !== "Delete" && event.key !== "Backspace") return;
@@ -65,7 +118,7 @@ export function openPhoto(photo) {
     work();
   };
   const dialog = element("dialog", { class: "photo", "aria-label": `Photo ${photo.name}` },
-    picture(photo.id, photo.name),
+    original(photo.id, photo.name),
     element("h3", { class: "name" }, photo.name),
     element("p", {}, "Labelled ", element("strong", {}, photo.label), "."),
     flags.length > 0 ? element("ul", {}, ...flags) : null,
@@ -75,6 +128,7 @@ export function openPhoto(photo) {
         ? button("Question again", () => finish(() => keep([photo.id], false))) : null,
       button("Remove", () => finish(() => remove([photo.id]))),
       button("Close", () => dialog.close(), { class: "primary", autofocus: true })));
+  dialog.addEventListener("keydown", (event) => pressedZoom(event, dialog));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();

@@ -39,7 +39,7 @@ function snippet(title, text) {
     element("pre", { tabindex: "0", "aria-label": title }, element("code", {}, text)));
 }
 
-async function download(path, name) {
+export async function download(path, name) {
   const answer = await call("GET", path);
   const told = /filename\*=UTF-8''([^;]+)/.exec(answer.headers.get("Content-Disposition") ?? "");
   const address = URL.createObjectURL(await answer.blob());

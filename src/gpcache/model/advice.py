@@ -1,0 +1,241 @@
+"""Advice where a model is bad: what is wrong with the classes, their photos or their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpcache.gp.kernels import unit_rows
+from gpcache.metrics import wilson_interval
+from gpcache.model.audit.judge import held_out_means
+from gpcache.support.checks import shown
+
+if TYPE_CHECKING:
+    from gpcache.methods.cache.estimator import CacheClassifier
+    from gpcache.model.evaluation import Evaluation
+    from gpcache.model.files import Content
+
+Kind = Literal["guessing", "names", "confused", "few", "many", "useless-names"]
+
+# A class has too few or too many photos beyond this multiple of the median.
+UNEQUAL = 3.0
+# A model that is this often right needs no comparison with its class names.
+GOOD = 0.9
+# Two classes are called confused from this share of their photos on.
+CONFUSED = 0.1
+# A name is bad where with 95 % confidence it finds less than this share of its photos.
+SURELY_BAD = 0.6
+# Random halves that the learning curve is measured on.
+HALVES = 8
+LEAST_GAIN = 0.0005
+MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to mend, in a sentence, and the classes that it is about."""
+
+    kind: Kind
+    sentence: str
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """What a model learned from: features (n, d), class numbers (n,), text logits (n, c)."""
+
+    features: Tensor
+    labels: Tensor
+    zero_shot: Tensor | None = None
+
+
+def advise(
+    evaluation: Evaluation | None, training: TrainingRows, names: Sequence[str]
+) -> list[Advice]:
+    """What to mend in a model of these training rows, the most serious first.
+
+    Parameters
+    ----------
+    evaluation : Evaluation or None
+        The answers to photos that the model has not seen; None where there are none.
+    training : TrainingRows
+        What the model learned from; class numbers count in `names`.
+    names : sequence of str
+        The class names.
+
+    Returns
+    -------
+    list of Advice
+        Empty where nothing is to be mended.
+
+    Examples
+    --------
+    >>> rows = TrainingRows(torch.eye(8), torch.tensor([0, 1, 1, 1, 1, 2, 2, 2]))
+    >>> print(advise(None, rows, ["owl", "cat", "dog"])[0].sentence)
+    'owl' has 1 photo, the median class 3: add photos of it.
+    """
+    found: list[Advice] = []
+    if evaluation is not None:
+        found += [*_guessing(evaluation), *_names_alone(evaluation, training)]
+        found += _confused(evaluation, training, names)
+    return [*found, *_useless_names(training, names), *_unequal(training, names)]
+
+
+def model_advice(content: Content, evaluation: Evaluation | None) -> list[Advice]:
+    """Advice on a model, given its answers to unseen or held-out photos."""
+    if not content.model.has_keys:
+        return []
+    model = cast("CacheClassifier", content.model)
+    return advise(evaluation, rows_of(model), [str(name) for name in model.classes_])
+
+
+def rows_of(model: CacheClassifier) -> TrainingRows:
+    """The training rows of a fitted model."""
+    shots = model.fitted_.shots
+    text = None if shots.zero_shot is None else shots.zero_shot.cpu()
+    return TrainingRows(shots.features.cpu(), shots.labels.cpu(), text)
+
+
+def _guessing(evaluation: Evaluation) -> Iterator[Advice]:
+    most = int(np.bincount(evaluation.labels).argmax())
+    guess = float((evaluation.labels == most).mean())
+    if evaluation.interval[0] <= guess:
+        yield Advice(
+            "guessing",
+            f"The model is hardly better than guessing: {evaluation.accuracy:.0%} of "
+            f"{len(evaluation):,} photos are right, and {guess:.0%} if every answer is "
+            f"{shown(evaluation.class_names[most])}. Check that the labels are right and that the "
+            "photos show what the classes differ in, or add photos.",
+        )
+
+
+def _names_alone(evaluation: Evaluation, training: TrainingRows) -> Iterator[Advice]:
+    if training.zero_shot is None:
+        return
+    by_name = _share_right(training.zero_shot, training.labels)
+    if evaluation.accuracy < GOOD and by_name >= evaluation.accuracy:
+        yield Advice(
+            "names",
+            f"The class names alone are as good: they give {by_name:.0%} of the training photos "
+            f"their label, the model is right for {evaluation.accuracy:.0%}. Check the labels, or "
+            "add photos.",
+        )
+
+
+def _confused(
+    evaluation: Evaluation, training: TrainingRows, names: Sequence[str]
+) -> Iterator[Advice]:
+    """The two classes that are taken for each other most often."""
+    matrix = evaluation.confusion_matrix()
+    both = np.triu(matrix + matrix.T, 1)
+    first, second = divmod(int(both.argmax()), len(both))
+    errors, photos = int(both[first, second]), int(matrix[[first, second]].sum())
+    if errors < 2 or errors < CONFUSED * photos:
+        return
+    pair = (str(names[first]), str(names[second]))
+    gain = _gain_of_doubling(training, first, second) * photos / len(evaluation)
+    remedy = f"Twice as many of both are expected to raise the accuracy by {100 * gain:.1f} points"
+    if gain < LEAST_GAIN:
+        remedy = "More photos of these two help first"
+    yield Advice(
+        "confused",
+        f"{shown(pair[0])} and {shown(pair[1])} are taken for each other: {errors:,} of their "
+        f"{photos:,} photos. {remedy}; choose photos that show what sets them apart.",
+        pair,
+    )
+
+
+def _gain_of_doubling(training: TrainingRows, first: int, second: int) -> float:
+    """By how much the share of errors between two classes falls with twice as many photos.
+
+    Errors follow a power law in the number of photos: what halving the photos costs, in halves that
+    are drawn at random, says what doubling them saves.
+    """
+    places = [torch.nonzero(training.labels == one).flatten() for one in (first, second)]
+    if min(map(len, places)) < 4:
+        return 0.0
+    whole = _pair_error(training.features, *places)
+    generator = torch.Generator().manual_seed(0)
+    halves = []
+    for _ in range(HALVES):
+        parts = (rows[torch.randperm(len(rows), generator=generator)] for rows in places)
+        halves.append(_pair_error(training.features, *(part[: len(part) // 2] for part in parts)))
+    half = float(np.mean(halves))
+    return whole * max(0.0, 1 - whole / half) if half else 0.0
+
+
+def _pair_error(features: Tensor, first: Tensor, second: Tensor) -> float:
+    """The held-out share of errors between the rows of two classes."""
+    rows = torch.cat([first, second])
+    labels = torch.cat([torch.zeros(len(first)), torch.ones(len(second))]).long()
+    mean, _ = held_out_means(unit_rows(features[rows].double()), labels, 2)
+    return 1 - _share_right(mean, labels)
+
+
+def _useless_names(training: TrainingRows, names: Sequence[str]) -> Iterator[Advice]:
+    """Classes whose photos are not recognised by the name, where guessing does better."""
+    if training.zero_shot is None or len(names) < 2:
+        return
+    right = training.zero_shot.argmax(1) == training.labels
+    guess, bad = 1 / len(names), []
+    for number, name in enumerate(names):
+        mine = right[training.labels == number]
+        if not len(mine):
+            continue
+        share, most = float(mine.double().mean()), wilson_interval(int(mine.sum()), len(mine))[1]
+        if len(mine) > 2 and share <= guess and most < SURELY_BAD:
+            bad.append(str(name))
+    if bad:
+        yield Advice(
+            "useless-names",
+            f"By {_listed(bad)} the photos are recognised no better than by guessing: the name may "
+            "do harm. Use a name or a prompt that says what the photos show, or leave names out "
+            "(--no-text).",
+            tuple(bad),
+        )
+
+
+def _unequal(training: TrainingRows, names: Sequence[str]) -> Iterator[Advice]:
+    """Classes with far fewer or far more photos than the others."""
+    counts = Counter(training.labels.tolist())
+    sizes = np.array([counts[number] for number in range(len(names))])
+    present = sizes[sizes > 0]
+    if len(present) < 2:
+        return
+    usual = float(np.median(present))
+    few = [str(names[k]) for k in np.flatnonzero((sizes > 0) & (UNEQUAL * sizes <= usual)).tolist()]
+    many = [str(names[k]) for k in np.flatnonzero(sizes >= UNEQUAL * usual).tolist()]
+    if few:
+        size = int(sizes[list(names).index(few[0])])
+        photos = "1 photo" if size == 1 else f"{size:,} photos"
+        each = " or fewer" if len(few) > 1 else ""
+        yield Advice(
+            "few",
+            f"{_listed(few)} {'has' if len(few) == 1 else 'have'} {photos}{each}, the median class "
+            f"{usual:.0f}: add photos of {'it' if len(few) == 1 else 'them'}.",
+            tuple(few),
+        )
+    if many:
+        size = int(sizes[list(names).index(many[0])])
+        yield Advice(
+            "many",
+            f"{_listed(many)} {'has' if len(many) == 1 else 'have'} far more photos ({size:,}) "
+            f"than the median class ({usual:.0f}): photos of the other classes help more.",
+            tuple(many),
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [shown(name) for name in names[:MOST_NAMES]]
+    rest = len(names) - len(words)
+    return ", ".join(words) + (f" and {rest} more" if rest else "")
+
+
+def _share_right(scores: Tensor, labels: Tensor) -> float:
+    return float((scores.argmax(1) == labels).double().mean())

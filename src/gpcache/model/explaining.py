@@ -1,0 +1,46 @@
+"""What an answer rests on beside training images: the class name, and how even its sets are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from gpcache.methods import FeatureClassifier, HeldOutReport
+from gpcache.methods.cache.fitted import Fitted
+from gpcache.metrics.conformal import lac_scores, uneven_classes
+
+
+@torch.no_grad()
+def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.float64] | None:
+    """The share (m,) that the class name has in the logit of each row's most probable class.
+
+    It is what that name says beyond the mean of all class names, in the unit of the weights of
+    training images. None where names do not count.
+    """
+    fitted: Fitted | None = getattr(model, "fitted_", None)
+    rows = model._read_queries(features)
+    if fitted is None or (said := fitted.model.zero_shot(rows)) is None:
+        return None
+    best = model._logits(rows).argmax(1, keepdim=True)
+    parts = said.gather(1, best)[:, 0] - said.mean(1)
+    shares: NDArray[np.float64] = (fitted.choice.gain * parts).double().cpu().numpy()
+    return shares
+
+
+def why_uneven(model: FeatureClassifier, error: float) -> str:
+    """A sentence where sets miss some classes far more often than promised; empty elsewhere."""
+    report: HeldOutReport | None = getattr(model, "loo_", None)
+    if report is None or report.counted.sum() < 2:
+        return ""
+    labels = report.labels[report.counted]
+    scores = lac_scores(report.probabilities[report.counted])[np.arange(len(labels)), labels]
+    if not (listed := uneven_classes(scores, labels, error)):
+        return ""
+    number, held, rows = listed[0]
+    others = f", and {len(listed) - 1} more classes are like it" if len(listed) > 1 else ""
+    return (
+        f"Classes differ: the sets of held-out training images hold the true class for {held} of "
+        f"{rows} images of {str(model.classes_[number])!r}, where {100 * (1 - error):.0f} % are "
+        f"promised on average{others}. With --per-class every class gets its own promise."
+    )

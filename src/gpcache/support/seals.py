@@ -1,0 +1,33 @@
+"""Checksums inside files: every flipped bit of a sealed file is seen."""
+
+from __future__ import annotations
+
+import re
+
+from gpcache.support.files import sha256
+
+UNSEALED = "0" * 64
+
+_SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+
+
+def seal(data: bytes) -> bytes:
+    """Put the SHA-256 of bytes into their first entry `"sha256":"000…"`, which is `UNSEALED`."""
+    return data.replace(UNSEALED.encode(), sha256(data).encode(), 1)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether bytes are those that `seal` gave, all of them.
+
+    Examples
+    --------
+    >>> from gpcache.support.seals import UNSEALED, is_sealed, seal
+    >>> data = seal(b'{"sha256":"%s","n":1}' % UNSEALED.encode())
+    >>> is_sealed(data), is_sealed(data.replace(b"1", b"3"))
+    (True, False)
+    """
+    found = _SEAL.search(data)
+    if found is None:
+        return False
+    unsealed = data[: found.start(1)] + UNSEALED.encode() + data[found.end(1) :]
+    return sha256(unsealed).encode() == found[1]

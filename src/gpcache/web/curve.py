@@ -1,0 +1,86 @@
+"""The learning curve: held-out accuracy after each change that was not undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpcache.support.files import sha256
+from gpcache.web.held_out import HeldOutPhotos
+from gpcache.web.workspace_contents import Contents
+
+MAX_POINTS = 1_000
+# What a point covers that only says: here was no figure, and the curve begins again.
+NO_FIGURE = ""
+
+
+class CurvePoint(NamedTuple):
+    """Photos and held-out accuracy at a revision; `covers` stands for the classes that it is of."""
+
+    revision: int
+    photos: int
+    accuracy: float
+    covers: str
+
+
+Curve = tuple[CurvePoint, ...]
+
+
+def covered_classes(held_out: HeldOutPhotos) -> list[str]:
+    """The classes of which at least one photo was held out."""
+    return sorted({held_out.classes[label] for label in held_out.labels[held_out.counted]})
+
+
+def continued(
+    curve: Curve, revision: int, before: Contents, after: Contents, held_out: HeldOutPhotos | None
+) -> Curve:
+    """The curve after a change from one value of the contents to another.
+
+    A point replaces the last one of as many photos, such as after another label.
+    """
+    if names := _renamed(before, after):
+        curve = tuple(_with_name(point, *names, before) for point in curve)
+    summary = None if held_out is None else held_out.summary()
+    point = CurvePoint(revision, 0, 0.0, NO_FIGURE)
+    if held_out and summary and len(covered := covered_classes(held_out)) > 1:
+        photos = len(after.labelled())
+        point = CurvePoint(revision, photos, summary["accuracy"], _mark(covered))
+    if curve and (curve[-1].photos, curve[-1].covers) == (point.photos, point.covers):
+        same = curve[-1].accuracy == point.accuracy
+        return curve if same else (*curve[:-1], point)
+    return (*curve, point)[-MAX_POINTS:]
+
+
+def undone(curve: Curve, revision: int) -> Curve:
+    """The curve as it was at an earlier revision."""
+    return tuple(point for point in curve if point.revision <= revision)
+
+
+def comparable(curve: Curve) -> Curve:
+    """The last points of the same classes: figures of others do not compare with them."""
+    found: list[CurvePoint] = []
+    for point in reversed(curve):
+        if point.covers != curve[-1].covers or point.covers == NO_FIGURE:
+            break
+        found.insert(0, point)
+    return tuple(found)
+
+
+def _renamed(before: Contents, after: Contents) -> tuple[str, str] | None:
+    """The old and the new name, where a class was renamed and nothing else."""
+    old, new = set(before.class_names()), set(after.class_names())
+    if len(old - new) != 1 or len(new - old) != 1 or before.photos.keys() != after.photos.keys():
+        return None
+    return (old - new).pop(), (new - old).pop()
+
+
+def _with_name(point: CurvePoint, old: str, new: str, before: Contents) -> CurvePoint:
+    """The point of the same classes after a renaming; only those of all labelled ones are known."""
+    names = {str(photo.label) for photo in before.labelled()}
+    if point.covers != _mark(names):
+        return point
+    return point._replace(covers=_mark({new if name == old else name for name in names}))
+
+
+def _mark(names: Sequence[str] | set[str]) -> str:
+    return sha256("\n".join(sorted(names)).encode())[:8]

@@ -1,0 +1,69 @@
+"""The model of a workspace on disk, so that a restart answers as before.
+
+Hyper-parameters are chosen on the photos of one moment and kept while photos come and go: they
+cannot be found again from the photos alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpcache.encoders.base import Features
+from gpcache.errors import ModelFileError
+from gpcache.methods import State, restore, state_of
+from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.support.array_folders import load_folder, save_folder
+from gpcache.web.workspace_contents import Photo
+
+
+class StoredModel(NamedTuple):
+    """A model, its photos in its order, and on how many photos and classes it was chosen."""
+
+    model: CacheClassifier
+    photos: Sequence[Photo]
+    fitted_on: int
+    fitted_classes: int
+
+    @classmethod
+    def of(cls, model: CacheClassifier, photos: Sequence[Photo]) -> StoredModel:
+        """A model that was fitted on these photos in this order."""
+        return cls(model, photos, len(photos), len({photo.label for photo in photos}))
+
+    def features(self) -> dict[str, Features]:
+        """The features of its photos, by hash."""
+        rows = self.model.fitted_.shots.features.float().cpu().numpy()
+        return {photo.hash: row for photo, row in zip(self.photos, rows, strict=True)}
+
+
+def write_model(folder: Path, stored: StoredModel) -> None:
+    """Replace the model in one step, with checksums."""
+    state = state_of(stored.model)
+    config = {
+        "kind": "workspace model",
+        "model": state.settings,
+        "photos": [asdict(photo) for photo in stored.photos],
+        "fitted_on": stored.fitted_on,
+        "fitted_classes": stored.fitted_classes,
+    }
+    save_folder(folder, config, state.arrays, card="")
+
+
+def read_model(folder: Path, *, device: Any) -> StoredModel | None:
+    """The model; None where none was written yet. A damaged one is a ModelFileError."""
+    if not folder.exists():
+        return None
+    config, arrays = load_folder(folder)
+    model = restore(State(config["model"], arrays), device=device)
+    if not isinstance(model, CacheClassifier):
+        raise ModelFileError(f"{str(folder)!r} holds no model of photos.")
+    photos = [Photo(**one) for one in config["photos"]]
+    return StoredModel(model, photos, config["fitted_on"], config["fitted_classes"])
+
+
+def remove_model(folder: Path) -> None:
+    """Make room where a model is damaged."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,107 @@
+"""A test set: labelled photos that the model never learns from, and what it says of them now."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpcache.errors import DataError
+from gpcache.images.records import Refused
+from gpcache.metrics import max_probability
+from gpcache.model.classifier import ImageClassifier
+from gpcache.model.evaluation import Evaluation
+from gpcache.model.report.build import build_report, hardest_cases
+from gpcache.model.report.content import Report
+from gpcache.web.workspace import Workspace
+from gpcache.web.workspace_folder import EncodedPhoto
+
+MAX_PHOTOS = 5_000
+REJECT = 0.05
+
+
+@dataclass
+class TestSet:
+    """The photos of a test set by hash, each with its class; kept while the server runs."""
+
+    photos: dict[str, tuple[str, EncodedPhoto]] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+
+    def add(self, paths: Sequence[str], read: Sequence[EncodedPhoto | Refused]) -> None:
+        """Keep photos; the folder that a photo lies in is its class."""
+        for path, photo in zip(paths, read, strict=True):
+            label = unicodedata.normalize("NFC", path.split("/")[-2]) if "/" in path else ""
+            if isinstance(photo, Refused):
+                self.refused.append(photo)
+            elif not label:
+                self.refused.append(Refused(path, "it lies in no folder that names its class"))
+            elif len(self.photos) >= MAX_PHOTOS:
+                self.refused.append(Refused(path, f"a test set holds {MAX_PHOTOS:,} photos"))
+            else:
+                self.photos[photo.hash] = (label, photo._replace(name=path))
+
+    def state(self, workspace: Workspace) -> dict[str, Any]:
+        """The figures of the model in use, or why there are none."""
+        found: dict[str, Any] = {
+            "photos": len(self.photos),
+            "refused": [{"name": one.name, "reason": one.reason} for one in self.refused],
+            "foreign": sorted({label for label, _ in self.photos.values()} - _classes(workspace)),
+            "figures": None,
+        }
+        if self._used(workspace):
+            evaluation = self.evaluation(workspace)
+            found["figures"] = evaluation.summary()
+        return found
+
+    def evaluation(self, workspace: Workspace) -> Evaluation:
+        """What the model says of the photos that it did not learn from, beside their classes."""
+        used = self._used(workspace)
+        if not used:
+            raise DataError("The test set has no photo of these classes: name its folders as they.")
+        learner = workspace.learner
+        model, held_out = learner.ready(), learner.held_out()
+        classes = [str(name) for name in model.classes_]
+        rows = np.stack([photo.features for _, photo in used])
+        found = model.answer(rows)
+        familiarity = np.full(len(rows), np.nan)
+        if held_out is not None:
+            highest = max_probability(found.logits, temperature=model.temperature_)
+            familiarity = held_out.scores.familiarity(found.novelty, highest)
+        left_out = len(self.photos) - len(used)
+        also = f"; {left_out} others are trained on or of another class" if left_out else ""
+        return Evaluation(
+            data="the test set",
+            protocol=f"photos that were not trained on{also}",
+            class_names=classes,
+            names=[photo.name for _, photo in used],
+            labels=np.array([classes.index(label) for label, _ in used], dtype=np.int64),
+            probabilities=found.probabilities,
+            uncertainty=found.novelty,
+            rejected=familiarity <= REJECT,
+            familiarity=familiarity,
+        )
+
+    def report(self, workspace: Workspace, classifier: ImageClassifier) -> Report:
+        """The report of the model in use, which `classifier` is, on the test set."""
+        test = self.evaluation(workspace)
+        photos = {photo.name: photo for _, photo in self.photos.values()}
+        hardest = hardest_cases(
+            classifier, test, lambda name: (photos[name].thumbnail, photos[name].features[None])
+        )
+        return build_report(classifier, test, hardest=hardest, refused=self.refused)
+
+    def _used(self, workspace: Workspace) -> list[tuple[str, EncodedPhoto]]:
+        learned = {photo.hash for photo in workspace.document.contents.labelled()}
+        known = _classes(workspace)
+        return [
+            (label, photo)
+            for key, (label, photo) in self.photos.items()
+            if label in known and key not in learned
+        ]
+
+
+def _classes(workspace: Workspace) -> set[str]:
+    return set(workspace.document.contents.class_names())
