@@ -103,7 +103,7 @@ def pages() -> dict[str, str]:
     text = (
         "Every figure stands on one page. `make results` renders the pages from the rows and "
         "sections that lie here; `make results RUN=1` first runs what is missing. "
-        "[How the benchmark works](../benchmark.md)."
+        "[How the benchmark works](../reference/benchmark.md)."
     )
     found["index.md"] = f"# Results\n\n{text}\n\n{table(index)}"
     return found

@@ -34,6 +34,7 @@ def test_the_notebook_is_made_from_its_script(script):
     assert sources(stored(script)) == sources(made), "run python docs/make_notebooks.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_the_notebook_runs(script, tmp_path):
     notebook = stored(script)

@@ -15,6 +15,7 @@ HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 RUNNING = [page for page in PAGES if re.search(r"```(sh|python)\n", page.read_text())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run(page, run_page):
     run_page(page)

@@ -116,7 +116,16 @@ def test_what_it_raises_is_listed(place):
         assert "Raises\n------" in inspect.getdoc(thing)
 
 
-@pytest.mark.parametrize("place", [one for one in PLACES if needs_example(resolved(one))])
+def with_speed(place):
+    """The place, marked as slow where its example loads an encoder."""
+    loads = re.search(r"load_encoder|ImageClassifier\(", inspect.getdoc(resolved(place)))
+    return pytest.param(place, marks=[pytest.mark.slow] if loads else [])
+
+
+EXAMPLES = [with_speed(one) for one in PLACES if needs_example(resolved(one))]
+
+
+@pytest.mark.parametrize("place", EXAMPLES)
 def test_the_example_runs(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -200,8 +200,6 @@ def gather(
         Augmented views; None is one centre view per image.
     description : str, default="encode"
         Text of the progress bar.
-    picture : callable, optional
-        Makes `pictures` of the pixels that the encoder is given.
 
     Returns
     -------

@@ -50,7 +50,7 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     epochs : int or "auto", default="auto"
         Number of training steps.
     as_published : bool, default=False
-        Start and step as the authors' code does.
+        Start and step exactly as the code of the authors does.
     projection : callable or array of shape (d, d), optional
         Similarity projection that is applied to features first.
     criterion : {"nll", "accuracy"}, default="nll"

@@ -55,7 +55,7 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     Raises
     ------
     DataError
-        If arrays do not fit together.
+        If the arrays do not fit together.
 
     Examples
     --------

@@ -35,7 +35,7 @@ class TaskResClassifier(TrainedHeadClassifier):
     residual_scale : float, default=0.5
         Scale of the residual; 0.5 in the paper, 1 for Flowers.
     epochs : int or "auto", default="auto"
-        Number of epochs; "auto" is 100, and 200 from 8 shots a class on.
+        Number of epochs. "auto" is 100, and 200 from 8 shots per class on.
     batch_size : int, default=256
         Number of rows in a step.
     learning_rate : float, default=2e-3

@@ -35,9 +35,9 @@ class TextPrior:
         One text vector per class, from the encoder of the images.
     logit_scale : float, default=100.0
         Factor that turns cosines into logits; 100 for CLIP.
-    length : float, optional
-        Length that the encoder gives its text vectors. TaskRes and CLAP train from vectors of that
-        length, as their authors do.
+    length : float, default=10.0
+        Length of the text vectors before they are scaled to one. TaskRes and CLAP train from
+        vectors of this length, as their authors do.
 
     Raises
     ------

@@ -247,11 +247,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def add(self, images: Images, labels: Any = None) -> Self:
-        """Add labelled images or classes. Only the new images are encoded.
+        """Add labelled images or classes; only the new images are encoded.
 
-        Hyper-parameters and temperature are chosen again on all images; beyond 2,000 of them, once
-        a twentieth has changed. An image that its class has already is left out, with a notice. An
-        image that another class has is refused.
+        An image that its class has already is left out, with a notice. An image that another class
+        has is refused. Hyper-parameters and temperature are chosen again on all images; beyond
+        2,000 images, once a twentieth has changed.
 
         Parameters
         ----------
@@ -369,8 +369,6 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Share of good images that may be answered with "I don't know".
         sets : float, optional
             Also list the plausible labels; the lists miss the true label at this rate.
-        per_class : bool, default=False
-            Keep that rate for each class instead of on average; sets are larger.
         why : int, default=0
             Number of training images to name as reasons.
         refused : list, optional

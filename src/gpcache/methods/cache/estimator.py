@@ -420,7 +420,9 @@ class CacheClassifier(FeatureClassifier):
     # Updates.
 
     def add(self, X: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
-        """Add shots. Without text, labels may name new classes.
+        """Add shots.
+
+        Without text, labels may name new classes.
 
         Parameters
         ----------
@@ -428,7 +430,7 @@ class CacheClassifier(FeatureClassifier):
             Features of the new shots.
         y : array of shape (k,)
             Their labels.
-        refit : bool or "auto", default="auto"
+        refit : {"auto", True, False}, default="auto"
             Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
             so up to 200 shots, and beyond once a twentieth of them has changed since the last
             choice. False keeps them: the result is the unique model of the new shots at these
@@ -467,14 +469,15 @@ class CacheClassifier(FeatureClassifier):
     def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
 
-        Without text, a class without shots is removed.
+        Without text, a class without shots is removed as well.
 
         Parameters
         ----------
         rows : array of int
             Row numbers of the shots, in the order of `fit` and `add`.
-        refit : bool or "auto", default="auto"
-            As in `add`.
+        refit : {"auto", True, False}, default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them.
 
         Returns
         -------
@@ -511,8 +514,9 @@ class CacheClassifier(FeatureClassifier):
             Row numbers of the shots.
         y : array of shape (len(rows),)
             Their new labels.
-        refit : bool or "auto", default="auto"
-            As in `add`.
+        refit : {"auto", True, False}, default="auto"
+            Whether to choose hyper-parameters, feature scaling and temperature again. "auto" does
+            so once a twentieth of the shots has changed since they were chosen. False keeps them.
 
         Returns
         -------
@@ -588,7 +592,21 @@ class CacheClassifier(FeatureClassifier):
     def refit(self) -> Self:
         """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
 
-        Whatever took training or a validation set stays as it is.
+        What needed training or a validation set stays as it is.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60]).add(X[60:61], y[60:61], refit=False)
+        >>> len(model.refit().fitted_.shots)
+        61
         """
         check_is_fitted(self)
         if self.fitted_.can_choose_again:
