@@ -70,8 +70,8 @@ at every side, mirrored, or saved again as a JPEG of quality 60. *found* is the 
 that are paired with their originals: by features and pictures (`gpcache check`), by features alone,
 and by the perceptual hash of `imagehash` (64 bits, mirrored hashes included) at the largest
 distance without a false pair. Here every photo has a copy, so the usual distance to the nearest
-image is that of copies, and features alone find none. *false* counts pairs of different photos. Two pairs
-of caltech20 are copies in the data set itself and are not counted.
+image is that of copies, and features alone find none. *false* counts pairs of different photos.
+Two pairs of caltech20 are copies in the data set itself and are not counted.
 """
 
 DISTANCES = """
