@@ -55,6 +55,27 @@ def test_what_is_worth_a_look_alone_is_exit_code_zero(run, write_shapes, tmp_pat
     assert code == bool(kinds & {"leak", "label", "duplicate", "near-duplicate"})
 
 
+def test_advice_follows_where_labels_are_at_random(run, write_shapes, tmp_path):
+    """Each class has photos of all shapes: no model can be better than guessing."""
+    folder = write_shapes(tmp_path / "photos", 6, 5)
+    names = sorted(place.name for place in folder.iterdir())
+    for number, file in enumerate(sorted(folder.glob("*/*.png"))):
+        file.rename(folder / names[number % 3] / f"n{number}.png")
+    _, out, _ = run("check", folder)
+    advice = out.split("\nAdvice\n")[1]
+    assert "The model is not measurably better than guessing: " in advice
+    _, out, _ = run("check", folder, "--json")
+    found = json.loads(out)["advice"]
+    assert [one["sentence"] for one in found] == [line.strip() for line in advice.splitlines()]
+    _, out, _ = run("fit", folder, "-o", tmp_path / "bad.gpc", "--json")
+    assert "guessing" in [one["kind"] for one in json.loads(out)["advice"]]
+    unseen = write_shapes(tmp_path / "unseen", 3, 6)
+    report = tmp_path / "report.html"
+    _, out, _ = run("evaluate", tmp_path / "bad.gpc", unseen, "--report", report)
+    assert "\nadvice " in out
+    assert ">Advice<" in report.read_text()
+
+
 def test_top_shortens_the_lists(run, copies):
     _, out, _ = run("check", copies, "--top", "1")
     leaks = out.split("Copies in two classes or groups")[1].split("\n\n")[0].splitlines()

@@ -108,7 +108,7 @@ def _guessing(evaluation: Evaluation) -> Iterator[Advice]:
     if evaluation.interval[0] <= guess:
         yield Advice(
             "guessing",
-            f"The model is hardly better than guessing: {evaluation.accuracy:.0%} of "
+            f"The model is not measurably better than guessing: {evaluation.accuracy:.0%} of "
             f"{len(evaluation):,} photos are right, and {guess:.0%} if every answer is "
             f"{shown(evaluation.class_names[most])}. Check that the labels are right and that the "
             "photos show what the classes differ in, or add photos.",

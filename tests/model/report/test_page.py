@@ -10,6 +10,7 @@ from sklearn.metrics import confusion_matrix, precision_score, recall_score, roc
 
 from gpcache import DataError
 from gpcache.metrics import aurc
+from gpcache.model.advice import Advice
 from gpcache.model.evaluation import Unknown
 from gpcache.model.report import Case, Embedding, Evidence, Report, render, write_report
 
@@ -302,3 +303,11 @@ def test_only_jpeg_and_png_are_embedded(data):
 def test_bad_embeddings_are_told(labels, features, told):
     with pytest.raises(DataError, match=told):
         Embedding("photos/", ["a", "b"], np.array(labels, dtype=int), features)
+
+
+def test_advice_is_a_section_of_its_own(report):
+    advice = [Advice("few", "'<b>' has 1 photo, the median class 9: add photos of it.")]
+    page = render(replace(report, advice=advice))
+    assert "&lt;b&gt;&#39; has 1 photo" in page
+    assert ">Advice<" in page
+    assert ">Advice<" not in render(report)
