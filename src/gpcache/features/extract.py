@@ -163,6 +163,8 @@ class Gathered:
         Refused images with their reasons.
     notices : list of str
         Notes.
+    pictures : list of arrays, optional
+        What `picture` of `gather` made of each image.
 
     Examples
     --------
@@ -200,6 +202,8 @@ def gather(
         Augmented views; None is one centre view per image.
     description : str, default="encode"
         Text of the progress bar.
+    picture : callable, optional
+        Makes `pictures` from the pixels that the encoder gets.
 
     Returns
     -------

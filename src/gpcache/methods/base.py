@@ -482,6 +482,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             Number of shots to name as reasons; 0 names none. Methods without keys ignore it.
         error : float, optional
             Rate at which prediction sets may miss the true class; None makes no sets.
+        class_conditional : bool, default=False
+            Whether this rate holds for every class on its own.
 
         Returns
         -------

@@ -369,6 +369,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Share of good images that may be answered with "I don't know".
         sets : float, optional
             Also list the plausible labels; the lists miss the true label at this rate.
+        per_class : bool, default=False
+            Whether this rate holds for every class on its own, which needs more images of each
+            class.
         why : int, default=0
             Number of training images to name as reasons.
         refused : list, optional
@@ -428,6 +431,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Share of good images that may be answered with "I don't know".
         sets : float, optional
             Also list the plausible labels; the lists miss the true label at this rate.
+        per_class : bool, default=False
+            Whether this rate holds for every class on its own, which needs more images of each
+            class.
         why : int, default=0
             Number of training images to name as reasons.
         refused : list, optional
