@@ -1,6 +1,6 @@
 """Damage that an image file shows by itself: checksums, marks, and lengths that do not add up.
 
-Decoders pass over much of it. `docs/images.md` lists the damage that no check can see.
+Decoders pass over much of it. `docs/reference/images.md` lists the damage that no check can see.
 """
 
 from __future__ import annotations
