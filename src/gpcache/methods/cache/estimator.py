@@ -592,6 +592,19 @@ class CacheClassifier(FeatureClassifier):
         """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
 
         Whatever took training or a validation set stays as it is.
+
+        Returns
+        -------
+        CacheClassifier
+            This estimator.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["cat", "cat", "dog", "dog"])
+        >>> len(model.add([[1, 1, 0, 0]], ["cat"], refit=False).refit().loo_.labels)
+        5
         """
         check_is_fitted(self)
         if self.fitted_.can_choose_again:
