@@ -60,7 +60,8 @@ def costs() -> str:
 EXPERIMENTS: dict[str, Callable[[], str]] = {
     "Damaged images": counted(
         "Files of a drawn picture in every format, damaged in every way. *Other result*: at least "
-        "one pixel differs, and no note says so. [What may go in](../images.md) lists all of them.",
+        "one pixel differs, and no note says so. [Image "
+        "input](../reference/images.md#damage-that-cannot-be-detected) lists all of them.",
         damaged_images,
     ),
     "Cost of the checks": costs,

@@ -1,6 +1,6 @@
 """Planted label errors and planted copies: what an audit finds, beside cleanlab and imagehash.
 
-Writes docs/results/label-errors.md. `lite`, `cleanlab` and `imagehash` must be installed:
+Writes a section of docs/results/photos.md. `lite`, `cleanlab` and `imagehash` must be installed:
 `pip install cleanlab imagehash`.
 """
 

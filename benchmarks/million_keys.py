@@ -33,7 +33,8 @@ WIDTH, QUERIES, MODES, CLASSES_PER_SUPERCLASS = 512, 2_000, 4, 50
 SUPERCLASS, CLASS, MODE, ROW, DIRECTIONS, NOISE = 0.6, 0.6, 0.5, 1.0, 44, 0.4
 WRITTEN_ROWS = 50_000
 
-# For the plan: images a second of `extract` and of decoding alone on 2 cores (extraction.md),
+MEASURED = "rate measured ([extraction](#from-photos-to-features))"
+# For the plan: images a second of `extract` and of decoding alone on 2 cores (extraction),
 # operations of one image through ViT-B/16, and a second of one H200 in bfloat16.
 HUNDRED_MILLION, EXTRACTED, DECODED, VIT, GPU = 100_000_000, 124, 597, 35e9, 788e12
 
@@ -347,7 +348,7 @@ def _plan(most: dict[str, Any]) -> Iterator[list[Any]]:
     ]  # fmt: skip
     yield [
         "embed, this machine", f"1e8 / {EXTRACTED} images a second, 2 cores, `lite`",
-        f"{1e8 / EXTRACTED / 86400:.1f} days", "rate measured ([extraction](extraction.md))",
+        f"{1e8 / EXTRACTED / 86400:.1f} days", MEASURED,
     ]  # fmt: skip
     yield [
         "embed in 10 hours", f"1e8 / 36,000 s = 2,778 images a second; / {EXTRACTED}",
@@ -385,7 +386,7 @@ def _plan(most: dict[str, Any]) -> Iterator[list[Any]]:
     ]  # fmt: skip
     yield [
         "decoding its photos", f"10,000 / {DECODED / 2:.0f} a second and core",
-        f"{1e4 / (DECODED / 2):.0f} cores", "rate measured ([extraction](extraction.md))",
+        f"{1e4 / (DECODED / 2):.0f} cores", MEASURED,
     ]  # fmt: skip
     yield [
         "network in", "10,000 × 100 kB", "1 GB/s", "a photo's size is assumed",

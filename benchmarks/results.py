@@ -98,7 +98,8 @@ def pages() -> dict[str, str]:
         parts = [*start, *make(), *(section(one) for one in shown_here)]
         body = "\n\n".join(part.strip() for part in parts if part.strip())
         found[f"{name}.md"] = f"{body}\n"
-        sources = [f"[{spec}.csv](rows/{spec}.csv)" for spec in specs] + list(shown_here)
+        run = [spec for spec in specs if (row_files.ROWS / f"{spec}.csv").exists()]
+        sources = [f"[{spec}.csv](rows/{spec}.csv)" for spec in run] + list(shown_here)
         index.append([f"[{heading}]({name}.md)", ", ".join(sources)])
     text = (
         "Every figure stands on one page. `make results` renders the pages from the rows and "

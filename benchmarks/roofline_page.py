@@ -37,7 +37,7 @@ fusion, which walks over all logits once for each α and η. Of one or a few que
 solves are chains, where the naive way multiplies with an inverse that it was given.
 
 How far the gradients of a step are from float64 is measured on a batch that has something to learn,
-in [training-step](training-step.md).
+in [training](training.md).
 """
 
 

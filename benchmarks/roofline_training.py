@@ -109,7 +109,7 @@ def step_tasks(step: Step, *, limit: float | None) -> Iterator[Task]:
             limit=limit if n_groups == 1 else None,
             comparable=False,
             note="The naive step differentiates explicit inverses by autograd, one group after "
-            "the other; how far both are from float64 is in `training-step.md`. The floor of a "
+            "the other; how far both are from float64 is on the page training.md. The floor of a "
             "step on a GPU is that of TF32 products.",
         )
 

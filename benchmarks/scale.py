@@ -18,8 +18,9 @@ from serving import photo
 DRAWINGS = 1_000
 
 ABOUT = """
-What one machine can do, beside the naive ways and its limit: [on a CPU](roofline.md), [on a
-GPU](roofline-gpu.md) (`make bench`, `make bench-gpu`), [how time and memory grow](growth.md)
+What one machine can do, beside the naive ways and its limit: [on a CPU and on a
+GPU](#how-near-to-the-machines-limit) (`make bench`, `make bench-gpu`), [how time and memory
+grow](#how-time-and-memory-grow)
 (`python benchmarks/growth.py`). Here follows what Ray adds, measured where client, server and
 workers share one machine: it shows what Ray costs and that nothing is lost, not what more machines
 would bring.
@@ -29,7 +30,7 @@ MILLION = """
 
 `python benchmarks/million_keys.py --keys 1000000 --classes 10000 --engine ray`: seconds, memory,
 what more keys are worth, and a plan on paper for 100 million images and 10,000 requests a second,
-[on a page of its own](million-keys.md).
+[in a section of its own](#a-cache-of-1000000-keys).
 """
 
 

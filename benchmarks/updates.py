@@ -1,6 +1,6 @@
 """Do photos that are added one by one end in the model that all of them give at once?
 
-Writes docs/results/updates.md; `lite` must be installed.
+Writes a section of docs/results/photos.md; `lite` must be installed.
 """
 
 from __future__ import annotations

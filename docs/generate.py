@@ -71,10 +71,10 @@ def openapi_document() -> dict[str, Any]:
     """The OpenAPI document; no server is started, and no encoder is loaded."""
     from fastapi import FastAPI
 
-    from gpcache.web.routes import batch, export, inference_v2, predict, workspace
+    from gpcache.web.routes import batch, export, inference_v2, predict, test_set, workspace
 
     app = FastAPI(title="gpcache")
-    for part in (workspace, predict, batch, export, inference_v2):
+    for part in (workspace, predict, batch, export, test_set, inference_v2):
         app.include_router(part.routes)
     document: dict[str, Any] = app.openapi()
     return document

@@ -8,7 +8,6 @@ the same way.
 """
 
 import tempfile
-import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,7 +16,6 @@ from PIL import Image
 from gpcache import ImageClassifier
 from gpcache.images.drawn import draw_picture, draw_pictures
 
-warnings.filterwarnings("ignore", message="An update keeps")
 folder = Path(tempfile.mkdtemp())
 names = ["bricks", "grass", "marble", "wood"]
 photos = draw_pictures(folder / "photos", names, each=6)

@@ -24,6 +24,9 @@ def add(
 ) -> None:
     """Add labelled images or classes to a model. Only the new images are encoded.
 
+    Hyper-parameters and temperature are chosen again; beyond 2,000 images, once a twentieth of them
+    has changed. `remove` and `relabel` do the same.
+
     **Example**
 
     - `gpcache add pets.gpc more_photos/`

@@ -1,9 +1,10 @@
 """What a cache estimator keeps: shots, recipe, model, calibration and held-out figures.
 
 `fit` chooses hyper-parameters, builds or trains the model, and calibrates it. `added`, `removed`,
-`relabelled` and `with_text` change it without a refit: hyper-parameters, temperature and feature
-map stay, and with those fixed the result equals a refit. The exact posterior of regression is
-updated in O(n²), the softmax likelihood by a warm start; approximations are cheap to build again.
+`relabelled` and `with_text` keep hyper-parameters, temperature and feature map: at these choices
+the result equals a fit. The estimator then decides whether to choose again. The exact posterior of
+regression is updated in O(n²), the softmax likelihood by a warm start; approximations are cheap to
+build again.
 """
 
 from __future__ import annotations
