@@ -405,7 +405,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> GPCacheClassifier().fit(X[:60], y[:60]).predict(X[60:63])
         array([3, 7, 3])
         """
-        labels: NDArray[Any] = self.classes_[self.logits(X).argmax(1)]
+        column = self.logits(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[column]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
