@@ -91,7 +91,7 @@ def serve(
 
 
 def _check(replicas: int | None, certificate: Path | None, key: Path | None, shared: bool) -> None:
-    """Refuse options that do not go together and missing packages; `replicas` are the local ones."""
+    """Refuse options that do not go together, and missing packages; `replicas` needs Ray."""
     from gpcache.errors import DataError
     from gpcache.support.extras import require
 
