@@ -73,17 +73,8 @@ def serve(
 
     - `gpcache serve pets.gpc --host 0.0.0.0`
     """
-    from gpcache.errors import DataError
-    from gpcache.support.extras import require
-
-    if replicas is not None and engine != "ray":
-        raise DataError("--replicas counts only with --engine ray: give both, or neither.")
-    if (certificate is None) != (key is None):
-        raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
     shared = host != "127.0.0.1"
-    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-    for module in (*needed, *["segno"] * shared):
-        require(module, "serve", purpose="gpcache serve")
+    _check(replicas if engine == "local" else None, certificate, key, shared)
     folder = workspace or _own_folder(model)
     token = secrets.token_urlsafe(24)
 
@@ -98,6 +89,20 @@ def serve(
     begin = partial(_opened, folder, model=model, encoder=encoder, device=device)
     files = None if certificate is None or key is None else (certificate, key)
     _run(begin, (host, port), token, started, engine == "ray", replicas, files)
+
+
+def _check(replicas: int | None, certificate: Path | None, key: Path | None, shared: bool) -> None:
+    """Refuse options that do not go together, and missing packages; `replicas` needs Ray."""
+    from gpcache.errors import DataError
+    from gpcache.support.extras import require
+
+    if replicas is not None:
+        raise DataError("--replicas counts only with --engine ray: give both, or neither.")
+    if (certificate is None) != (key is None):
+        raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
+    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+    for module in (*needed, *["segno"] * shared):
+        require(module, "serve", purpose="gpcache serve")
 
 
 def _opened(folder: Path, **options: Any) -> "Workspace":
