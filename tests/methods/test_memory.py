@@ -60,9 +60,9 @@ def test_approximations_need_less_and_more_shots_need_more(likelihood, space, pr
         many = shots[np.arange(rows) % len(shots)]
         return fit_bytes(model.fitted_.recipe, many, trained=False)
 
-    assert needed(8_000) > 3 * needed(4_000)
+    assert needed(2_000) > 2 * needed(1_000)
     for approximation in (Grouped(4), Nystrom(50), Fourier(50), "class_mean"):
-        assert needed(8_000, approximation) < needed(8_000)
+        assert needed(2_000, approximation) < needed(2_000)
 
 
 @pytest.mark.parametrize("kind", [GPCacheFClassifier, TipAdapterClassifier])
