@@ -45,7 +45,9 @@ def label_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
         suggestion, wrong = plain(judge.classes[best[row]]), float(judge.wrong[row])
         mine, its = (math.exp(float(value)) for value in (own[row], likely[row]))
         kind: Kind = "label" if certain[row] else "look"
-        verdict = f"wrong with {wrong:.0%}" if certain[row] else f"hard or wrong ({wrong:.0%})"
+        verdict = (
+            f"wrong with {wrong:.0%}" if certain[row] else f"hard or wrong (wrong with {wrong:.0%})"
+        )
         sentence = (
             f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({mine:.0%}), but looks like "
             f"{shown(suggestion)} ({its:.0%}): {verdict}."

@@ -54,8 +54,8 @@ function renderFigures(found) {
 function confirmation(count) {
   const ids = state().photos.filter((one) => one.given !== one.label).map((one) => one.id);
   const labels = counted(count, "label");
-  return element("p", {}, `${labels} ${count === 1 ? "is" : "are"} the model’s own proposal: they `
-    + "count as they were before, and cannot raise the figure. ",
+  return element("p", {}, `${labels} ${count === 1 ? "counts" : "count"} as before, because `
+    + "the new one is the model’s own proposal and must not raise the figure. ",
   button(`I have looked: count ${labels}`, () => keep(ids, true)));
 }
 
