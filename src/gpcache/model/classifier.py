@@ -282,6 +282,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:
         """Remove images by name, or a whole class, as if the model had never seen them.
 
+        Hyper-parameters and temperature are chosen again, as in `add`.
+
         Parameters
         ----------
         names : iterable of str
@@ -317,7 +319,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def relabel(self, labels: Mapping[str, str]) -> Self:
         """Change the labels of training images.
 
-        An image that its new class has already is removed, with a notice.
+        An image that its new class has already is removed, with a notice. Hyper-parameters and
+        temperature are chosen again, as in `add`.
 
         Parameters
         ----------

@@ -78,10 +78,11 @@ class TrainingEntry(TypedDict):
 
 @with_config(_STRICT)
 class TextEntry(TypedDict):
-    """The classes of a text prior, and the scale of its logits."""
+    """The classes of a text prior, the scale of its logits, and the length of its vectors."""
 
     classes: Labels
     scale: Positive
+    length: NotRequired[Positive]
 
 
 @with_config(_STRICT)
