@@ -22,9 +22,9 @@ def test_demo_tells_its_story_on_drawn_pictures(run, tmp_path):
     assert 80 <= held_out <= 100
     assert 88 <= test < 100
     planted = re.search(r"one training picture of (\w+) as (\w+): (\S+)\.\n", out)
-    assert f"Found: {planted[3]} is labelled {planted[2]!r}" in out
+    assert re.search(rf"Found(, as worth a look)?: {planted[3]} is labelled {planted[2]!r}", out)
     assert f"but looks like {planted[1]!r}" in out
-    assert int(re.search(r"Other labels that it suspects: (\d+)\.", out)[1]) <= 5
+    assert int(re.search(r"are wrong or worth a look: (\d+)\.", out)[1]) <= 10
     # A missed stranger in four is no failure of the demo.
     assert out.count("I don't know  (unlike") >= 3
     assert len(re.search(r"Label these first:\n(.*)\n", out)[1].split(", ")) == 5

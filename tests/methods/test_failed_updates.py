@@ -94,7 +94,7 @@ def test_to_remove_nothing_is_no_mistake(nothing, problem, tools):
 def test_a_label_that_is_not_a_number_makes_no_class(problem, tools):
     numbers = np.unique(problem.y, return_inverse=True)[1].astype(float)
     estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, numbers)
-    with tools.one_sentence(DataError, "names no class"):
+    with tools.one_sentence(DataError, "no class"):
         estimator.add(problem.X[:1], [np.nan])
     assert estimator.classes_.tolist() == [0, 1, 2, 3]
     assert estimator.logits(problem.queries).shape == (9, 4)

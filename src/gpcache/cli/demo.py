@@ -88,9 +88,10 @@ def _tell(step: "Step") -> None:
             echo(f"For this step we label one training picture of {truth} as {label}: {name}.")
             found = "It was not found. More pictures of each class make it easier to find."
             if step.finding is not None:
-                found = f"Found: {step.finding.sentence}"
+                worth = "" if step.finding.kind == "label" else ", as worth a look"
+                found = f"Found{worth}: {step.finding.sentence}"
             echo(output.printable(found))
-            echo(f"Other labels that it suspects: {step.others}.")
+            echo(f"Other labels that are wrong or worth a look: {step.others}.")
         case demo.OtherPictures():
             _heading("4. Show it something else", "gpcache predict")
             echo("These pictures belong to none of the classes:")

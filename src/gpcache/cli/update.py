@@ -22,7 +22,9 @@ def add(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Add labelled images or classes to a model. Only the new images are encoded.
+    """Add labelled images or classes to a model.
+
+    Only the new images are encoded.
 
     Hyper-parameters and temperature are chosen again; beyond 2,000 images, once a twentieth of them
     has changed. `remove` and `relabel` do the same.

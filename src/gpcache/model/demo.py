@@ -173,7 +173,7 @@ def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
     label = str(rng.choice([name for name in classifier.classes if name != example.label]))
     examples = [*content.examples]
     examples[row] = replace(example, label=label)
-    findings = learning.suspects(replace(content, examples=examples))
+    findings = learning.suspects(replace(content, examples=examples), hard=True)
     found = next((finding for finding in findings if finding.row == row), None)
     others = len({finding.row for finding in findings} - {row})
     return PlantedLabel(example.name, example.label, label, found, others)

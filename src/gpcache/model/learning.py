@@ -121,8 +121,11 @@ def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> Featu
     return cast(FeatureClassifier, model.set_params(text_prior=prior))
 
 
-def suspects(content: Content) -> list[Finding]:
-    """Training images whose label is probably wrong, the likeliest first."""
+def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
+    """Training images whose label is almost certainly wrong, the likeliest first.
+
+    With `hard`, those worth a look come after them.
+    """
     if not content.model.has_keys:
         return []
     model, examples = cast("CacheClassifier", content.model), content.examples
@@ -134,7 +137,7 @@ def suspects(content: Content) -> list[Finding]:
         text_prior=model.text_prior,
         names=[example.name for example in examples],
     )
-    return list(found.of("leak") + found.of("label"))
+    return [*found.of("leak"), *found.of("label"), *(found.of("look") if hard else ())]
 
 
 # Changes, in place.
