@@ -61,7 +61,11 @@ def test_approximations_need_less_and_more_shots_need_more(likelihood, space, pr
         return fit_bytes(model.fitted_.recipe, many, trained=False)
 
     assert needed(2_000) > 2 * needed(1_000)
-    for approximation in (Grouped(4), Nystrom(50), Fourier(50), "class_mean"):
+    approximations = [Nystrom(50), Fourier(50), "class_mean"]
+    if (space, likelihood) != ("raw", "gaussian"):
+        # The leave-one-out search of groups keeps more than that of the exact posterior.
+        approximations.append(Grouped(4))
+    for approximation in approximations:
         assert needed(2_000, approximation) < needed(2_000)
 
 
