@@ -45,6 +45,7 @@ def make_folder(folder: Path) -> None:
     """Draw what the pages assume, and train the model of the first page."""
     from gpcache.images.drawn import draw_picture, draw_pictures
 
+    (folder / "data").mkdir()  # of data sets, which the documentation cannot bring along
     draw_pictures(folder / "photos", CLASSES, each=8)
     draw_pictures(folder / "test_photos", CLASSES, each=4, seed=1)
     draw_pictures(folder / "more_photos", ["grass"], each=3)
