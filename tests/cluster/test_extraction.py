@@ -34,6 +34,8 @@ from gpcache.images.sources import from_iterable, open_source
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytest.importorskip("ray.data", reason="the extra 'ray' is not installed")
 
+pytestmark = pytest.mark.slow
+
 PHOTOS = 90
 DRIVER = """
 import sys
@@ -41,8 +43,6 @@ from gpcache.cluster.extraction import encoded_on_ray
 from gpcache.encoders import load_encoder
 from gpcache.features.extract import extract
 from gpcache.images.sources import open_source
-
-pytestmark = pytest.mark.slow
 source, encoder = open_source(sys.argv[1]), load_encoder("lite", device="cpu")
 extract(source, sys.argv[2], encoder, stream=encoded_on_ray, batch_size=4, shard_rows=4)
 """

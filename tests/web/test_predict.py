@@ -95,10 +95,12 @@ def test_a_failed_write_leaves_a_served_model_as_it_was(start, encoder, photo, t
         for n in range(6)
         for k, colour in enumerate(("red", "green", "blue"))
     ]
-    # Its numbers were chosen on some of its photos: those of all would be others.
-    model = ImageClassifier(encoder).fit(pairs[:6])
-    with pytest.warns(UserWarning, match="keeps the learned feature scaling"):
-        model.add(pairs[6:])
+    # Its hyper-parameters were chosen on some of its photos: those of all would be others.
+    model = ImageClassifier(encoder).fit(pairs)
+    fitted = ImageClassifier(encoder).fit(pairs[:6])
+    rows = model.model.fitted_.shots.features[6:].numpy()
+    fitted.model.add(rows, [label for _, label in pairs[6:]], refit=False)
+    model.content.model = fitted.model
     images = [photo((115, 105, 40), 900), photo((30, 110, 120), 901)]
     answers = [one.probability for one in model.predict(images)]
     refitted = [one.probability for one in ImageClassifier(encoder).fit(pairs).predict(images)]
