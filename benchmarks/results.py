@@ -79,7 +79,12 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
         + ("million-keys", "scale", "product"),
     ),
-    "faults": ("Faults and load", lambda: [], (), ("damage", "kills", "serving", "neighbour", "memory")),
+    "faults": (
+        "Faults and load",
+        lambda: [],
+        (),
+        ("damage", "kills", "serving", "neighbour", "memory"),
+    ),
 }
 SHOWN_ELSEWHERE = ("training-step", "approximations-gpu")
 
