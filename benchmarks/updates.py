@@ -20,15 +20,15 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.extract import extract
 from gpcache.images.sources import open_source
 
-FIRST, ALL, DRAWS = 5, 16, 5
+FIRST, ALL = 5, 16
 BARS = {"accuracy": 0.5, "ECE": 1.0}
 
-TEXT = f"""
+TEXT = """
 **Data**: the photos of caltech20 and trash6 through `lite`, with class names. **Protocol**: no
-validation set; five draws of {ALL} photos a class. The first {FIRST} of each class are fitted, the
-others added by `GPCacheClassifier.add`, one call for each photo, in random order. *At once* is a
-fit on the same photos. *Kept* adds them with `refit=False`: all choices are those of the first
-{FIRST}. Figures are means over the draws on the test photos, in %.
+validation set; {draws} draws of {all} photos a class. The first {first} of each class are fitted,
+the others added by `GPCacheClassifier.add`, one call for each photo, in random order. *At once* is
+a fit on the same photos. *Kept* adds them with `refit=False`: all choices are those of the first
+{first}. Figures are means over the draws on the test photos, in %.
 """
 
 Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
@@ -68,7 +68,9 @@ def draw(train: Rows, test: Rows, prior: TextPrior, seed: int) -> NDArray[np.flo
 
 def main() -> None:
     """Measure both sets and write the page."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=5)
+    draws = parser.parse_args().draws
     encoder = load_encoder("lite", device="cpu")
     rows: list[list[object]] = [
         ["data", "figure", "at once", "one by one", "kept", "one by one − at once", "bar"]
@@ -78,14 +80,15 @@ def main() -> None:
         names = np.unique(train[1]).tolist()
         prompts = Prompts.from_templates(names, ["a photo of a {}."])
         prior = TextPrior(names, text_weights(encoder, prompts), encoder.logit_scale)
-        found = np.array([draw(train, test, prior, seed) for seed in range(DRAWS)])
+        found = np.array([draw(train, test, prior, seed) for seed in range(draws)])
         for place, figure in enumerate(BARS):
             at_once, by_one, kept = found[:, :, place].mean(0)
             gaps = found[:, 1, place] - found[:, 0, place]
             shown = f"{gaps.mean():+.2f} (draws: {gaps.min():+.1f} to {gaps.max():+.1f})"
             cells = [f"{value:.1f}" for value in (at_once, by_one, kept)]
             rows.append([name, figure, *cells, shown, f"± {BARS[figure]:g}"])
-    write_page("updates", "Photos added one by one", TEXT, table(rows))
+    text = TEXT.format(draws=draws, first=FIRST, all=ALL)
+    write_page("updates", "Photos added one by one", text, table(rows))
 
 
 if __name__ == "__main__":
