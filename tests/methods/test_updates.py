@@ -144,7 +144,6 @@ def assert_solved(updated, X, y, queries, tools):
     np.testing.assert_allclose(updated.loo_.logits, fresh.loo_.logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 def test_an_update_is_a_solve_from_scratch(text, softmax_options, problem, tools):
     X, y = np.concatenate([problem.X, problem.queries[:3]]), problem.y
     updated = tools.softmax_cache(text, **softmax_options).fit(problem.X, problem.y)
@@ -208,7 +207,6 @@ def test_classes_come_and_go_with_the_softmax_likelihood(text, softmax_precision
     assert_solved(updated, X, y, problem.queries, tools)
 
 
-@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 @pytest.mark.parametrize("with_text", [True, False])
 def test_a_label_that_is_given_anew_is_believed(with_text, tools):
     """What was doubted was the old one, which is doubted again when it comes back."""

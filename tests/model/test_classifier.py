@@ -500,7 +500,6 @@ def test_updates_are_fits(prompt, fixed):
     assert_same(model, fixed([pair for pair in kept if pair[1] != "blue"], prompt=prompt))
 
 
-@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 @pytest.mark.parametrize("prompt", ["a {}.", None])
 def test_the_default_method_forgets_what_was_undone(prompt, classifier):
     """Photos, a label and a class that come and go leave the model where it was."""

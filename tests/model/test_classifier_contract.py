@@ -171,7 +171,6 @@ def test_a_hugging_face_dataset(given, fitted):
     assert found.score(given) == fitted.score(PIXELS, LABELS)
 
 
-@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 def test_pairs_and_further_images_with_labels(fitted):
     pairs = list(zip(PIXELS, LABELS, strict=True))
     found = make().fit(pairs[:-1])

@@ -54,7 +54,6 @@ def test_saved_again_they_are_the_same(name, model, tmp_path):
     np.testing.assert_allclose(made.probabilities(again, ROWS), ANSWERS[name]["fitted"], **CLOSE)
 
 
-@pytest.mark.filterwarnings("ignore:An update keeps the learned feature scaling")
 def test_photos_go_in_and_answers_come_out(name, model):
     """As far as features of the same photo are the same on another machine."""
     asked = [image for image, _ in made.photos(3, start=100)]

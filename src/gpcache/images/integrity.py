@@ -24,7 +24,7 @@ _SEQUENTIAL, _FRAMES = (0xC0, 0xC1), (b"\xc0", b"\xc1", b"\xc2")
 # The decoder looks this many bytes ahead; a picture that ends earlier is damaged.
 _AHEAD, _SPARE = 8, 16
 
-# An arithmetic coder never gives so many zeros in a row: flat pictures have four at most.
+# Arithmetic coders never write 64 zero bytes in a row; flat pictures have at most four.
 _ZEROS = bytes(64)
 _DEFLATE = (8, 32946)
 _COMPRESSION, _OFFSETS, _LENGTHS = 259, (273, 324), (279, 325)

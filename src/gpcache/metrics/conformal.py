@@ -77,8 +77,8 @@ def uneven_classes(
     Each is its number, how many of its rows their own sets hold, and how many rows it has.
 
     calibration (n,) are the scores of rows with class numbers `labels` (n,). Each row is compared
-    with all others. A class is listed where so many misses have a probability below 5 %, shared by
-    all classes, if it were missed at the rate of the others.
+    with all others. A class is listed if its number of misses is improbable at the rate `error`: a
+    one-sided binomial test at 5 %, divided by the number of classes.
     """
     known, classes = _calibration_row(calibration), np.asarray(labels, dtype=np.int64)
     # The row itself is among those that are at least its own score.

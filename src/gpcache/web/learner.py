@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -251,34 +250,30 @@ class Learner:
         model = self.model
         assert isinstance(model, CacheClassifier)
         before = model.text_prior
-        with warnings.catch_warnings():
-            # A whitening is kept until the photos have outgrown it.
-            warnings.filterwarnings("ignore", message="An update keeps")
-            gone = [
-                row
-                for row, photo in enumerate(self.photos)
-                if photo.id not in wanted
-                or (prior is None and wanted[photo.id].label != photo.label)
-            ]
-            if gone:
-                model.remove(gone, refit=False)
-                left = set(gone)
-                self.photos = [p for row, p in enumerate(self.photos) if row not in left]
-            fresh = None if prior is None or _same(before, prior) else prior
-            if fresh is not None:
-                assert before is not None  # a model with text stays one
-                model.set_text(_both(before, fresh))
-            moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
-            if moved:
-                labels = [str(wanted[self.photos[row].id].label) for row in moved]
-                model.relabel(moved, labels, refit=False)
-            known = {photo.id for photo in self.photos}
-            new = [photo for key, photo in wanted.items() if key not in known]
-            if new:
-                rows = np.stack([self._features(photo.hash) for photo in new])
-                model.add(rows, [str(photo.label) for photo in new], refit=False)
-            if fresh is not None:
-                model.set_text(fresh)
+        gone = [
+            row
+            for row, photo in enumerate(self.photos)
+            if photo.id not in wanted or (prior is None and wanted[photo.id].label != photo.label)
+        ]
+        if gone:
+            model.remove(gone, refit=False)
+            left = set(gone)
+            self.photos = [p for row, p in enumerate(self.photos) if row not in left]
+        fresh = None if prior is None or _same(before, prior) else prior
+        if fresh is not None:
+            assert before is not None  # a model with text stays one
+            model.set_text(_both(before, fresh))
+        moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
+        if moved:
+            labels = [str(wanted[self.photos[row].id].label) for row in moved]
+            model.relabel(moved, labels, refit=False)
+        known = {photo.id for photo in self.photos}
+        new = [photo for key, photo in wanted.items() if key not in known]
+        if new:
+            rows = np.stack([self._features(photo.hash) for photo in new])
+            model.add(rows, [str(photo.label) for photo in new], refit=False)
+        if fresh is not None:
+            model.set_text(fresh)
         self.photos = [wanted[photo.id] for photo in self.photos] + new
         self._held_out = None
 

@@ -62,8 +62,8 @@ async function refusal(answer) {
     return new Refusal("This page is no longer let in: open the address that “gpcache serve” "
       + "printed.", answer.status);
   }
-  const told = await answer.json().catch(() => ({}));
-  return new Refusal(told.error ?? `The server answered ${answer.status}.`, answer.status);
+  const body = await answer.json().catch(() => ({}));
+  return new Refusal(body.error ?? `The server answered ${answer.status}.`, answer.status);
 }
 
 function pause(seconds) {

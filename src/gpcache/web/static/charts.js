@@ -26,16 +26,16 @@ export function reliabilityChart(points) {
   const [x, y] = [scale(0, 1, false), scale(0, 1, true)];
   const filled = points.filter((point) => point.count > 0);
   const most = Math.max(...filled.map((point) => point.count));
-  const told = filled.map((point) => `${counted(point.count, "photo")} said ${
+  const captions = filled.map((point) => `${counted(point.count, "photo")} said ${
     percent(point.confidence)}, right ${percent(point.accuracy)}`);
-  return chart(`Reliability: ${told.join("; ")}`, "the model says", "it is right",
+  return chart(`Reliability: ${captions.join("; ")}`, "the model says", "it is right",
     axis(x, y, [0, 0.5, 1], [0, 0.5, 1], percentTick, percentTick),
     shape("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }),
     line(filled.map((point) => [x(point.confidence), y(point.accuracy)])),
     ...filled.map((point, index) => shape("circle", {
       class: "point", cx: x(point.confidence), cy: y(point.accuracy),
       r: 3 + 5 * Math.sqrt(point.count / most),
-    }, shape("title", {}, told[index]))));
+    }, shape("title", {}, captions[index]))));
 }
 
 // `points`: [{n, accuracy}], one after each change. Where photos went, another line begins: what was

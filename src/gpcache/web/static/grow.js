@@ -117,7 +117,7 @@ function pressed(event) {
   event.preventDefault();
 }
 
-// Goes so many photos on; the focus stays with the photo while the buttons are made anew.
+// Moves `count` photos on. The focus stays on the photo while the buttons are drawn again.
 function step(count) {
   current = (current + count + suggestions.length) % suggestions.length;
   render();
