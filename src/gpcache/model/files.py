@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from gpcache import __version__
 from gpcache.encoders import Encoder
 from gpcache.encoders.hub import fetch, first_line
-from gpcache.encoders.lite import current_name
+from gpcache.encoders.lite_recipes import current_name
 from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError, EncoderError, ModelFileError, NumericalError
 from gpcache.images.records import Refused

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpcache.encoders import Encoder, load_encoder
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError, EncoderError
 from gpcache.images.records import readable
