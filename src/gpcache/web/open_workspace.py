@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpcache.encoders import Encoder, load_encoder
-from gpcache.encoders.vectors import Features
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
+from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, EncoderError
 from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
