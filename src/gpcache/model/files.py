@@ -23,6 +23,7 @@ from gpcache.methods import FeatureClassifier, State, restore, state_of
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.predictions import HeldOutScores
 from gpcache.model.schema import check_config, foreign_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
 from gpcache.similarity.folder import KIND, is_projection
@@ -101,6 +102,11 @@ class Content:
     training: TrainingFacts
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     revision: Revision | None = None
+
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """The scores of held-out training images, to judge other images beside."""
+        return HeldOutScores.of(self.model)
 
     def picture(self, example: Example) -> bytes | None:
         """A small picture of an example: from the model, or from where it was; else None."""
