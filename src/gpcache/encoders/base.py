@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpcache.encoders.vectors import CPU_BATCH, Features, unit_vectors
+from gpcache.encoders.vectors import Features, unit_vectors
 from gpcache.errors import DataError, EncoderError
 from gpcache.images import Preprocess, decode
 from gpcache.support.devices import free_memory, resolve_device
 
 TEXT_BATCH = 64
+CPU_BATCH = 32
 GPU_BATCH = 512
 PROBE = 4
 

@@ -61,6 +61,11 @@ class LiteEncoder(Encoder):
         """SHA-256 of weights, preprocessing and tokenizer; the cached graph knows its own."""
         return super().fingerprint if self._graph is None else self._graph.fingerprint
 
+    @cached_property
+    def batch_size(self) -> int:
+        """Number of images to encode at once."""
+        return super().batch_size if self._graph is None else self._graph.batch_size
+
     def _opened(self) -> LiteGraph:
         found = read_graph(self.recipe)
         if found is None:

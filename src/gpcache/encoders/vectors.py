@@ -11,8 +11,6 @@ from gpcache.errors import EncoderError
 
 Features = NDArray[np.float32]
 
-CPU_BATCH = 32
-
 
 def unit_vectors(rows: NDArray[Any], kind: str, name: str) -> Features:
     """Rows (..., d) of length one, refused where the network gave NaN, inf or nothing at all."""

@@ -194,7 +194,8 @@ def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tens
     def logits_at(number: int, rows: Tensor) -> Tensor:
         one = kept[number]
         assert one.parts is not None
-        return combined(fit.fit(one.setting, one.parts[:, rows], labels[rows]), one.parts)
+        weights = fit.fit(one.setting, one.parts[:, rows], labels[rows], start=one.weights)
+        return combined(weights, one.parts)
 
     return cross_fitted(logits_at, chosen, fold, labels)
 
@@ -215,6 +216,8 @@ class _Search:
         self._recipe, self._fit, self._look = recipe, fit, look
         #: Coefficients (n, c) near those of the chosen model.
         self.start: Tensor | None = None
+        #: The weights (k,) of the setting that was looked at last: the next ones are near them.
+        self._weights: Tensor | None = None
         theta = FEW_THETA if fit.few else THETA
         start = SoftmaxSetting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
         self._start = _given(fit.settings, start)
@@ -259,7 +262,7 @@ class _Search:
         self._look()
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
-        weights = self._fit.fit(setting, parts, labels)
+        self._weights = weights = self._fit.fit(setting, parts, labels, start=self._weights)
         logits = combined(weights, parts) + self._fit.frequency
         right = at_label(logits, labels)
         trusted = Trusted.of(right, logits.shape[1])
