@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpcache.encoders.lite_graph import LiteGraph, read_graph
 from gpcache.encoders.lite_recipes import RECIPES, current_name
-from gpcache.errors import DataError, NumericalError
+from gpcache.errors import GPCacheError, NumericalError
 from gpcache.images.records import Refused, Source
 from gpcache.model.predictions import HeldOutScores, Prediction, predictions
 from gpcache.model.schema import check_config
@@ -186,7 +186,7 @@ def open_quick(folder: str | Path, device: str) -> QuickModel | None:
         encoder = config["encoder"]
         recipe = RECIPES[current_name(encoder["name"], encoder["fingerprint"])]
         head.answer(np.ones((1, head.settings["width"])))
-    except (DataError, ArithmeticError, LookupError, TypeError, ValueError):
+    except (GPCacheError, ArithmeticError, LookupError, TypeError, ValueError):
         return None  # `ImageClassifier.load` says what is wrong with it, if anything
     graph = read_graph(recipe)
     if graph is None or graph.fingerprint != encoder["fingerprint"]:
