@@ -12,7 +12,7 @@ from gpcache.errors import DataError
 
 # The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
 # v views.
-_DIMENSIONS = {
+DIMENSIONS = {
     "text": "td",
     "trained_text": "cd",
     "features": "nd",
@@ -41,7 +41,7 @@ def check_arrays(settings: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     if "map_matrix" not in arrays:
         sizes["w"] = sizes["d"]
     for name, array in arrays.items():
-        dimensions = _DIMENSIONS.get(name, "*" * array.ndim)
+        dimensions = DIMENSIONS.get(name, "*" * array.ndim)
         fits = array.ndim == len(dimensions) and all(
             dimension == "*" or sizes.setdefault(dimension, size) == size
             for dimension, size in zip(dimensions, array.shape, strict=True)
@@ -53,7 +53,7 @@ def check_arrays(settings: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 
 def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None:
     kind = "i" if name in _WHOLE else "b" if name == "held_out_counted" else "f"
-    if array.dtype.kind != kind and (name in _DIMENSIONS or array.dtype.kind not in "fiub"):
+    if array.dtype.kind != kind and (name in DIMENSIONS or array.dtype.kind not in "fiub"):
         raise DataError(f"the array {name!r} holds {array.dtype}")
     if name in _WHOLE and array.size:
         least = 0 if name == "labels" else -1

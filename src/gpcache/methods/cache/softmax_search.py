@@ -69,6 +69,9 @@ ENOUGH_ROWS = 300
 # Settings whose answers are kept, so that each fold can be reported at the others' choice.
 KEPT = 4
 
+# Settings that a walk looks at, most often: what a progress bar expects.
+TYPICAL = 17
+
 # Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
 Spot = tuple[int, int, int, float, float]
 
@@ -147,7 +150,8 @@ def choose(
     fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, left)
     if not folds:
         return _one_shot(replace(fit, scores=scores and not few))
-    with progress_bar(f"{name}: choosing", unit="setting") as bar:
+    expected = 2 if few else TYPICAL
+    with progress_bar(f"{name}: choosing", total=expected, unit="setting") as bar:
         search = _Search(recipe, fit, look=bar.update)
         looked = search.run(folds)
     best = looked[0]
