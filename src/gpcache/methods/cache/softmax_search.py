@@ -70,7 +70,7 @@ ENOUGH_ROWS = 300
 KEPT = 4
 
 # Settings that a walk looks at, most often: what a progress bar expects.
-TYPICAL = 17
+TYPICAL = 20
 
 # Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
 Spot = tuple[int, int, int, float, float]
