@@ -1,9 +1,8 @@
 """Inner products of whitened rows, without the rows: for fewer rows than features.
 
-With the differences R (n, d) to the class means, RRᵀ = U s Uᵀ and reach(x) = UᵀRx, whitened rows
-have the inner products
+With the differences R (n, d) to the class means, whitened rows have the inner products
 
-    xᵀ (RᵀR + δI)⁻¹ y = (xᵀy − reach(x)ᵀ diag(1 / (s + δ)) reach(y)) / δ.
+    xᵀ (RᵀR + δI)⁻¹ y = (xᵀy − (Rx)ᵀ (RRᵀ + δI)⁻¹ Ry) / δ.
 
 All but δ is computed once: another shrinkage costs products of n rows, none of d features.
 """
@@ -38,15 +37,15 @@ class Similarities(NamedTuple):
 class WhitenedProducts:
     """What the inner products of n rows and m others are made from, at any shrinkage.
 
-    `products` (n + m, n) and squared `lengths` (n + m,) are those before whitening. `reach`
-    (n + m, n) belongs to the eigenvalues `values` (n,). δ is a multiple of `spread`. `means` (c, n)
-    are the weights of the rows in their class means.
+    `products` (n + m, n) and squared `lengths` (n + m,) are those before whitening. `across`
+    (n, n + m) is R times the rows, `scatter` (n, n) is RRᵀ, and δ is a multiple of `spread`.
+    `means` (c, n) are the weights of the rows in their class means.
     """
 
     products: Tensor
     lengths: Tensor
-    reach: Tensor
-    values: Tensor
+    across: Tensor
+    scatter: Tensor
     spread: Tensor
     means: Tensor
 
@@ -73,15 +72,14 @@ class WhitenedProducts:
             scale = space.feature_scale(within_class(rows[:n], labels))
             rows = rows if scale is None else rows * scale
         products = rows @ rows[:n].mT
-        across = within_class(products.mT, labels).mT  # rows · Rᵀ
-        scatter = within_class(across[:n], labels)  # RRᵀ
-        values, vectors = torch.linalg.eigh(scatter)
+        across = within_class(products.mT, labels)
+        scatter = within_class(across[:, :n].mT, labels)
         member = torch.nn.functional.one_hot(labels, n_classes).to(rows).mT
         return cls(
             products=products,
             lengths=rows.square().sum(1),
-            reach=across @ vectors,
-            values=values.clamp(min=0),
+            across=across,
+            scatter=scatter,
             spread=scatter.diagonal().sum() / max(1, n - 1),
             means=member / member.sum(1, keepdim=True).clamp(min=1),
         )
@@ -89,9 +87,11 @@ class WhitenedProducts:
     def at(self, shrinkage: float, dtype: torch.dtype) -> Similarities:
         """The similarities at a shrinkage, in this dtype."""
         n, ridge = self.products.shape[1], shrinkage * self.spread
-        shares = 1 / (self.values + ridge)
-        products = (self.products - (self.reach * shares) @ self.reach[:n].mT) / ridge
-        lengths = (self.lengths - (self.reach.square() * shares).sum(1)) / ridge
+        eye = torch.eye(n, dtype=self.scatter.dtype, device=self.scatter.device)
+        factor = torch.linalg.cholesky(self.scatter + ridge * eye)
+        reach = torch.linalg.solve_triangular(factor, self.across, upper=False)
+        products = (self.products - reach.mT @ reach[:, :n]) / ridge
+        lengths = (self.lengths - reach.square().sum(0)) / ridge
         inverse = torch.where(lengths > 0, lengths.clamp(min=0).rsqrt(), 0.0)
         cosines = (products * inverse[:, None] * inverse[:n]).to(dtype)
         halves = 0.5 * ((self.means @ products[:n]) * self.means).sum(1)

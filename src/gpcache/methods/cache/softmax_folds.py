@@ -23,6 +23,9 @@ from gpcache.methods.cache.softmax import (
     prior_mean,
 )
 
+# Up to this number of rows what every shrinkage shares is kept for each diagonal: 10 MB.
+FEW_ROWS = 200
+
 
 class SoftmaxSetting(NamedTuple):
     """A point of the search.
@@ -69,7 +72,7 @@ class Folds:
         self._frequency = torch.stack([class_frequency(fold.shots) for fold in folds])[:, None]
         self.labels = torch.cat([fold.held_out.labels for fold in folds])
         self._spaces: tuple[tuple[float, float], list[_Space]] | None = None
-        self._products: tuple[float, list[WhitenedProducts | None]] | None = None
+        self._products: dict[float, list[WhitenedProducts | None]] = {}
         self._start: Tensor | None = None
 
     def parts(self, setting: SoftmaxSetting) -> Tensor:
@@ -119,19 +122,19 @@ class Folds:
         return self._spaces[1]
 
     def _products_at(self, recipe: Recipe) -> Sequence[WhitenedProducts | None]:
-        """What the folds have in common at every shrinkage; kept for one diagonal at a time."""
+        """What the folds have in common at every shrinkage."""
         diagonal = recipe.space.diagonal
-        if self._products is None or self._products[0] != diagonal:
-            self._products = None
+        if diagonal not in self._products:
+            if self._targets.shape[1] > FEW_ROWS:
+                self._products.clear()  # the old ones go before the new ones come
             shots = [fold.shots for fold in self._folds]
-            found = [
+            self._products[diagonal] = [
                 WhitenedProducts.of(
                     recipe.space, one.features, one.labels, one.n_classes, fold.held_out.features
                 )
                 for fold, one in zip(self._folds, shots, strict=True)
             ]
-            self._products = (diagonal, found)
-        return self._products[1]
+        return self._products[diagonal]
 
     def _kernels(
         self, spaces: Sequence[_Space], beta: float
