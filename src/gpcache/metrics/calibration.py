@@ -155,8 +155,9 @@ def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
             if not bool(worse.any()):
                 break
             length = torch.where(worse[:, None], length / 2, length)
-        better = proposed < value
-        gain = torch.where(better, value - proposed, torch.zeros_like(value))
+        # A step that loses no more than rounding is taken: the gradient knows more than the loss.
+        better = ~worse
+        gain = torch.where(better, value - proposed, 0.0)
         scales = torch.where(better[:, None], proposal, scales)
         value = torch.where(better, proposed, value)
         logs = torch.where(better[:, None, None], proposed_logs, logs)
