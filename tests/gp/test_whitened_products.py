@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gpcache.gp import ExactPrecision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import KernelSpace, ResidualProjection
 from gpcache.gp.kernels import unit_rows
@@ -42,6 +43,9 @@ def test_they_are_those_of_the_mapped_rows(rows, diagonal, shrinkage, projects):
     discriminant = Discriminant.of(features.double(), labels, 5, feature_map)
     scores = discriminant.scores(feature_map.unscaled(others.double()))
     expected = (keys @ keys.mT, queries @ keys.mT, scores)
+    if features.dtype == torch.float64:
+        exact = ExactPrecision(None, keys, keys, beta=2.0, noise=0.1).variance(queries)[:, 0]
+        torch.testing.assert_close(found.variance(2.0, 0.1), exact, atol=1e-10, rtol=0)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == features.dtype
         scale = max(1.0, float(other.abs().max()))

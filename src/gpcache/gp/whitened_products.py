@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpcache.gp.cholesky import cholesky, quadratic
+from gpcache.gp.factored import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
     are_few,
@@ -23,6 +25,8 @@ from gpcache.gp.feature_maps import (
     spread_of,
     within_class,
 )
+from gpcache.gp.kernels import kernel_of
+from gpcache.gp.precision import proper
 
 
 class Similarities(NamedTuple):
@@ -31,6 +35,11 @@ class Similarities(NamedTuple):
     own: Tensor
     cross: Tensor
     scores: Tensor
+
+    def variance(self, beta: float, noise: float) -> Tensor:
+        """The posterior variance (m,) of the others, given the rows."""
+        covariance = lifted(kernel_of(self.own, beta), noise)
+        return proper(1 - quadratic(cholesky(covariance), kernel_of(self.cross, beta)))
 
 
 @dataclass(frozen=True, eq=False)
