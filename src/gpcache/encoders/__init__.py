@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpcache.encoders.lite_recipes import RECIPES
 from gpcache.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def load_encoder(
     >>> load_encoder("lite").dim
     1664
     """
+    if name in RECIPES:
+        from gpcache.encoders.lite import LiteEncoder
+
+        return LiteEncoder(device, name=name)
     from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
 
     if download and (_is_local(name) or hub_is_reachable()):
@@ -90,19 +95,15 @@ def load_encoder(
 def _is_local(name: str) -> bool:
     """Whether an encoder needs no file of the hub."""
     family, _, rest = name.partition(":")
-    return name.startswith("lite") or Path(rest if family in ("hf", "open_clip") else name).is_dir()
+    return Path(rest if family in ("hf", "open_clip") else name).is_dir()
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
     # Imported here because they import the base class from this package, and are slow to import.
     from gpcache.encoders.hugging_face import HuggingFaceEncoder
-    from gpcache.encoders.lite import LiteEncoder
-    from gpcache.encoders.lite_recipes import RECIPES
     from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
 
     family, _, rest = name.partition(":")
-    if name in RECIPES:
-        return LiteEncoder(device, name=name)
     if name in PAPER_MODELS:
         return OpenCLIPEncoder(name, device=device)
     if family == "open_clip":

@@ -9,12 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from gpcache import __version__
 from gpcache.encoders import Encoder
-from gpcache.encoders.hub import fetch, first_line
 from gpcache.encoders.lite_recipes import current_name
 from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError, EncoderError, ModelFileError, NumericalError
@@ -213,6 +210,12 @@ def push(
     content: Content, repository: str, held_out: Evaluation | None, *, private: bool = True
 ) -> str:
     """Upload the model folder to the hub as "owner/name"; returns its address."""
+    # Half a second that nobody else need wait for.
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    from gpcache.encoders.hub import first_line
+
     hub = HfApi()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) / "model"
@@ -230,6 +233,8 @@ def push(
 
 def pull(repository: str) -> Path:
     """The model folder of a repository, downloaded on first use."""
+    from gpcache.encoders.hub import fetch
+
     missing = f"The repository {repository!r} holds no gpcache model."
     files = [fetch(repository, name, missing=missing) for name in (TENSORS, CARD, CONFIG)]
     return files[-1].parent
