@@ -85,6 +85,9 @@ def fit(
         encoder, method=method, prompt=templates, views=views, projection=projection, device=device
     )
     if dry_run:
+        from gpcache.images.sources import open_source
+        from gpcache.model.estimate import estimate_fit
+
         check_new_model(model, replace=force)
         source = open_source(images.resolve(), follow=follow)
         found = estimate_fit(
