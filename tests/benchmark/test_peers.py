@@ -80,6 +80,12 @@ def test_measures_add_figures_and_a_wrong_name_is_one_sentence(write_features, r
         rows_of("gpcache", measures=("covrage",))
 
 
+def test_other_measures_are_another_row(write_features, rows_of):
+    write_features()
+    assert "aurc" not in rows_of("gpcache")["no validation", "gpcache"]
+    assert "aurc" in rows_of("gpcache", measures=("calibration",))["no validation", "gpcache"]
+
+
 def test_without_validation_rows_each_half_is_judged_by_the_other(write_features):
     task = open_features(write_features(val=9, train2=2))
     first, second = halves(task.test.labels)

@@ -119,6 +119,7 @@ class Cell:
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
             | ({"views": True} if self.views is not None else {})
+            | ({"measures": sorted(self.spec.measures)} if self.spec.measures else {})
             | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
