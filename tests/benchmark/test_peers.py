@@ -124,6 +124,8 @@ def test_a_file_names_its_draws_and_its_parts(write_features):
     assert set(text.test.labels) == {"bee", "dog"}
     assert len(half.class_names) == 2
     assert (len(half.test.labels), len(half.outside)) == (10, 10)
+    rest = open_features(f"{place}:other-half")
+    assert {*half.class_names, *rest.class_names} == set(whole.class_names)
     with pytest.raises(DataError, match="has no part 'third'"):
         open_features(f"{place}:third")
 

@@ -39,8 +39,8 @@ def open_features(path: str | Path) -> Task:
     Further arrays of an .npz, if there are any: `draw4_0` holds the rows of `train` that are the
     shots of seed 0 at 4 shots; `outside_x` features of none of the classes; `logit_scale` that of
     the text; `sub_labels` and `sub_text` the text of some classes. FILE.npz:text is the data set of
-    these classes, FILE.npz:half that of a random half of all: the test rows of the others are its
-    rows of none of the classes.
+    these classes, FILE.npz:half that of a random half of all and FILE.npz:other-half that of the
+    rest: the test rows of the other classes are its rows of none of the classes.
     """
     name, _, part = str(path).partition(".npz:")
     if part:
@@ -196,8 +196,10 @@ class _Arrays:
         if part == "text" and "sub_labels" in self._arrays:
             kept = self.get("sub_labels", 1)
             self._arrays["text"] = self.get("sub_text", 2)
-        elif part == "half":
-            kept = np.sort(np.random.default_rng(0).permutation(len(names))[: len(names) // 2])
+        elif part in ("half", "other-half"):
+            drawn = np.random.default_rng(0).permutation(len(names))
+            middle = len(names) // 2
+            kept = np.sort(drawn[:middle] if part == "half" else drawn[middle:])
             test = "test" if "test_x" in self._arrays else "val"
             others = ~np.isin(self.get(f"{test}_y", 1), kept)
             self._arrays["outside_x"] = self.get(f"{test}_x", 2)[others]
