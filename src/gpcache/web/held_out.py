@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from gpcache.model.advice import TrainingRows, advise, rows_of
 from gpcache.model.answers import HeldOutScores
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import FAULTS, KINDS, Finding
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.model.audit.judge import HeldOutRows, countable
 from gpcache.model.audit.label_noise import fit_label_noise
 from gpcache.model.audit.rows import LabelledRows
@@ -53,9 +54,17 @@ class HeldOutPhotos:
 
     @classmethod
     def of(
-        cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOutPhotos | None = None
+        cls,
+        model: CacheClassifier,
+        photos: Sequence[Photo],
+        before: HeldOutPhotos | None = None,
+        picture: Callable[[str], Picture] | None = None,
     ) -> HeldOutPhotos:
-        """Leave every photo of a fitted model out; `before` is what was found at the last time."""
+        """Hold out every photo of a fitted model.
+
+        `before` are the figures before the last change. `picture` gives the small grey picture of a
+        content hash, by which copies are found.
+        """
         shots = model.fitted_.shots
         features = shots.features.float().cpu()
         rows = LabelledRows(
@@ -71,7 +80,8 @@ class HeldOutPhotos:
         if before is not None and rows.hashes == [photo.hash for photo in before.photos]:
             copies = before.copies  # another label or text makes no copy
         elif len(photos) > 1:
-            copies = find_copies(rows)
+            pictures = None if picture is None else [picture(photo.hash) for photo in photos]
+            copies = find_copies(replace(rows, pictures=pictures))
         sets = left_out_together(rows.groups, copies)
         labels = shots.labels.cpu()
         counted = countable(labels, sets)

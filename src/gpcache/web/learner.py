@@ -20,6 +20,7 @@ from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import max_probability
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.model.suggest import suggest
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.stored_model import StoredModel
@@ -89,9 +90,11 @@ class Learner:
         features: Callable[[str], Features],
         template: CacheClassifier | None = None,
         *,
+        picture: Callable[[str], Picture] | None = None,
         device: Any = "auto",
     ) -> None:
         self._texts = texts
+        self._picture = picture
         self._templates = templates
         self._features = features
         self._template = template or GPCacheClassifier(device=device)
@@ -163,7 +166,7 @@ class Learner:
     def held_out(self) -> HeldOutPhotos | None:
         """What the model says of its own photos; None before there is one to ask."""
         if self._held_out is None and isinstance(self.model, CacheClassifier):
-            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last)
+            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last, self._picture)
             self._last = self._held_out
         return self._held_out
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpcache.encoders import Encoder, load_encoder
-from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
 from gpcache.errors import DataError, EncoderError
 from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
+from gpcache.model.audit.fingerprints import fingerprint_of
 from gpcache.model.training_images import picture_of
 from gpcache.support.array_folders import CONFIG, TENSORS
 from gpcache.support.files import make_folder, write_atomic
@@ -92,13 +93,8 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
 def _with_model(
     folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any
 ) -> Workspace:
-    known: dict[str, Features] = {}
-
-    def features(key: str) -> Features:
-        if key not in known:
-            known[key] = folder.get(key).features
-        return known[key]
-
+    features = cache(lambda key: folder.get(key).features)
+    picture = cache(lambda key: fingerprint_of(folder.get(key).thumbnail))
     models = whole_models(folder, device=device)
     stored, template = models.stored, None
     on_disk = None if stored is None else stored.model.fitted_
@@ -116,13 +112,23 @@ def _with_model(
     folder.write(document)
     folder.sweep(document)
     texts = Texts(encoder)
-    learner = Learner(texts, document.templates, features, template, device=device)
+    learner = Learner(texts, document.templates, features, template, picture=picture, device=device)
     if stored is not None:
         learner.begin(stored)
     learner.follow(document.contents)
     notices = [*models.notices, *notices]
     workspace = Workspace(
-        folder, document, encoder, texts, learner, features, template, device, notices, on_disk
+        folder,
+        document,
+        encoder,
+        texts,
+        learner,
+        features,
+        picture,
+        template,
+        device,
+        notices,
+        on_disk,
     )
     workspace.keep_model()
     return workspace

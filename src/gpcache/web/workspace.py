@@ -17,6 +17,7 @@ from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.web.curve import continued, covered_classes, undone
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.learner import Learner, Texts
@@ -43,8 +44,8 @@ class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
     A change is checked, learned and written to the folder, and only then counts as done.
-    `features` gives those of a photo by its hash; `template` is the model it began with; `notices`
-    say what was damaged when it was opened. `kept` is the model that is on disk.
+    `features` and `picture` give those of a photo by its hash; `template` is the model it began
+    with; `notices` say what was damaged when it was opened. `kept` is the model that is on disk.
     """
 
     folder: WorkspaceFolder
@@ -53,6 +54,7 @@ class Workspace:
     texts: Texts
     learner: Learner
     features: Callable[[str], NDArray[np.float32]]
+    picture: Callable[[str], Picture]
     template: CacheClassifier | None
     device: Any
     notices: Sequence[str] = ()
@@ -127,8 +129,8 @@ class Workspace:
 
     def new_learner(self) -> Learner:
         """A model to be fitted beside the one in use."""
-        templates = self.document.templates
-        return Learner(self.texts, templates, self.features, self.template, device=self.device)
+        given = self.texts, self.document.templates, self.features, self.template
+        return Learner(*given, picture=self.picture, device=self.device)
 
     def replace_learner(self, refitted: Learner) -> None:
         """Go on with a model whose hyper-parameters were chosen again."""

@@ -26,7 +26,7 @@ NEARER = 0.2
 # Further apart than these, up to this share of the median, two rows are copies if their pictures
 # are nearly alike. Copies that were resized, cropped by 4 %, mirrored or saved again are within
 # 0.28 of the median, and 99 % of their pictures within 0.011. The pictures of different photos are
-# at least 0.068 apart, of one burst 0.021 (docs/results/label-errors.md).
+# at least 0.068 apart, of one burst 0.021 (docs/results/photos.md).
 LOOSE = 0.3
 ALIKE = 0.015
 NEIGHBOURS = 8

@@ -7,6 +7,7 @@ itself is kept, and two are compared after the best of a few crops: this needs n
 
 from __future__ import annotations
 
+import io
 from functools import cache
 
 import numpy as np
@@ -27,10 +28,24 @@ PLACES = (0.0, 0.5, 1.0)
 CHUNK = 1024
 
 
-def fingerprint(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+Picture = NDArray[np.uint8]
+
+
+def fingerprint(pixels: Picture) -> Picture:
     """The grey picture (32, 32) of an image (height, width, 3)."""
-    grey = Image.fromarray(pixels).convert("L")
-    return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    return _grey(Image.fromarray(pixels))
+
+
+def fingerprint_of(thumbnail: bytes) -> Picture:
+    """The grey picture (32, 32) of a thumbnail of ours; without one, of a single colour."""
+    if not thumbnail:
+        return np.zeros((SIDE, SIDE), dtype=np.uint8)
+    with Image.open(io.BytesIO(thumbnail)) as image:
+        return _grey(image)
+
+
+def _grey(image: Image.Image) -> Picture:
+    return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS))
 
 
 def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
