@@ -221,7 +221,7 @@ def test_a_cluster_that_gets_nowhere_is_one_sentence(folder, lite, tmp_path):
     try:
         with (
             killing("_Encode", state="", only_one=False),
-            pytest.raises(GPCacheError, match=r"^Ray gave up: [^\n]*no progress[^\n]*$"),
+            pytest.raises(GPCacheError, match=r"^Ray stopped: [^\n]*no progress[^\n]*$"),
         ):
             extract(open_source(folder), tmp_path / "store", lite, stream=encoded_on_ray)
     finally:

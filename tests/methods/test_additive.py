@@ -233,7 +233,7 @@ def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem
     best = minimize_scalar(lambda x: loss(math.exp(x)), bounds=(-9, 9), method="bounded")
     assert loss(model.alpha_) <= best.fun + 1e-5
     assert model.loo_.counted.all()
-    assert model.loo_.protocol.startswith("3 folds")
+    assert model.loo_.protocol.startswith("3-fold cross-validation")
 
 
 @pytest.mark.parametrize("method", FIXED)

@@ -136,7 +136,7 @@ def test_alpha_and_strength_are_chosen_where_held_out_shots_are_best(problem):
         model.search_[name][0] for name in ("strength", "alpha")
     )
     assert set(model.search_["gain"]) == {1.0}
-    assert model.loo_.protocol.startswith("3 folds")
+    assert model.loo_.protocol.startswith("3-fold cross-validation")
 
 
 def test_what_it_says_of_its_shots_is_learned_anew_in_folds(problem):

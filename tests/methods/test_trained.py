@@ -196,7 +196,7 @@ def test_the_numbers_are_those_of_the_training_free_model(problem, tools):
     for name in ("alpha_", "beta_", "noise_", "gain_"):
         assert getattr(moved, name) == getattr(free, name), name
     assert free.loo_.protocol == "leave-one-out"
-    assert "folds" in moved.loo_.protocol
+    assert "4-fold" in moved.loo_.protocol
     assert "were chosen on all shots" in moved.loo_.protocol  # the report is not nested for them
 
 

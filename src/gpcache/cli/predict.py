@@ -98,7 +98,7 @@ def predict(
 def _watched(
     answers: "Iterable[Prediction]", notes: dict[str, None], bar: Any
 ) -> "Iterator[Prediction]":
-    """The answers; collects their notes, each once, and advances the bar."""
+    """Yield the answers; collect each note once and advance the progress bar."""
     for answer in answers:
         notes[answer.note] = None
         yield answer

@@ -27,7 +27,7 @@ from gpcache.methods.cache.held_out import (
     best_without,
     cross_fitted,
     folds_protocol,
-    judged_folds,
+    report_folds,
 )
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.projections import add_projection, saved_projection
@@ -346,7 +346,7 @@ class AdditiveClassifier(FeatureClassifier):
         self._accept_calibration(fit_calibration(logits, tested.labels))
         if own:
             seed = int(self.random_state)
-            nested = self._nested(scores_at, tested, judged_folds(shots, rows, seed))
+            nested = self._nested(scores_at, tested, report_folds(shots, rows, seed))
             held = HeldOutLogits(logits, rows, protocol)
             self.loo_ = HeldOutReport.of_shots(shots, held, seed, nested)
         del self._trail

@@ -160,12 +160,12 @@ class Refined:
         self._channels = channels
         self._keys = unit_rows(shots.features[:, channels])
         self._values = torch.nn.functional.one_hot(shots.labels, len(text)).to(text)
-        said = (self._keys @ unit_rows(text[:, channels]).mT).softmax(1)
-        rows = torch.arange(len(said), device=said.device)
-        self._surprise = torch.log2((1 + EPSILON) / (said[rows, shots.labels] + EPSILON))
+        probabilities = (self._keys @ unit_rows(text[:, channels]).mT).softmax(1)
+        rows = torch.arange(len(probabilities), device=probabilities.device)
+        self._surprise = torch.log2((1 + EPSILON) / (probabilities[rows, shots.labels] + EPSILON))
 
     def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
         """The vote of the shots (1, m, c)."""
-        trusted = (numbers["gamma"] * self._surprise).exp()[:, None] * self._values
+        weighted = (numbers["gamma"] * self._surprise).exp()[:, None] * self._values
         queries = unit_rows(features[:, self._channels])
-        return (kernel(queries, self._keys, numbers["beta"]) @ trusted)[None]
+        return (kernel(queries, self._keys, numbers["beta"]) @ weighted)[None]

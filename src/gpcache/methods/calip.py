@@ -30,7 +30,12 @@ from gpcache.gp.nystrom import rank_within
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.additive import LEAST_GAIN, Numbers
 from gpcache.methods.base import FeatureClassifier, State
-from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
+from gpcache.methods.cache.held_out import (
+    N_REPORT_FOLDS,
+    HeldOutLogits,
+    HeldOutReport,
+    cross_fitted,
+)
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import fit_calibration, fit_scales, mean_nll
@@ -47,7 +52,7 @@ GRIDS = {
 SHARPNESS = 2.0
 # Images whose values are looked at together.
 CHECKED = 256
-PROTOCOL = "4 folds of the shots, two weights and a calibration chosen on the others"
+PROTOCOL = "4-fold cross-validation; two weights and the calibration are chosen on the other folds"
 
 
 def image_and_places(
@@ -279,7 +284,7 @@ class CALIPClassifier(FeatureClassifier):
         """What the rows say, each fold of them by weights that the others chose."""
         parts = self._parts(images)
         rows = torch.arange(len(labels), device=labels.device)
-        fold = rank_within(labels, rows) % JUDGED
+        fold = rank_within(labels, rows) % N_REPORT_FOLDS
         if len(torch.unique(fold)) < 2:
             return replace(self.loo_, protocol="none: no class has two rows")
 

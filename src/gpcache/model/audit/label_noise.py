@@ -49,9 +49,9 @@ def fit_label_noise(
         theta = torch.tensor(point, dtype=torch.float64, requires_grad=True)
         right = _sum(rows, theta[:-1].exp()).log_softmax(1).gather(1, column).exp()[:, 0]
         rate = theta[-1].sigmoid()
-        belief = (PRIOR[0] - 1) * rate.log() + (PRIOR[1] - 1) * (1 - rate).log()
+        log_prior = (PRIOR[0] - 1) * rate.log() + (PRIOR[1] - 1) * (1 - rate).log()
         spread = (theta[:-1] - middle[:-1]).square().sum() / 2
-        total = spread - belief - given_label(right, rate, n_classes).sum()
+        total = spread - log_prior - given_label(right, rate, n_classes).sum()
         (slope,) = torch.autograd.grad(total, theta)
         return float(total.detach()), slope.numpy()
 

@@ -1,4 +1,4 @@
-"""Posteriors folded for a graph: what no query changes becomes two matrices.
+"""Folds a posterior for a graph: everything that does not depend on the query becomes two matrices.
 
 Whatever the posterior, a query's row r (kernel values, or Fourier features) gives
 
@@ -93,7 +93,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Folded:
-    """The mean's row and A (r, c), and the variance; None where nothing is known of it."""
+    """The row of the mean and A (r, c), and the variance; None if the method has none."""
 
     row: KernelRow | FourierRow
     weights: Tensor
