@@ -20,7 +20,7 @@ def test_json(run, model, shapes):
     assert (code, err) == (0, "")
     assert (found["encoder"], found["method"], found["images"]) == ("lite", "gpcache", 12)
     assert found["classes"] == {"circle": 4, "square": 4, "triangle": 4}
-    assert found["numbers"]["noise"] > 0
+    assert found["hyper_parameters"]["noise"] > 0
     assert (found["templates"], found["source"]) == (["a photo of a(n) {}."], str(shapes))
     assert found["held_out"]["n"] == 12
 

@@ -186,7 +186,7 @@ def test_why_a_set_is_everything_is_said_once(run, model, unseen):
     code, out, err = run("predict", model, unseen, "--sets", "0.05", "--reject", "0")
     assert code == 0
     assert out.count("one of: ") == 9
-    assert err.count("Every set holds every class: 12 labelled rows rule nothing out") == 1
+    assert err.count("Every set contains every class: 12 labelled rows cannot rule out") == 1
 
 
 def test_csv_runs_no_formula_and_the_terminal_obeys_no_name(run, model, hostile):

@@ -138,7 +138,7 @@ def test_a_class_without_shots_keeps_its_text():
 
 def test_one_shot_takes_what_is_shipped():
     model = fitted(Problem((1, 1, 1, 1)))
-    assert model.epochs_ == LPPlusPlusClassifier._shipped["epochs"]
+    assert model.epochs_ == LPPlusPlusClassifier._defaults["epochs"]
     assert model.temperature_ == 1.0
 
 

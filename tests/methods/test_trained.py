@@ -427,7 +427,7 @@ def test_the_variance_without_the_own_key_is_that_of_a_model_without_it(problem,
 
 
 def test_leave_one_out_training_needs_the_exact_posterior(problem, tools):
-    with pytest.raises(ProtocolError, match="closed form for the exact posterior alone"):
+    with pytest.raises(ProtocolError, match="needs the exact posterior"):
         fitted(GPCacheFClassifier, problem, tools, loss="leave_one_out", precision="grouped")
 
 

@@ -380,7 +380,7 @@ def test_sets_are_those_of_the_method(classifier):
     assert all(one.plausible is None for one in model.predict(pictures))
     few = classifier(shots(2)).predict(pictures, reject=0, sets=0.1)[0]
     assert set(few.plausible) == set(COLOURS)
-    assert few.note.startswith("Every set holds every class: 6 labelled rows rule nothing out")
+    assert few.note.startswith("Every set contains every class: 6 labelled rows cannot rule out")
     with one_sentence("error must be a rate between 0 and 1"):
         model.predict(pictures, sets=2.0)
     with one_sentence("learns nothing from labelled rows", ProtocolError):
@@ -626,7 +626,7 @@ def test_a_method_of_its_own_takes_the_projection_of_the_classifier(classifier, 
     method = GPCacheClassifier.from_options(likelihood="gaussian", **NUMBERS, device="cpu")
     found = classifier(shots(), method=method, projection=projection)
     assert found.model.projection is projection
-    with one_sentence("TaskResClassifier compares no images with each other"):
+    with one_sentence("TaskResClassifier does not compare images with each other"):
         classifier(shots(), method="task-res", projection=projection)
-    with one_sentence("ZeroShotClassifier compares no images with each other"):
+    with one_sentence("ZeroShotClassifier does not compare images with each other"):
         classifier(projection=projection).fit([], classes=["red", "blue"])

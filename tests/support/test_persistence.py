@@ -222,7 +222,7 @@ def test_an_unrelated_folder_is_refused_and_untouched(files, tmp_path):
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    with pytest.raises(DataError, match=r"mine' exists and is no model.*left as it is"):
+    with pytest.raises(DataError, match=r"mine' exists and is not a model.*not changed"):
         save_folder(folder, CONFIG, arrays(), "")
     assert content(tmp_path) == {Path("mine") / name: data for name, data in sorted(files.items())}
 
@@ -237,7 +237,7 @@ def test_a_model_beside_files_of_the_users_is_not_replaced(saved):
 
 def test_a_file_in_the_way_is_refused_and_untouched(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DataError, match="exists and is no model"):
+    with pytest.raises(DataError, match="exists and is not a model"):
         save_folder(tmp_path / "file", CONFIG, arrays(), "")
     assert content(tmp_path) == {Path("file"): b"mine"}
 

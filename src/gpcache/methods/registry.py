@@ -1,4 +1,4 @@
-"""The methods by name. What a method needs and where it comes from is said in its own file."""
+"""The methods by name. Each method's file says what it needs and which paper it comes from."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
     precision, _ = precision_of(options, owner)
     if options.criterion == "marginal_likelihood" and not precision.uses_noise:
         raise ProtocolError(
-            "A plain kernel cache is no probability model and has no marginal likelihood: "
+            "A plain kernel cache is not a probability model and has no marginal likelihood: "
             "use criterion='nll' or 'accuracy'."
         )
     if not options.confidence_scaling:
