@@ -108,7 +108,7 @@ def test_report_and_plots(run, model, mixed, tmp_path):
     ("images", "options", "sentence"),
     [
         ("flat", [], "has no label to compare with: give class folders"),
-        ("other", [], "'star', which is no class of the model: it has 'circle', 'square'"),
+        ("other", [], "'star', which is not a class of the model: it has 'circle', 'square'"),
         ("empty", [], "There is no image in"),
         ("good", ["--report", "{tmp}/no/report.html"], "make the folder"),
         ("good", ["--report", "{tmp}"], "is a folder: give the name of a file"),

@@ -302,7 +302,7 @@ def test_a_mistake_is_one_sentence(mistake, model, unseen, arguments, sentence):
 
 @pytest.mark.parametrize(
     ("file", "missing"),
-    [("model.safetensors", "is missing"), ("config.json", "is no gpcache model")],
+    [("model.safetensors", "is missing"), ("config.json", "is not a gpcache model")],
 )
 def test_a_damaged_model_is_one_sentence(mistake, own_model, unseen, file, missing):
     place = own_model / file

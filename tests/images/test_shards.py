@@ -83,7 +83,7 @@ def test_the_corpus_is_read_as_it_should_be_and_nothing_is_written(shards, tmp_p
             assert (records, list(refused)) == ({}, [f"{case}.tar"]), case
             continue
         if case == "duplicate_key":
-            assert refused == {"duplicate_key.tar/evil": "its key stands twice in the shard"}
+            assert refused == {"duplicate_key.tar/evil": "its key occurs twice in the shard"}
             assert set(records) == {"good", "evil"}
             continue
         if case == "cut_gzip":

@@ -463,7 +463,10 @@ def test_an_evaluation_counts_what_was_answered(folder, classifier):
 
 
 def test_an_evaluation_of_an_unknown_label_is_one_sentence(classifier):
-    phrases = {"pink": "has the label 'pink', which is no class", None: "has no label to compare"}
+    phrases = {
+        "pink": "has the label 'pink', which is not a class",
+        None: "has no label to compare",
+    }
     for label, phrase in phrases.items():
         with one_sentence(f"'item 0000000' {phrase}"):
             classifier(shots()).evaluate([(paint("red", 91), label)])

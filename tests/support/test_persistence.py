@@ -114,7 +114,7 @@ def test_a_truncated_file_is_noticed(name, share, saved):
 
 
 @pytest.mark.parametrize(
-    ("name", "phrase"), [("config.json", "no gpcache model"), (FILES[2], "missing")]
+    ("name", "phrase"), [("config.json", "not a gpcache model"), (FILES[2], "missing")]
 )
 def test_a_missing_file_is_named(name, phrase, saved):
     (saved / name).unlink()
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(name, phrase, saved):
 def test_no_folder_and_a_file_are_no_model(tmp_path):
     (tmp_path / "file").write_text("{}")
     for name in ("gone", "file"):
-        refused(tmp_path / name, name, "no gpcache model")
+        refused(tmp_path / name, name, "not a gpcache model")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def option_problem(method: str, option: str, value: Any) -> str:
     known = _options(method)
     if option not in known:
         names = ", ".join(sorted(known))
-        return f"is no option of {method!r}{did_you_mean(option, known)}: use {names}"
+        return f"is not an option of {method!r}{did_you_mean(option, known)}: use {names}"
     allowed = _allowed(known[option])
     if _fits(value, allowed):
         return ""

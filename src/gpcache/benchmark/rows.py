@@ -132,7 +132,7 @@ def read_rows(path: Path) -> list[Row]:
             complete = False
         if not complete:
             raise DataError(
-                f"Line {number} of {str(path)!r} is no row of results: remove that line, and its "
+                f"Line {number} of {str(path)!r} is not a row of results: remove this line; its "
                 "cell runs again."
             )
         rows.append(row)

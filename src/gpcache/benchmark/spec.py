@@ -231,7 +231,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"The spec {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise DataError(f"The spec {file} is no UTF-8 text.") from None
+        raise DataError(f"The spec {file} is not UTF-8 text.") from None
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"The spec {file} is not TOML: {error}.") from None
 
@@ -247,7 +247,7 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
     given += [(f"{place}.where[{n}].options", one.options) for n, one in enumerate(entry.where, 1)]
     for values in itertools.product(*entry.vary.values()):
         varied = dict(zip(entry.vary, values, strict=True))
-        # A value that selects a projection is no option of the method.
+        # A value that selects a projection is not an option of the method.
         own = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
         for key, options in [*given, (f"{place}.vary", own)]:
             for option, value in options.items():
@@ -300,7 +300,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
             if unknown := [name for name in override.datasets if name not in known]:
                 raise _Mistake(
                     f"methods[{number}].where[{row}].datasets names {unknown[0]!r}"
-                    f"{did_you_mean(unknown[0], known)}, which is no data set of this spec"
+                    f"{did_you_mean(unknown[0], known)}, which is not a data set of this spec"
                 )
     for number, claim in enumerate(spec.claims, 1):
         for key, label in (("better", claim.better), ("worse", claim.worse)):

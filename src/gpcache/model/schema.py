@@ -12,7 +12,7 @@ from gpcache.support.checks import shown
 
 
 def _as_unicode(value: Any) -> Any:
-    """Names of files may hold bytes that are no UTF-8, which pydantic does not call text."""
+    """Names of files may hold bytes that are not UTF-8, which pydantic does not call text."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
@@ -164,7 +164,7 @@ def check_config(config: dict[str, Any], place: str) -> None:
 def foreign_model(place: str, what: str) -> ModelFileError:
     """The error of a folder that is whole, but that no gpcache has written."""
     return ModelFileError(
-        f"{place!r} is no model that gpcache has written ({what}): fit the model again."
+        f"{place!r} is not a model that gpcache has written ({what}): fit the model again."
     )
 
 

@@ -281,7 +281,7 @@ def class_number(record: Record, number: Mapping[str, int]) -> int:
     label = require_label(record)
     if label not in number:
         raise DataError(
-            f"{record.name!r} has the label {label!r}, which is no class of the model: "
+            f"{record.name!r} has the label {label!r}, which is not a class of the model: "
             f"it has {_listed(list(number))}."
         )
     return number[label]

@@ -89,7 +89,9 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         seal, schema = content.pop("sha256"), content["schema"]
         intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelFileError(f"{str(place)!r} is no gpcache model: it has no {CONFIG}.") from None
+        raise ModelFileError(
+            f"{str(place)!r} is not a gpcache model: it has no {CONFIG}."
+        ) from None
     except OSError as error:
         raise _unreadable(place / CONFIG, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -50,7 +50,7 @@ def refuse_nan(name: str, labels: Any) -> None:
     for row, label in enumerate(np.ravel(np.asarray(to_numpy(labels), dtype=object))):
         if is_nan(label):
             raise DataError(
-                f"{name} contains NaN in row {row}, which is no class: give it a label."
+                f"{name} contains NaN in row {row}, which is not a class: give it a label."
             )
 
 

@@ -207,7 +207,7 @@ def _lines(file: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"The list {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise DataError(f"The list {file} is no UTF-8 text: it is damaged.") from None
+        raise DataError(f"The list {file} is not UTF-8 text: it is damaged.") from None
     if not text.strip():
         raise DataError(f"The list {file} is empty.")
     return [line.strip() for line in text.rstrip().split("\n")]
