@@ -167,7 +167,7 @@ def measure() -> dict[str, Figures]:
         result, seconds = timed(
             lambda X=X, wrong=wrong, prior=prior: audit(X, wrong, text_prior=prior)
         )
-        probability = result.judge.wrong.numpy()
+        probability = result.model.wrong.numpy()
         certain, both = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
         certain[[finding.row for finding in result.of("label")]] = True
         both[[finding.row for finding in result.of("label") + result.of("look")]] = True

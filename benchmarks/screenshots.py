@@ -101,7 +101,7 @@ def put(page: Page, name: str, chosen: list[Path]) -> None:
 
 
 def check(page: Page) -> None:
-    """The figures, the suspect, and a cell of the grid; afterwards the label is mended."""
+    """The figures, the suspect, and a cell of the grid; afterwards the label is fixed."""
     go(page, "check")
     page.locator("#confusion .wrong button").first.click()
     take(page, "web-check", 1180)

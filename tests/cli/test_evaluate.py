@@ -63,7 +63,7 @@ def test_what_the_doubts_are_worth(run, model, mixed, tmp_path):
     assert code == 0
     assert found["accuracy_at_coverage"]["0.33"] == pytest.approx(np.mean(right[:3]))
     wrong = right.index(False)
-    assert found["errors_told"]["auroc"] == pytest.approx(wrong / 8)
+    assert found["error_separation"]["auroc"] == pytest.approx(wrong / 8)
     _, told, _ = run("predict", model, noise, "--json", "--reject", "0.2")
     foreign = list(map(json.loads, told.splitlines()))
     assert found["unknown"]["n"] == 3

@@ -17,7 +17,7 @@ pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
 
 
 TOO_FEW = (
-    "note: No image can be refused: at a rate of 0.05 that takes 19 or more training images that "
+    "note: No image can be refused: a rate of 0.05 needs 19 or more training images that "
     "can be held out, and there are 12.\n"
 )
 

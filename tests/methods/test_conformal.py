@@ -280,9 +280,11 @@ def test_classes_with_few_rows_are_in_every_set(problem, tools):
     found = conformal_sets(estimator, problem.queries, error=0.2, class_conditional=True)
     assert found.included[:, [0, 1, 4]].all()
     assert not found.included[:, [2, 3]].all()
-    assert found.note.startswith("3 of 5 classes are in every set: at an error of 0.2 a class can")
+    assert found.note.startswith(
+        "3 of 5 classes are in every set: at an error of 0.2 a class needs"
+    )
     assert found.note.endswith(
-        "needs 4 labelled rows of its own to be ruled out, and the smallest has 0."
+        "a class needs 4 labelled rows of its own to be ruled out, and the smallest has 0."
     )
     steps = found.p_values * (1 + np.array([3, 2, 4, 5, 0]))
     np.testing.assert_allclose(steps, steps.round(), atol=1e-9)

@@ -363,7 +363,7 @@ def test_where_nothing_can_be_refused_it_is_said_why(photos, method, held_out, c
     assert not found.rejected
     assert np.isnan(found.familiarity) == (held_out == 0)
     assert found.note == (
-        "No image can be refused: at a rate of 0.05 that takes 19 or more training images that can "
+        "No image can be refused: a rate of 0.05 needs 19 or more training images that can "
         f"be held out, and there are {held_out}."
     )
     assert model.predict([paint("red", 50)], reject=0)[0].note == ""

@@ -436,7 +436,7 @@ def test_names_of_every_kind_are_saved_and_name_no_file(tmp_path):
 
 def test_another_encoder_is_refused(model, tmp_path):
     model.save(tmp_path / "model")
-    with pytest.raises(EncoderError, match=r"^[^\n]*its features mean something else\.$"):
+    with pytest.raises(EncoderError, match=r"^[^\n]*use the encoder of the model\.$"):
         loaded(tmp_path / "model", encoder=tiny.ColourEncoder(seed=1))
 
 

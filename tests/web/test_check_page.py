@@ -1,4 +1,4 @@
-"""The step Check in a real browser: what looks wrong cannot be mended into a ruin."""
+"""The step Check in a real browser: what looks wrong cannot be fixed into a ruin."""
 
 import importlib.util
 import re

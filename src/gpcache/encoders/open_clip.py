@@ -187,8 +187,8 @@ def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
 def _local_source(path: Path) -> ModelFiles:
     if path.is_file() and path.suffix != ".safetensors":
         raise EncoderError(
-            f"{str(path)!r} is not a safetensors file; pickled weights (.pt, .bin) can run code and "
-            "are not loaded: convert them with safetensors.torch.save_file."
+            f"{str(path)!r} is not a safetensors file; pickled weights (.pt, .bin) can run code "
+            "and are not loaded: convert them with safetensors.torch.save_file."
         )
     folder = path.parent if path.is_file() else path
     files = [path] if path.is_file() else sorted(folder.glob("*.safetensors"))

@@ -21,7 +21,7 @@ def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: tor
     finite = np.isfinite(array).all(1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
+        raise DataError(f"{name} contains NaN or inf in row {row}: remove or fix that row.")
     # In counts or pixels (integers), a row of zeros is valid: it is equally unlike everything. In
     # the floats of an encoder it means that something went wrong.
     zero = ~array.any(1)

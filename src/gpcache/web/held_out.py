@@ -16,9 +16,9 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
 from gpcache.model.advice import TrainingRows, advise, rows_of
 from gpcache.model.answers import HeldOutScores
+from gpcache.model.audit.audit_model import HeldOutRows, countable
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import FAULTS, KINDS, Finding
-from gpcache.model.audit.judge import HeldOutRows, countable
 from gpcache.model.audit.label_noise import fit_label_noise
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
@@ -84,7 +84,7 @@ class HeldOutPhotos:
         # Where nothing can be known, the judge is told so by equal shares.
         probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
         noise = fit_label_noise([probabilities.clamp_min(TINY).log()], labels, known, [1.0])
-        judge = HeldOutRows(
+        held_out_rows = HeldOutRows(
             classes=model.classes_,
             labels=labels,
             sets=sets,
@@ -94,9 +94,9 @@ class HeldOutPhotos:
             variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
         )
         findings: list[Finding] = [
-            *label_findings(rows, judge),
+            *label_findings(rows, held_out_rows),
             *copy_findings(rows, copies),
-            *outlier_findings(rows, judge),
+            *outlier_findings(rows, held_out_rows),
         ]
         findings.sort(key=lambda one: (KINDS.index(one.kind), -one.score, one.row))
         return cls(

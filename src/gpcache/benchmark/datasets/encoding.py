@@ -104,7 +104,7 @@ class _EncodedImages:
             first = str(root / refused[0].name)
             raise DataError(
                 f"Images of {self._dataset.name!r} cannot be read ({len(refused)} of them); the "
-                f"first is {first!r}: {refused[0].reason}. Mend or replace it."
+                f"first is {first!r}: {refused[0].reason}. Fix or replace it."
             )
         self.store = FeatureStore.open(self._folder)
         self._hash |= {item.path: item.hash for item in self.store.items() if item.source == name}
