@@ -61,7 +61,7 @@ def take(page: Page, name: str, height: int) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.wait_for_function("[...document.images].every((image) => image.complete)")
     # Notices say what was just done, and go after some seconds.
-    expect(page.locator("#said")).to_be_empty()
+    expect(page.locator("#messages")).to_be_empty()
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")
     page.evaluate("document.querySelector('main').scrollTo(0, 0)")

@@ -72,7 +72,9 @@ def test_what_the_doubts_are_worth(run, model, mixed, tmp_path):
     share = f"{100 * np.mean(right[:3]):.1f}"
     assert f"of the most confident 33.0 % of the answers {share} % are right\n" in out
     assert "unknown      n = 3, " in out
-    assert f"selective    AURC {found['aurc']:.4f}; telling right answers from wrong ones: " in out
+    assert (
+        f"selective    AURC {found['aurc']:.4f}; separating right answers from wrong ones: " in out
+    )
 
 
 def test_broken_images_are_listed_and_not_counted(run, model, broken, reasons):

@@ -70,7 +70,7 @@ def test_verify_finds_and_repairs(run, mistake, extracted, tmp_path, photos):
     copy = shutil.copytree(store, tmp_path / "store")
     code, out, err = run("store", "verify", copy)
     assert (code, err) == (0, "")
-    assert "are what was written" in out
+    assert "are intact" in out
     (shard,) = (copy / "shards").glob("*.safetensors")
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1

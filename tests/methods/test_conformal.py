@@ -244,7 +244,7 @@ def test_where_nothing_was_held_out_nothing_is_ruled_out(tools):
     found = conformal_sets(estimator, problem.queries)
     assert found.included.all()
     assert "0 labelled rows" in found.note
-    assert found.protocol.endswith("4 shots without company not counted")
+    assert found.protocol.endswith("; 4 shots that are alone in their class are not counted")
 
 
 def test_the_only_shot_of_a_class_has_its_say(tools):

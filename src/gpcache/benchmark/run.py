@@ -21,7 +21,7 @@ from gpcache.support.files import write_atomic
 
 @dataclass
 class Outcome:
-    """How many rows were run now, known before, not possible, and failed; and the reasons."""
+    """Numbers of rows that were run now, known before, not possible and failed, with reasons."""
 
     counts: Counter[str] = field(default_factory=Counter)
     known: int = 0
@@ -69,7 +69,7 @@ def run(
     trained_device: str | None = None,
     progress: Callable[[Row], object] = lambda _: None,
 ) -> Outcome:
-    """Run what is not done of a spec, and append each row to `folder`/NAME.jsonl at once.
+    """Run the missing cells of a spec, and append each row to `folder`/NAME.jsonl at once.
 
     A copy of the spec is kept beside the rows, and every row holds the `command` that made it.
     Features, text vectors and draws are loaded once for each data set and encoder and shared by all
@@ -98,7 +98,7 @@ def run(
 
 
 def _check(spec: Spec, root: Path | None, jobs: int, legacy: bool) -> None:
-    """Refuse what cannot be right before anything runs."""
+    """Raise an error for invalid input before anything runs."""
     if jobs < 1:
         raise DataError(f"There must be at least one job, got {jobs}.")
     for key, references in (("datasets", spec.datasets), ("tests", spec.tests)):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import gpcache
 from gpcache.cli import options, output
 
-# The hyper-parameters that are shown, of those that the model has.
+# The hyper-parameters that are shown, if the model has them.
 HYPER_PARAMETERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
 
 
@@ -15,7 +15,7 @@ def inspect(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Show what a model was made of, and how good it is.
+    """Show the training data, the settings and the accuracy of a model.
 
     **Example**
 

@@ -202,7 +202,7 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
             found = np.where(known[:, None], found, _left_out_alone(fitted, model._calibration))
             known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
         else:
-            how += f", {np.sum(~known)} shots without company not counted"
+            how += f"; {np.sum(~known)} shots that are alone in their class are not counted"
     return _Calibration.of(found[known], torch.as_tensor(labels[known])), how
 
 
