@@ -85,7 +85,8 @@ MISTAKES = {
     METHOD + "options = 3\n": "methods[1].options must be a table",
     METHOD + "vary = { a = 1 }\n": "methods[1].vary.a must be a list of values",
     '[[methods]]\nname = "gpcach"\n': (
-        "methods[1].name is 'gpcach', which is not a method (did you mean 'gpcache'?): use ape, ape-t"
+        "methods[1].name is 'gpcach', which is not a method (did you mean 'gpcache'?): use ape, "
+        "ape-t"
     ),
     METHOD + "options = { alfa = 1.0 }\n": (
         "methods[1].options.alfa is not an option of 'gda' (did you mean 'alpha'?): use alpha"

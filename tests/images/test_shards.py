@@ -12,9 +12,9 @@ from gpcache.images.sources import open_source
 
 # Case → what is refused (a part of the reason); the image "good" is read all the same.
 REFUSED = {
-    "parent": {"parent.tar/../evil": "leads out"},
-    "deep_parent": {"deep_parent.tar/a/../../evil": "leads out"},
-    "absolute": {"absolute.tar//tmp/evil": "leads out"},
+    "parent": {"parent.tar/../evil": "is an absolute path or contains .."},
+    "deep_parent": {"deep_parent.tar/a/../../evil": "is an absolute path or contains .."},
+    "absolute": {"absolute.tar//tmp/evil": "is an absolute path or contains .."},
     "no_image": {"no_image.tar/evil": "no image"},
     "duplicate_member": {"duplicate_member.tar/evil": "two images"},
     "two_images": {"two_images.tar/evil": "two images"},
