@@ -9,11 +9,11 @@ spec. A machine without pydantic reads a plan, which a machine with it writes:
     PYTHONPATH=src python3 benchmarks/run_spec.py build/data/plan.json -o build/results
 
 It is `gpcache benchmark SPEC -o FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is
-known, and the same command goes on where it was stopped. Cells that have a row in docs/results/rows
-are left out. ``--jobs`` computes so many cells at once; ``--trained-device`` is where methods that
-train do so; ``--only`` names the specs of a plan; ``--stale`` repeats rows that other source of
-the estimators made. Data sets lie below ``--root``, by default
-build/data (`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
+known, and the same command continues after a stop. Cells that have a row in docs/results/rows
+are left out. ``--jobs N`` computes N cells at once; ``--trained-device`` is the device of methods
+that train; ``--only`` names the specs of a plan; ``--stale`` repeats rows that were made by other
+source code of the estimators. Data sets are below ``--root``, by default build/data
+(`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
 """
 
 from __future__ import annotations

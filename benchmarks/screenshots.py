@@ -80,7 +80,7 @@ def files(drawn: Path, name: str) -> list[Path]:
 
 
 def collect(page: Page, drawn: Path) -> None:
-    """Three classes, one picture in the wrong one, and what the names alone say of another."""
+    """Three classes, one picture in the wrong one, and a prediction from class names only."""
     for name in CLASSES:
         page.locator("#new-class-name").fill(name)
         page.keyboard.press("Enter")
