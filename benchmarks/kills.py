@@ -82,8 +82,8 @@ def main() -> None:
         f"{total} photos through `lite` in shards of {SHARD_ROWS}; `kill -9` of the whole process "
         "group at a uniformly random moment of the first three seconds after loading, then the "
         "next run continues in the same store. Every file is checked against its SHA-256 after "
-        "each kill. When a store is complete, every photo must be there once, with the features of an "
-        "undisturbed run.",
+        "each kill. When a store is complete, every photo must be there once, with the "
+        "features of an undisturbed run.",
         table(
             [
                 ["kills", "corrupt stores", "rows lost that were there before", "stores completed"],

@@ -271,9 +271,9 @@ def _rejection() -> list[str]:
             rows[-1] += figures
     text = (
         "The model knows half of the classes; the unknown images are test images of the other "
-        "half, or 1,000 unlabelled photos. AUROC in % of scores that separate known from unknown images: "
-        "the highest probability, the posterior's variance, and both as one p-value, with which "
-        "gpcache rejects at 5 %."
+        "half, or 1,000 unlabelled photos. AUROC in % of scores that separate known from unknown "
+        "images: the highest probability, the posterior's variance, and both as one p-value, with "
+        "which gpcache rejects at 5 %."
     )
     return [text, table(rows)] if len(rows) > 1 else [NOT_RUN]
 

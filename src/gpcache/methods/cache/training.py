@@ -139,12 +139,12 @@ def choose_start(
 ) -> tuple[regression.RegressionSearch, Choice]:
     """The hyper-parameters that were chosen without training, and those to train at."""
     with_text = shots.zero_shot is not None
-    judged = validation is not None or shots.can_be_held_out
+    can_choose = validation is not None or shots.can_be_held_out
     if not trainer.refits_weights(shots):
         chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
         return chosen, chosen.choice
     start = trainer.started(settings, with_text=with_text)
-    if judged:
+    if can_choose:
         return regression.RegressionSearch([start]), start
     chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
     # With text the weight of the cache matters, and no unseen row can fit it afterwards here.

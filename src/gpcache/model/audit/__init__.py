@@ -64,15 +64,15 @@ def audit(
         bar.update()
         first = rows.first_of_content(by_label=True)
         sets = left_out_together(rows.groups, copies)[first]
-        judged = rows.part(first)
-        model = AuditModel.of(judged.features, judged.labels, sets, text_prior)
+        checked = rows.part(first)
+        model = AuditModel.of(checked.features, checked.labels, sets, text_prior)
         bar.update()
-        found = [*label_findings(judged, model), *outlier_findings(judged, model)]
-        place = {number: row for row, number in enumerate(judged.numbers)}
+        found = [*label_findings(checked, model), *outlier_findings(checked, model)]
+        place = {number: row for row, number in enumerate(checked.numbers)}
         suspects = list({place[finding.row]: None for finding in found})
-        found += [*harm_findings(judged, model, suspects), *copy_findings(rows, copies)]
+        found += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
     found.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(found), tuple(_notices(judged, model)), model)
+    return Audit(tuple(found), tuple(_notices(checked, model)), model)
 
 
 def _notices(rows: LabelledRows, model: AuditModel) -> Iterator[str]:

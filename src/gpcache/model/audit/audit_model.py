@@ -123,10 +123,11 @@ class AuditModel(HeldOutRows):
             # Rows that are left out already cannot be removed.
             out = self.sets[rows[:, :1]] == self.sets[removed]
             moved = torch.where(out[:, None], 0.0, reach / torch.where(out, 1.0, left)[:, None])
-            judged = present & self.counted[rows]
-            where, _ = torch.nonzero(judged, as_tuple=True)
-            before, column = self.logits[rows[judged]][:, None], self.labels[rows[judged]][:, None]
-            after = before + moved[judged][..., None] * pull[where]
+            counted = present & self.counted[rows]
+            where, _ = torch.nonzero(counted, as_tuple=True)
+            before = self.logits[rows[counted]][:, None]
+            column = self.labels[rows[counted]][:, None]
+            after = before + moved[counted][..., None] * pull[where]
             gains += (self._fit(after, column) - self._fit(before, column)).sum(0)
         return gains
 
