@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#1b2430", "#8a8f98")
 MARKERS = "osD^vPX*"
 _PANEL_WIDTH, _PANEL_HEIGHT, _MOST_ACROSS = 2.5, 2.1, 4
-_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend beside each other, if they fit
+_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend in one row, if they fit
 _LEGEND_SIGN, _LETTER = 0.45, 0.078  # inches
 _LONGEST_LABEL = 32
 _EFFECTS = (("validation_accuracy", "validation", "-"), ("accuracy", "test", "--"))

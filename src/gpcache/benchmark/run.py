@@ -71,7 +71,7 @@ def run(
 ) -> Outcome:
     """Run the missing cells of a spec, and append each row to `folder`/NAME.jsonl at once.
 
-    A copy of the spec is kept beside the rows, and every row holds the `command` that made it.
+    A copy of the spec is kept next to the rows, and every row holds the `command` that made it.
     Features, text vectors and draws are loaded once for each data set and encoder and shared by all
     methods; image features are kept below `cache` for other experiments. Several `jobs` are as many
     processes that compute cells, while this one writes. A row that another experiment in the folder
@@ -154,7 +154,7 @@ class _Runner:
         except GPCacheError as error:
             self._fail(reference, encoder, str(error))
             return []
-        # Features on disk have one encoder, whatever others the spec names.
+        # Features on disk have one encoder; the others of the spec do not apply.
         if tasks[0].encoder is None and encoder not in (None, *self._spec.encoders[:1]):
             return []
         first = self._references.setdefault(tasks[0].name, reference)

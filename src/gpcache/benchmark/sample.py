@@ -57,6 +57,6 @@ class Sample:
         elif self.drawn.spare is not None:
             most = int(np.unique(choosing.labels, return_counts=True)[1].max())
             instead = "training rows that are not shots serve instead, "
-            instead += f"{most} a class where there are as many"
+            instead += f"up to {most} a class"
         notes = [f"{name} has no validation rows: {instead}."] if instead else []
         return [*self.task.notes, *notes]

@@ -1,4 +1,4 @@
-"""Tables of results beside the published numbers: accuracy, summaries, significance, claims."""
+"""Tables of results and published numbers: accuracy, summaries, significance, claims."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _print_step(step: "Step") -> None:
 
 
 def _as_json(step: "Step") -> dict[str, Any]:
-    """What `--json` prints of a step."""
+    """A step as `--json` prints it."""
     from gpcache.model import demo
 
     match step:

@@ -50,7 +50,7 @@ def project(
 ) -> None:
     """Learn a similarity projection from unlabelled images.
 
-    A run that was stopped continues after its last complete epoch, from a file beside the output.
+    A run that was stopped continues after its last complete epoch, from a file next to the output.
     A whitening has a closed form and ignores the options from `--neighbours` to `--seed`.
 
     **Examples**

@@ -69,7 +69,7 @@ def _no_dashboard() -> Iterator[dict[str, Any]]:
     """Options of `ray.init` that start a local cluster without the dashboard's process.
 
     Without its page that process still asks the network which cloud this machine belongs to, even
-    when usage reports are off. Ray goes on without it where its port is taken.
+    when usage reports are off. If its port is taken, Ray continues without it.
     """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield {

@@ -19,7 +19,7 @@ from gpcache.support.extras import require
 
 
 class Family(NamedTuple):
-    """How one kind of model is loaded and wants its texts."""
+    """How one kind of model is loaded and how its texts are prepared."""
 
     model: str
     padding: str

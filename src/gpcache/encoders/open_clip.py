@@ -124,7 +124,7 @@ class OpenCLIPEncoder(TokenEncoder):
 
     @property
     def loadable_name(self) -> str:
-        """What `load_encoder` calls it, in any working directory."""
+        """Name for `load_encoder` that works in any working directory."""
         if self.name in PAPER_MODELS:
             return self.name
         place = Path(self.name)
@@ -151,7 +151,7 @@ def attend_everywhere(pool: Any, maps: torch.Tensor) -> torch.Tensor:
 
 
 def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
-    """Where to load `model` from; a tag's weights are downloaded on first use."""
+    """Find the files of `model`; the weights of a tag are downloaded on first use."""
     if weights is None and model in PAPER_MODELS:
         model, weights = PAPER_MODELS[model]
     if weights is None and Path(model).exists():

@@ -65,7 +65,7 @@ class DecodePool:
     def submit(self, content: bytes, key: str, *, thumbnail: int = 0) -> Future[Prepared]:
         """Prepare an image; if it is refused, the future's error is an ImageRefusedError.
 
-        `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
+        `thumbnail` is the longest side of an additional JPEG; 0 makes none.
 
         Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """

@@ -46,12 +46,12 @@ from gpcache.support.progress import progress_bar
 
 HyperParameters = dict[str, float]
 
-# The least weight of the text beside the scores.
+# The least weight of the text relative to the scores.
 LEAST_GAIN = 1e-3
 
 
 class Learned(Protocol):
-    """What a method has learned from shots."""
+    """The part of a method that is learned from shots."""
 
     def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """One score (k, m, c) of rows (m, d) for each weight."""
@@ -386,7 +386,7 @@ def neutral(scores: Tensor, absent: Tensor) -> Tensor:
 def _fitted(
     scores: Tensor, labels: Tensor, offset: Tensor | None, *, free_gain: bool
 ) -> list[float]:
-    """The weights of scores (k, n, c) beside the offset (n, c).
+    """The weights of scores (k, n, c), which are added to the offset (n, c).
 
     With `free_gain`, the temperature is fitted as well: overconfident scores would otherwise get
     too little weight.

@@ -544,7 +544,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         class_conditional : bool, default=False
             Whether the rate holds for every class on its own.
         protocol : {"auto", "full", "held_out"}, default="auto"
-            Full conformal prediction, or scores of held-out rows. "auto" takes the first where it
+            Full conformal prediction, or scores of held-out rows. "auto" takes the first if it
             has a closed form.
         calibration : tuple of arrays, optional
             Rows (X, y) that the model has not seen, for split conformal prediction.
@@ -552,7 +552,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ConformalSets
-            The sets, their p-values, and a note where rows are too few.
+            The sets, their p-values, and a note if rows are too few.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""GDA (Wang et al., ICLR 2024): a linear discriminant of the shots beside the text.
+"""GDA (Wang et al., ICLR 2024): a linear discriminant of the shots, added to the text.
 
     w_y = P μ_y        b_y = −½ μ_yᵀ P μ_y − log c        P = d · [(N − 1) Σ̂ + tr(Σ̂) · I]⁻¹
     logits = s · f W + α · (f [w_1 … w_c] + b)

@@ -185,7 +185,7 @@ class PaperGPCacheClassifier(CacheClassifier):
     """GPCache as published: regression on labels with raw features and confidence scaling.
 
     Hyper-parameters are chosen on the validation set if `fit` gets one, otherwise by leave-one-out
-    in closed form. None stands for the value of the paper. `GPCacheClassifier.paper` is the same
+    in closed form. None means the value of the paper. `GPCacheClassifier.paper` is the same
     but requires a validation set.
 
     Parameters

@@ -237,7 +237,7 @@ class Training:
     epsilon : float, default=1e-8
         Epsilon of AdamW.
     stopping : {"held_out", "last"}, default="held_out"
-        Stop where held-out folds of the shots (or the validation set) are best, or after the last
+        Stop at the epoch that is best on held-out folds (or the validation set), or after the last
         epoch.
     calibrate : bool, default=True
         Train in folds of the shots as well: for the stop, the temperature and `loo_`.
@@ -312,7 +312,7 @@ _APPROXIMATIONS: dict[str, type] = {
     "fourier": Fourier,
     "class_mean": ClassMean,
 }
-# Where a flat option is found in the constructors that group it.
+# The constructor argument that holds each flat option.
 GROUPS = {
     "alpha": "weights=Weights(cache=…)",
     "gain": "weights=Weights(text=…)",

@@ -70,7 +70,7 @@ class Method:
 
     @property
     def beyond_features(self) -> tuple[str, ...]:
-        """What the method requires beside features of the shots and one text vector per class."""
+        """What the method requires besides features of the shots and one text vector per class."""
         return tuple(need for need in self.needs if need not in ("text", "shots"))
 
 

@@ -246,7 +246,7 @@ def _end_alike(one: list[str], other: list[str]) -> bool:
 
 
 def picture_of(example: Example, source: str) -> bytes | None:
-    """A small picture of a training image from where it was; None if it is no longer that image."""
+    """A small picture of a training image from its file; None if the file has changed."""
     content = original_of(example.name, example.hash, source)
     try:
         return None if content is None else small_picture(content)
@@ -255,7 +255,7 @@ def picture_of(example: Example, source: str) -> bytes | None:
 
 
 def original_of(name: str, content_hash: str, source: str) -> bytes | None:
-    """The file of a training image from where it was; None if it is no longer that image."""
+    """The file of a training image; None if it is missing or has changed."""
     place = Path(source)
     # A list of images names them by its own folder.
     root = place if place.is_dir() else place.parent

@@ -1,4 +1,4 @@
-"""Temporary files and folders beside an output: locked while in use, removed once abandoned.
+"""Temporary files and folders next to an output: locked while in use, removed if abandoned.
 
 A writer that is killed leaves its temporary file behind, but the system drops its lock. The next
 writer of the same path removes files that are not locked. A process id in the name would not be
@@ -21,7 +21,7 @@ except ImportError:  # Windows, where nothing is locked and nothing is removed
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".gpcache-tmp"
-# Of 255 bytes that the name of a file may have.
+# The name of a file may have 255 bytes.
 _NAME_BYTES = 80
 _ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 

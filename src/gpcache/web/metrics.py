@@ -26,7 +26,7 @@ class Metrics:
         self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=own)
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count an answer; `route` is the pattern of its path, None where no route was found."""
+        """Count an answer; `route` is the pattern of its path, None if there is no route."""
         method = method if method in METHODS else "other"
         self._requests.labels(method, route or "other", status).inc()
         self._seconds.observe(seconds)

@@ -46,8 +46,8 @@ from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 
 Refit = Literal["auto"] | bool
-# Updates choose hyper-parameters again where there are so few shots that it takes a fraction of a
-# second, and where this share of more shots has changed since the last choice.
+# Updates always choose hyper-parameters again up to this number of shots, which takes a fraction of
+# a second, and with more shots once this share of them has changed since the last choice.
 REFIT_SMALL, REFIT_SHARE = 200, 0.05
 
 

@@ -88,13 +88,13 @@ class HeldOutReport:
     Parameters
     ----------
     logits : array of shape (n, c)
-        Held-out logits at the hyper-parameters in use; NaN where not counted.
+        Held-out logits at the hyper-parameters in use; NaN if not counted.
     probabilities : array of shape (n, c)
         Held-out probabilities, with hyper-parameters and calibration of the other folds.
     counted : array of shape (n,)
         Which shots are counted.
     labels : array of shape (n,)
-        Class numbers; −1 where not counted.
+        Class numbers; −1 if not counted.
     accuracy, nll, ece : float
         Figures of the counted shots.
     protocol : str

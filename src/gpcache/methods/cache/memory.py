@@ -92,7 +92,7 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
     if way == "softmax":
         size = 8  # the search is in float32, whatever the model is in
     elif recipe.precision is ExactPrecision:
-        # Similarities that a search keeps where they take no more than a quarter of the memory.
+        # Similarities that a search keeps if they take at most a quarter of the memory.
         kept = size * n * n * (1 if recipe.uses_loo else recipe.n_folds - 1)
         kept = kept if kept <= free_memory(shots.features.device) // 4 else 0
     elif way == "loo" and recipe.precision is not ClassMeanPrecision:

@@ -20,7 +20,7 @@ from gpcache.methods.options import CacheOptions, Training
 from gpcache.methods.training import Schedule
 from gpcache.support.checks import is_auto, one_of, positive, whole
 
-# The shrinkage of regression where none is asked for.
+# The default shrinkage of regression.
 SHRINKAGE = 4.0
 
 

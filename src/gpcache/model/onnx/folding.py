@@ -1,6 +1,6 @@
 """Folds a posterior for a graph: everything that does not depend on the query becomes two matrices.
 
-Whatever the posterior, a query's row r (kernel values, or Fourier features) gives
+For every kind of posterior, a query's row r (kernel values, or Fourier features) gives
 
     mean = r A,    variance = 1 − ‖R rᵀ‖².
 
@@ -70,7 +70,7 @@ class Spread:
 
     @property
     def bytes(self) -> int:
-        """What R takes in float32."""
+        """The size of R in float32."""
         return torch.float32.itemsize * self.groups * self.size**2
 
     def write(self, graph: Graph, row: str, output: str) -> None:

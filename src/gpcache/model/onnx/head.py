@@ -64,7 +64,7 @@ def write_head(
 
 
 def _write_calibration(graph: Graph, logits: str, calibration: Calibration, classes: int) -> str:
-    """As `Calibration.scaled`."""
+    """Scale logits like `Calibration.scaled`."""
     temperature = graph.weight(torch.tensor(calibration.temperature), "temperature")
     scaled = graph.node("Div", logits, temperature)
     if calibration.slope == 0 or classes == 1:

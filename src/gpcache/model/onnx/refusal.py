@@ -1,4 +1,4 @@
-"""Refusal as a graph: how familiar an image looks beside held-out training images."""
+"""Rejection as a graph: the familiarity of an image, compared with held-out training images."""
 
 from __future__ import annotations
 
