@@ -22,8 +22,8 @@ export function renderSuspects(suspects) {
   const others = suspects.filter((one) => !one.certain);
   byId("suspects-title").textContent = certain.length === 0
     ? "Nothing is almost certainly wrong." : `Almost certainly wrong: ${photos(certain)}`;
-  byId("looks-title").textContent = others.length === 0
-    ? "" : `Worth a look, a hard photo or a wrong label: ${photos(others)}`;
+  byId("looks-title").hidden = others.length === 0;
+  byId("looks-title").textContent = `Worth a look, a hard photo or a wrong label: ${photos(others)}`;
   byId("suspects").replaceChildren(...certain.map(card));
   byId("looks").replaceChildren(...others.map(card));
   if (place >= 0) cards()[Math.min(place, suspects.length - 1)]?.focus();
