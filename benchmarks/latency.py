@@ -1,8 +1,8 @@
-"""What must stay quick, each beside its bar; the exit status is 1 where a bar is missed.
+"""Times that must stay below their bars; the exit status is 1 if a bar is missed.
 
     python benchmarks/latency.py
 
-Wall-clock time depends on the machine, so these bars are no tests. Run this on a quiet machine.
+Wall-clock time depends on the machine, so these are not tests. Run this on a quiet machine.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ leave-one-out.
 
 COSTS = """
 Seconds on the clock, and in brackets processor seconds of all processes together.
-*read* checks every row and centres them. *choose* walks over (beta, noise) on at most 50,000 keys,
+*read* checks every row and centres them. *choose* searches (beta, noise) on at most 50,000 keys,
 then leaves 2,000 keys out of all groups once to fit `alpha` and the calibration. *fit* factorises
 every group and keeps the solved values, 10 numbers a key; factors are not kept. *with variance* is
 `posterior`, which factorises again: once for up to 3,355 queries at this many classes. Memory is
@@ -59,7 +59,7 @@ the system may drop. An exact Gaussian process over a million keys would need 4 
 ACCURACIES = """
 The same queries for all. The data are synthetic: the accuracies compare numbers of keys and the
 nearest class mean with each other, and say nothing about real images. With one key a class nothing
-can be left out, and shipped numbers are used.
+can be left out, and default hyper-parameters are used.
 """
 
 PLAN = """
@@ -102,7 +102,7 @@ class Cost(NamedTuple):
     processor: float
 
     def since(self, before: Cost, per: float = 1.0) -> Cost:
-        """What came in between, shared by so many."""
+        """The cost since `before`, divided by `per`."""
         clock, processor = self.clock - before.clock, self.processor - before.processor
         return Cost(clock / per, processor / per)
 
@@ -302,7 +302,7 @@ def write(rows: list[dict[str, Any]], n_classes: int, engine: str) -> None:
         "## Seconds and memory",
         table(_costs(rows)),
         COSTS,
-        "## What more keys are worth",
+        "## Accuracy with more keys",
         table(_accuracies(rows, n_classes)),
         ACCURACIES,
         "## On paper: 100 million images, 10,000 requests a second",

@@ -57,8 +57,8 @@ def fit_tasks(rows: Rows) -> Iterator[Task]:
         note="The naive fit is the plain grid of `fit_speed.py`: raw space, leave-one-out, an "
         f"explicit inverse for each of {PLACES} (β, noise), loops over {len(PLAIN_ETAS)} η and "
         f"{len(PLAIN_ALPHAS)} α; {POINTS} places were timed and multiplied. The operations of the "
-        "default fit are those of the settings that its walk looked at, in four folds, and of the "
-        "last in eight; what the held-out report looks at again is left out.",
+        "default fit are those of the settings that its search tried, in four folds, and of the "
+        "last one in eight; those of the held-out report are left out.",
     )
 
 

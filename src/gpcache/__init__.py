@@ -1,4 +1,4 @@
-"""Few-shot classifiers on CLIP-like features that know when they do not know.
+"""Few-shot image classifiers with calibrated probabilities, which can answer "I don't know".
 
 The public names are loaded on first use: importing gpcache imports neither torch nor numpy.
 """
@@ -20,7 +20,7 @@ from gpcache.errors import (
 )
 from gpcache.support.telemetry import disable_telemetry
 
-# Before any of the packages that report about their users can be imported.
+# Before any package with telemetry can be imported.
 disable_telemetry()
 
 __version__ = "0.2.0"
@@ -86,7 +86,7 @@ else:
                 )
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_LAZY[name]), name)
-        globals()[name] = value  # the next look-up finds it without coming here
+        globals()[name] = value  # the next look-up finds it without calling this function
         return value
 
 

@@ -117,7 +117,7 @@ def test_the_default_holds_photos_out_in_folds(learner):
     """Each fold learns the whitening anew, at the hyper-parameters in use."""
     found, report = learner.held_out(), learner.model.loo_
     assert found.counted.all()
-    assert found.protocol == "4 folds of the shots, everything learned anew in each"
+    assert found.protocol == "4-fold cross-validation; everything is refitted in each fold"
     np.testing.assert_array_equal(found.probabilities, report.probabilities)
     np.testing.assert_array_equal(found.novelty, learner.model.held_out_novelty_)
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import gpcache
 from gpcache.cli import options, output
 
-# The hyper-parameters that are shown, of those that the model has.
-NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
+# The hyper-parameters that are shown, if the model has them.
+HYPER_PARAMETERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
 
 
 def inspect(
@@ -15,7 +15,7 @@ def inspect(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Show what a model was made of, and how good it is.
+    """Show the training data, the settings and the accuracy of a model.
 
     **Example**
 
@@ -27,14 +27,14 @@ def inspect(
     fitted = classifier.model
     projection = getattr(fitted, "projection", None)
     counts = Counter(example.label for example in classifier.examples)
-    names = [name for name in (*NUMBERS, "temperature") if hasattr(fitted, f"{name}_")]
-    numbers = {name: getattr(fitted, f"{name}_") for name in names}
+    names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
+    values = {name: getattr(fitted, f"{name}_") for name in names}
     found = {
         "encoder": classifier.encoder_name,
         "method": classifier.method_name,
         "images": len(classifier.examples),
         "classes": {name: counts[name] for name in classifier.classes},
-        "numbers": numbers,
+        "hyper_parameters": values,
         "templates": classifier.content.templates,
         "views": classifier.content.views,
         "projection": projection and (asdict(projection.facts) if projection.facts else {}),
@@ -46,6 +46,6 @@ def inspect(
         model,
         images=f"{len(classifier.examples)} from {classifier.training.source}",
         classes=", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
-        numbers=", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
+        settings=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
     )
     output.show(json, found, rows)

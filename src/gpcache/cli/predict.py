@@ -30,7 +30,7 @@ SETS = (
     "the true class."
 )
 
-PER_CLASS = "With --sets: keep the promise for each class, not on average. Lists are longer."
+PER_CLASS = "With --sets: let the rate hold for each class, not on average. Lists are longer."
 WHY = "Show the training images behind each answer, and the share of the class name."
 
 ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
@@ -98,7 +98,7 @@ def predict(
 def _watched(
     answers: "Iterable[Prediction]", notes: dict[str, None], bar: Any
 ) -> "Iterator[Prediction]":
-    """The answers; collects their notes, each once, and advances the bar."""
+    """Yield the answers; collect each note once and advance the progress bar."""
     for answer in answers:
         notes[answer.note] = None
         yield answer

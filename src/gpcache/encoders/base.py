@@ -1,4 +1,4 @@
-"""Encoder: images and text in, unit vectors of one space out; each family fills in four hooks."""
+"""Encoder: the base class that turns images and text into unit vectors of one space."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Encoder(ABC):
     def __init__(self, device: str | torch.device = "auto") -> None:
         self.device = resolve_device(device)
 
-    # What a family fills in.
+    # For subclasses to define.
 
     @abstractmethod
     def _embed_images(self, batch: torch.Tensor) -> torch.Tensor:
@@ -107,11 +107,11 @@ class Encoder(ABC):
 
     @abstractmethod
     def _identity(self) -> Iterator[bytes]:
-        """Everything but the preprocessing that decides the features: weights and tokenizer."""
+        """The bytes of weights and tokenizer, for the fingerprint."""
 
     def _embed_spatial(self, batch: torch.Tensor) -> torch.Tensor:
         """Normalised images (b, 3, s, s) → one feature per position (b, m, dim)."""
-        raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+        raise EncoderError(f"The encoder {self.name!r} has no spatial features.")
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenText:
         """Return token embeddings, to be changed and passed to `encode_tokens`.
@@ -166,7 +166,7 @@ class Encoder(ABC):
         """
         raise no_token_access(self.name)
 
-    # What every family has.
+    # Shared by all encoders.
 
     def encode_images(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
         """Encode images.
@@ -223,7 +223,7 @@ class Encoder(ABC):
         (1, 81, 1664)
         """
         if not self.has_spatial:
-            raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+            raise EncoderError(f"The encoder {self.name!r} has no spatial features.")
 
         encode = partial(self._encode, embed=self._embed_spatial)
         return self._in_batches(images, encode, (0, 0, self.dim), batch_size)
@@ -348,7 +348,7 @@ class Encoder(ABC):
         size = self.preprocess.size
         self.encode_pixels(np.full((PROBE, size, size, 3), 127, dtype=np.uint8))
         each = (torch.cuda.max_memory_allocated(self.device) - before) // PROBE
-        # Half of what is free: the probe sees neither fragmentation nor other processes.
+        # Half of the free memory, because of fragmentation and other processes.
         return max(1, min(GPU_BATCH, free_memory(self.device) // (2 * max(each, 1))))
 
     def _in_batches(
@@ -384,12 +384,12 @@ class Encoder(ABC):
         except torch.OutOfMemoryError:
             if len(pixels) <= each:
                 raise EncoderError(
-                    f"{self.device} has not enough memory for {self.name!r} and one image: "
+                    f"{self.device} does not have enough memory for {self.name!r} and one image: "
                     "use device='cpu'."
                 ) from None
             half = (len(pixels) // each + 1) // 2 * each
             warnings.warn(
-                f"{self.device} ran out of memory at {len(pixels)} images, going on with {half}.",
+                f"{self.device} ran out of memory at {len(pixels)} images: continuing with {half}.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -404,7 +404,7 @@ Features = NDArray[np.float32]
 
 
 def _unit_rows(features: torch.Tensor, kind: str, name: str) -> Features:
-    """Rows of length one, refused where the network gave NaN, inf or nothing at all."""
+    """Scale rows to length one; raise an error for rows of NaN, inf or zeros."""
     rows = features.float()
     lengths = rows.norm(dim=-1, keepdim=True)
     if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
@@ -414,7 +414,7 @@ def _unit_rows(features: torch.Tensor, kind: str, name: str) -> Features:
 
 
 def no_token_access(name: str) -> EncoderError:
-    """The error of an encoder whose text model cannot be given token embeddings."""
+    """The error of an encoder whose text model does not accept token embeddings."""
     return EncoderError(f"The encoder {name!r} gives no access to the tokens of a text.")
 
 

@@ -34,7 +34,7 @@ class PublishedWeights:
 
     @property
     def preprocess(self) -> Preprocess:
-        """What the network was trained on: a crop less a border of 16 pixels, (x − 127) / 128."""
+        """Preprocessing as in its training: a crop minus a border of 16 pixels, (x − 127) / 128."""
         mean, std = (127 / 255,) * 3, (128 / 255,) * 3
         return Preprocess(size=self.size, resize=self.size + 32, mean=mean, std=std)
 
@@ -67,7 +67,7 @@ class EfficientNetLite(nn.Module):
         self._layers = nn.Sequential(*_folded(network))
         # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
         self._session = _session(self._layers, weights.size) if device.type == "cpu" else None
-        # Channels last is what a GPU's convolutions want; mypy's view of `to` does not know it.
+        # Convolutions on a GPU are fastest with channels last, which mypy does not know in `to`.
         self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
 
@@ -108,7 +108,7 @@ class Residual(nn.Module):
 
 
 def load_network(weights: PublishedWeights) -> Any:
-    """The package's network with its weights, the one file here that is not safetensors."""
+    """The package's network with its weights, the only weights here that are not safetensors."""
     purpose = f"The encoder {weights.extra!r}"
     package = require(weights.package, weights.extra, purpose=purpose)
     model = require("efficientnet_lite_pytorch", weights.extra, purpose=purpose)
@@ -120,7 +120,7 @@ def load_network(weights: PublishedWeights) -> Any:
             f"(SHA-256 {found}): reinstall {weights.package.replace('_', '-')}."
         )
     network = model.EfficientNet.from_name(weights.network)
-    # Tensors only, and only from this one known file: no code of it can run.
+    # Only tensors are read, and only from this known file: it cannot run code.
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
 
@@ -141,7 +141,7 @@ def _folded(network: Any) -> list[nn.Module]:
 
 
 def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
-    """One plain convolution that does the work of the package's convolution and its batch norm."""
+    """One convolution that replaces the package's convolution and its batch norm."""
     fused = fuse_conv_bn_eval(convolution, norm)
     plain = nn.Conv2d(
         fused.in_channels,
@@ -159,7 +159,7 @@ def _session(layers: nn.Sequential, size: int) -> Any:
     runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Waiting threads that spin would steal the cores from the decoders.
+    # Spinning threads would take the cores from the decoders.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return runtime.InferenceSession(
         feature_graph(layers, size), options, providers=["CPUExecutionProvider"]
@@ -169,8 +169,8 @@ def _session(layers: nn.Sequential, size: int) -> Any:
 def feature_graph(layers: nn.Sequential, size: int) -> bytes:
     """An ONNX file images (b, 3, size, size) → maps (b, 1280, h, w).
 
-    Written node by node: four kinds of layer need no tracing, and torch's exporter needs two
-    packages more.
+    It is written node by node: four kinds of layer need no tracing, and torch's exporter needs two
+    more packages.
     """
     graph = Graph(require("onnx", "lite", purpose="The encoder 'lite'"))
     write_layer(graph, layers, "images", output="maps")

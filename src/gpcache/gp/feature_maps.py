@@ -1,7 +1,7 @@
-"""The space the kernel works in: raw, centred or whitened features, behind an optional projection.
+"""The space of the kernel: raw, centred or whitened features, after an optional projection.
 
-A `KernelSpace` is the recipe, a `FeatureMap` what it became on given rows. Leaving rows out means
-fitting the recipe again without them: `KernelSpace.sees_labels` says where that is needed.
+A `KernelSpace` is the recipe, a `FeatureMap` the map fitted on given rows. To leave rows out, fit
+the recipe again without them: `KernelSpace.sees_labels` says whether this is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ResidualProjection:
 
 @dataclass(frozen=True)
 class CastProjection:
-    """A projection that is given rows of `dtype`, whatever the dtype of the features."""
+    """A projection that gets rows of `dtype`, whatever the dtype of the features."""
 
     projection: Projection
     dtype: torch.dtype
@@ -68,11 +68,11 @@ class KernelSpace:
     """How to make a feature map from labelled rows.
 
     *centred*: the mean of the rows is subtracted. *whitened*: then multiplied by the inverse square
-    root (a Cholesky factor serves: only inner products matter) of the shrunk scatter within
+    root (a Cholesky factor is enough: only inner products matter) of the shrunk scatter within
     classes, S + λ·tr(S)/(n − 1)·I, with S = Σ (x − class mean)(x − class mean)ᵀ and λ `shrinkage`.
-    *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels:
-    the best there is where classes have one shot each. With `diagonal` above 0, the ridge follows
-    the diagonal of S by that share, so that features of little scatter are not drowned by it.
+    *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels;
+    it is used if classes have one shot each. `diagonal` is the share of the ridge that follows the
+    diagonal of S, so that it does not dominate features with little scatter.
     """
 
     name: SpaceName = "raw"
@@ -92,7 +92,7 @@ class KernelSpace:
         rows = features if self.projection is None else projected(self.projection, features)
         mean = rows.mean(0)
         if not bool(((rows - mean).norm(dim=1) > _tiny(rows)).any()):
-            # One distinct row: it is its own mean, and nothing would be left of it.
+            # A single distinct row equals its mean: centring would leave nothing.
             return FeatureMap(self.projection)
         if self.name == "centred":
             return FeatureMap(self.projection, mean)
@@ -121,9 +121,9 @@ class KernelSpace:
         rows = centred
         spread = centred.square().sum() / max(1, len(rows) - 1)
         if float(spread.detach()) <= _tiny(rows) ** 2:
-            # One shot a class (or copies of it): nothing is known of the scatter within classes.
+            # One shot a class (or copies of it): the scatter within classes is unknown.
             return None
-        # What a factorisation costs for few wide rows is (n / d)³ of what it costs for many.
+        # For few wide rows the factorisation costs (n / d)³ of that for many rows.
         whiten = _few_rows if 2 * len(rows) <= rows.shape[1] else _many_rows
         return whiten(centred, self.shrinkage * spread)
 
@@ -145,7 +145,7 @@ def _many_rows(centred: Tensor, ridge: Tensor) -> Tensor:
 
 
 def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """Such a matrix by way of the small RRᵀ = U s Uᵀ.
+    """The same from the small matrix RRᵀ = U s Uᵀ.
 
     (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
     """
@@ -159,7 +159,7 @@ def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
 
 
 def projected(projection: Projection, features: Tensor) -> Tensor:
-    """Unit rows of what the projection makes of rows (m, d); it must keep their number."""
+    """Projected rows (m, d') of rows (m, d), scaled to length one."""
     rows = projection(features)
     if rows.ndim != 2 or len(rows) != len(features):
         raise DataError(

@@ -58,7 +58,7 @@ class GPCacheClassifier(CacheClassifier):
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes, matched by name. Without it the shots decide alone.
+        Text vectors of the classes, matched by name. Without it, only the shots decide.
     likelihood : {"softmax", "gaussian"} or Regression, default="softmax"
         "softmax" treats labels as classes: the posterior mode of a Gaussian process, a linear
         discriminant and the text are added with non-negative weights. "gaussian" regresses on the
@@ -177,7 +177,7 @@ class GPCacheClassifier(CacheClassifier):
 
     @classmethod
     def _saved_options(cls, state: State) -> dict[str, Any]:
-        # Models of version 0.1 know regression alone, and do not say so.
+        # Models of version 0.1 are always regressions, and their files do not say so.
         return {"likelihood": "gaussian"} | super()._saved_options(state)
 
 
@@ -185,7 +185,7 @@ class PaperGPCacheClassifier(CacheClassifier):
     """GPCache as published: regression on labels with raw features and confidence scaling.
 
     Hyper-parameters are chosen on the validation set if `fit` gets one, otherwise by leave-one-out
-    in closed form. None stands for the value of the paper. `GPCacheClassifier.paper` is the same
+    in closed form. None means the value of the paper. `GPCacheClassifier.paper` is the same
     but requires a validation set.
 
     Parameters
@@ -411,7 +411,7 @@ class GPCacheFClassifier(CacheClassifier):
         leaves_out = training.loss == "leave_one_out"
         if leaves_out and precision_of(self._options(), self)[0] is not ExactPrecision:
             raise ProtocolError(
-                "loss='leave_one_out' has a closed form for the exact posterior alone: "
+                "loss='leave_one_out' needs the exact posterior: "
                 "use approximation='exact' or loss='plain'."
             )
         move: Any = move_keys

@@ -1,4 +1,4 @@
-"""Fitted methods as plain numbers and arrays, found again by the name of their method."""
+"""Fitted methods as plain values and arrays, restored by the name of their method."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
         return model
     except GPCacheError:
         raise
-    # Each method has arrays and settings of its own, which only their use can judge.
+    # Each method has its own arrays and settings; only restoring shows whether they fit.
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:100]
@@ -106,7 +106,7 @@ _WHOLE = ("labels", "belief_labels", "held_out_labels")
 
 
 def _check_arrays(state: State) -> None:
-    """Refuse arrays of another shape or type than a fit writes, and NaN where none can be."""
+    """Refuse arrays whose shape, type or values a fit does not write."""
     settings, arrays = state
     sizes = {"c": len(settings["classes"]), "d": settings["width"]}
     if "text" in settings:
@@ -131,7 +131,7 @@ def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None
     if name in _WHOLE and array.size:
         least = 0 if name == "labels" else -1
         if array.min() < least or array.max() >= n_classes:
-            raise DataError(f"the array {name!r} holds numbers that are no class")
-    # What was not held out is NaN.
+            raise DataError(f"the array {name!r} holds class numbers that do not exist")
+    # Rows that were not held out are NaN.
     if kind == "f" and not name.startswith("held_out_") and not np.isfinite(array).all():
         raise DataError(f"the array {name!r} holds NaN or inf")

@@ -1,4 +1,4 @@
-"""Prediction: one type for every answer, and how a model's numbers become one."""
+"""Prediction: the answer to one image, and how it is computed from a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpcache.support.progress import progress_bar
 
 
 class Neighbour(NamedTuple):
-    """A training image and its signed share of the answer's logit: above zero speaks for it."""
+    """A training image and its signed share of the answer's logit; above zero supports it."""
 
     name: str
     label: str
@@ -37,16 +37,15 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of one image.
+    """The answer of a model to one image.
 
     `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
-    `familiarity` is the share of held-out training images that look no more familiar: an image is
-    `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
-    `neighbours` are the training images that drove the answer, if they were asked for, and
-    `name_weight` is the share of the class name beside theirs, None where it has none. `plausible`
-    are the labels that cannot be ruled out, the best suited first: none where the image is
-    rejected, at least one where it is not; None where they were not asked for. `note` says why
-    nothing can be refused, or ruled out.
+    `familiarity` is the share of held-out training images that look no more familiar; NaN if none
+    could be held out. An image is `rejected` if its familiarity is not above the requested rate.
+    `neighbours` are the training images with the largest shares in the answer, if requested, and
+    `name_weight` is the share of the class name, None if it has none. `plausible` are the labels
+    that cannot be ruled out, the most plausible first: empty for a rejected image, otherwise at
+    least one; None if not requested. `note` says why nothing can be rejected or ruled out.
     """
 
     name: str
@@ -66,12 +65,12 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The most probable class; None where the image is rejected."""
+        """The most probable class; None if the image is rejected."""
         return None if self.rejected else self.nearest
 
     @property
     def nearest(self) -> str:
-        """The most probable class, also where the image is rejected."""
+        """The most probable class, also of a rejected image."""
         return str(self.classes[self._best])
 
     @property
@@ -90,7 +89,7 @@ class Prediction:
         return [(str(self.classes[i]), float(self.distribution[i])) for i in order]
 
     def as_dict(self, top: int = 1) -> dict[str, Any]:
-        """The answer as JSON holds it, with the `top` classes."""
+        """The answer as a dictionary for JSON, with the `top` classes."""
         unknown = np.isnan(self.familiarity)
         found: dict[str, Any] = {
             "image": self.name,
@@ -116,18 +115,18 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Scores (s, n) of held-out examples, higher for the more familiar, to judge images beside.
+    """Familiarity scores (s, n) of held-out examples, with which new images are compared.
 
-    A cache gives two, what its variance lacks to one and the highest probability; other methods
-    the second alone. That probability is taken at one temperature for all answers: letting it
-    follow their entropy makes it truer, but tells foreign images less well.
+    A cache has two: one minus its variance, and the highest probability. Other methods have only
+    the second. This probability uses one temperature for all answers: a temperature that depends on
+    the entropy is better calibrated, but recognises unknown images less well.
     """
 
     scores: NDArray[np.float64]
 
     @classmethod
     def of(cls, model: FeatureClassifier) -> HeldOutScores:
-        """Those of a fitted model; none where nothing was held out."""
+        """The scores of a fitted model; none if nothing was held out."""
         report: HeldOutReport | None = getattr(model, "loo_", None)
         if report is None:
             return cls(np.zeros((1, 0)))
@@ -142,10 +141,10 @@ class HeldOutScores:
     def familiarity(
         self, novelty: NDArray[np.float64], highest: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The share (m,) of held-out examples, and the image itself, that look no more familiar.
+        """The share (m,) of held-out examples, with the image itself, that look no more familiar.
 
-        A conformal p-value: new images of the same kind fall below ε at a rate of ε at most, as far
-        as holding examples out leaves the others as good a model.
+        This is a conformal p-value: new images of the same kind are below ε at a rate of at most ε,
+        if the held-out models are as good as the final one.
         """
         if not self.scores.shape[1]:
             return np.full(len(novelty), np.nan)
@@ -153,20 +152,20 @@ class HeldOutScores:
         return joint_familiarity(self.scores, np.stack(asked[-len(self.scores) :]))
 
     def why_never(self, reject: float) -> str:
-        """Why no image can be refused at this rate; empty where some can."""
+        """Why no image can be refused at this rate; empty if some can."""
         n = self.scores.shape[1]
         if reject == 0 or n >= least_rows(reject):
             return ""
         return (
-            f"No image can be refused: at a rate of {reject:g} that takes {least_rows(reject)} or "
-            f"more training images that can be held out, and there are {n}."
+            f"No image can be refused: a rate of {reject:g} needs {least_rows(reject)} or more "
+            f"training images that can be held out, and there are {n}."
         )
 
 
 def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
-    """A set of plausible labels that says the same as the refusal.
+    """A set of plausible labels that agrees with the rejection.
 
-    It is empty where the image is rejected, and holds at least the nearest class where it is not.
+    It is empty if the image is rejected, and otherwise contains at least the nearest class.
     """
     return () if rejected else tuple(map(str, labels)) or (nearest,)
 
@@ -185,9 +184,9 @@ def predictions(
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
-    `reject` is the share of good images that may be refused, `sets` how often a set of plausible
-    labels may miss the true one, `per_class` whether that holds for each class and not on average,
-    `why` how many training images to name. Images that cannot be
+    `reject` is the share of good images that may be refused, `sets` the rate at which a set of
+    plausible labels may miss the true one, `per_class` whether this rate holds for each class
+    instead of on average, `why` the number of training images to name. Images that cannot be
     decoded are appended to `refused`; without that list, they are an error.
     """
     if not 0 <= reject < 1:
@@ -244,7 +243,7 @@ def _neighbours(
 
 
 def warn_of_refused(refused: Sequence[Refused], answered: int, stacklevel: int = 3) -> None:
-    """Warn of images that were refused; where none was answered, that is an error."""
+    """Warn of images that were refused; raise an error if none was answered."""
     if not refused:
         return
     first = refused[0]
@@ -281,7 +280,7 @@ def evaluated(
     refused: list[Refused],
     unknown: Sequence[Prediction] | None = None,
 ) -> Evaluation:
-    """Predictions beside the labels of a source's images, without those that were trained on.
+    """Predictions and labels of a source's images, without the training images.
 
     `unknown` are the predictions of images of none of the classes.
     """
@@ -302,8 +301,8 @@ def evaluated(
                 found.append(answer)
     if left_out and not found:
         raise DataError(
-            f"All images in {source.name!r} were trained on: evaluate on others, or see the "
-            "held-out figures that fit gives."
+            f"All images in {source.name!r} are training images: evaluate on others, or see the "
+            "held-out figures of the fit."
         )
     also = f" ({left_out} others were, and are left out)" if left_out else ""
     return Evaluation(
@@ -326,7 +325,7 @@ def evaluated(
 
 
 def held_out_evaluation(content: Content) -> Evaluation | None:
-    """What a model says of its own images, each held out; None where none could be."""
+    """Predictions of the training images, each held out; None if none could be held out."""
     model, examples = content.model, content.examples
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None or not report.counted.any() or len(model.classes_) < 2:

@@ -1,4 +1,4 @@
-"""ImageClassifier: images in, names out. Encoder, prompts and method behind fit and predict."""
+"""ImageClassifier: an encoder, prompts and a method behind `fit` and `predict`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method : str or FeatureClassifier, default="gpcache"
         A name of `gpcache.methods.registry()`, or an estimator, which is cloned.
     prompt : str, sequence of str, or None
-        Sentences with {} for the class name; None ignores class names and learns from images alone.
+        Sentences with {} for the class name; None ignores class names and learns only from images.
     views : int, default=0
         Number of random views to average for each training image; 0 takes the centre view.
     projection : str, Path, SimilarityProjection, or None
@@ -81,7 +81,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.views = views
         self.projection = projection
         self.device = device
-        self._encoder: Encoder | None = None  # what is loaded, or stands in for it
+        self._encoder: Encoder | None = None  # the loaded encoder, or the one that was given
         self._download = True
         self._content: model_files.Content | None = None
 
@@ -108,7 +108,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def content(self) -> model_files.Content:
-        """Everything that was learned, as a model folder holds it."""
+        """The content of the model folder: everything that was learned."""
         if self._content is None:
             raise NotFittedClassifierError("This ImageClassifier is not fitted: call fit first.")
         return self._content
@@ -215,7 +215,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed : int, default=0
             Seed of the draw.
         classes : sequence of str
-            Further class names without images. They are known by their text alone, as are class
+            Further class names without images. They are known only by their text, like class
             folders without an image.
 
         Returns
@@ -240,7 +240,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ['dark', 'light']
         """
         source = any_source(images, labels)
-        self._content = None  # what fails below must leave no mixture
+        self._content = None  # an error below must not leave a mixture of old and new
         options = (self.method, self.prompt, self.views, self.projection, self.device)
         plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes)
         self._content = learning.learn(source, self.encoder_, self.encoder_name, plan)
@@ -504,7 +504,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(rows).reshape(-1, len(self.classes_))
 
     def score(self, images: Images, labels: Any = None) -> float:
-        """Compute the accuracy on labelled images; "I don't know" counts as the label behind it.
+        """Compute the accuracy on labelled images; "I don't know" counts as the nearest class.
 
         Parameters
         ----------
@@ -727,7 +727,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             views=content.views, projection=getattr(content.model, "projection", None),
             device=device,
         )  # fmt: skip
-        # The name in a model folder was chosen by whoever made it, not by this user.
+        # The name in a model folder was chosen by its author, not by this user.
         loaded._encoder, loaded._download, loaded._content = encoder, False, content
         if encoder is not None:
             _ = loaded.encoder_  # refuses another one at once

@@ -1,4 +1,4 @@
-"""What a classifier learns: the content of a model from labelled images, and changes of it."""
+"""Learns the content of a model from labelled images, and changes it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gpcache.model.training_images import (
     TrainingFacts,
     all_examples,
     class_names,
+    copies_notice,
     drawn_examples,
     find_duplicates,
     find_example,
     new_examples,
     require_class,
-    said_of_copies,
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
@@ -59,7 +59,7 @@ def load(name: str, device: str | torch.device, *, download: bool) -> Encoder:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to learn: the parameters of an ImageClassifier, and those of its `fit`."""
+    """The parameters of an ImageClassifier and of its `fit`."""
 
     method: str | FeatureClassifier
     prompt: str | Sequence[str] | None
@@ -103,7 +103,7 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
     start = time.perf_counter()
     if not examples:
         assert prior is not None
-        # Zero-shot learns nothing from rows: its own text will do.
+        # Zero-shot learns nothing from rows: use its text as rows.
         model.fit(prior.vectors, names)
     else:
         model.fit(features, labels)
@@ -114,7 +114,7 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
 
 def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
     if isinstance(plan.method, FeatureClassifier) and not text_alone:
-        model = clone(plan.method)  # the user's own object stays as it is
+        model = clone(plan.method)  # the user's object must not change
     else:
         name = "zero-shot" if text_alone else str(plan.method)
         model = find_method(name, on_features=True).constructor(device=plan.device)
@@ -124,7 +124,7 @@ def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> Featu
 def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
     """Training images whose label is almost certainly wrong, the likeliest first.
 
-    With `hard`, those worth a look come after them.
+    With `hard`, the labels that are worth a look follow.
     """
     if not content.model.has_keys:
         return []
@@ -144,7 +144,7 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
 
 
 def add(content: Content, source: Source, encoder: Encoder) -> None:
-    """Learn further images; what is known already is left out or refused."""
+    """Add further images; known ones are left out or refused."""
     model = _updatable(content, "add images to")
     features, examples, _ = new_examples(
         source, encoder, _views(content.views), content.training, content.examples
@@ -164,7 +164,7 @@ def add(content: Content, source: Source, encoder: Encoder) -> None:
 def remove(
     content: Content, names: Iterable[str], label: str | None, encoder: Encoder | None
 ) -> None:
-    """Forget images by name, or a class with its images; its text needs the encoder."""
+    """Remove images by name, or a class with its images; its text needs the encoder."""
     model = _updatable(content, "remove images from")
     wanted = {find_example(name, content.examples) for name in names}
     if label is not None:
@@ -179,7 +179,7 @@ def remove(
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
-    """Give images by name other labels; a copy of what the class has already is forgotten."""
+    """Relabel images by name; a copy of an image that the class has already is removed."""
     model = _updatable(content, "relabel images of")
     classes = [str(name) for name in model.classes_]
     labels = {
@@ -192,19 +192,19 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
         model.relabel(rows, names, refit=_may_wait(content))
     examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
     if copies := find_duplicates(examples):
-        content.training.notices.append(said_of_copies(examples, copies))
+        content.training.notices.append(copies_notice(examples, copies))
         model.remove(list(copies), refit=_may_wait(content))
     content.examples = [one for row, one in enumerate(examples) if row not in copies]
     _settle(content)
 
 
 def _may_wait(content: Content) -> bool | Literal["auto"]:
-    """How the model refits by itself: never where `_settle` does at every change."""
+    """The option `refit` of an update: False if `_settle` chooses again after every change."""
     return False if len(content.examples) <= REFIT_ALWAYS else "auto"
 
 
 def _settle(content: Content) -> None:
-    """Choose again after a change, so that every figure is that of a fit on the present images."""
+    """Choose again after a change, so that all figures equal those of a new fit."""
     if len(content.examples) <= REFIT_ALWAYS:
         _updatable(content, "change").refit()
 

@@ -1,4 +1,4 @@
-"""Opens a workspace: a new one, one that begins with a saved model, or one that was left."""
+"""Opens a workspace: a new one, one that starts with a saved model, or an existing one."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def open_workspace(
     encoder: str | Encoder = "lite",
     device: Any = "auto",
 ) -> Workspace:
-    """Hold the folder, read what is in it, and bring its model up to date.
+    """Lock the folder, read its content, and update its model.
 
-    `model` begins a new workspace; `encoder` counts only where there is no model and no
-    workspace yet, or stands in for the one that is named there.
+    `model` starts a new workspace; `encoder` is used only if there is no model and no workspace
+    yet, or if it is the loaded encoder of the workspace.
     """
     folder = WorkspaceFolder(path)
     try:
@@ -59,20 +59,20 @@ def open_workspace(
 
 
 def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | None, list[str]]:
-    """What the folder holds, or a beginning with the model; None for a beginning with nothing."""
+    """The document of the folder, or a new one with the model; None for an empty workspace."""
     document, notices = folder.read()
     if model is None or (document is not None and _began_with(folder, document, model)):
         return document, notices
     if document is not None and document.revision:
         raise DataError(
             f"The workspace {str(folder.path)!r} holds changes to another model than "
-            f"{str(model)!r} is now: give --workspace another folder to begin with this one."
+            f"{str(model)!r}: give --workspace another folder to start with this one."
         )
     return _import(folder, model), notices
 
 
 def _began_with(folder: WorkspaceFolder, document: Document, model: Path) -> bool:
-    """Whether the workspace began with this model; its config holds the checksums of it all."""
+    """Whether the workspace started with this model, by the checksums in its config."""
     known = document.began_with or _config_hash(folder.base)
     return bool(known) and known == _config_hash(model)
 
@@ -86,7 +86,7 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
         return encoder
     if document is None:
         return load_encoder(encoder, device=device)
-    # The name comes from a model or a workspace: nobody asked for a download.
+    # The name comes from a model or a workspace: do not download anything.
     return load_encoder(document.encoder, device=device, download=False)
 
 
@@ -101,7 +101,7 @@ def _with_model(
     wanted = models.base_is_whole and (stored is None or document.schema != SCHEMA)
     base = model_files.read(folder.base, device=device) if wanted else None
     if stored is None and base is not None:
-        assert isinstance(base.model, CacheClassifier)  # others are not let in
+        assert isinstance(base.model, CacheClassifier)  # others are refused
         stored = StoredModel.of(base.model, _photos(base))
     if stored is not None and folder.base.exists():
         template = stored.model
@@ -135,7 +135,7 @@ def _with_model(
 
 
 def _import(folder: WorkspaceFolder, path: Path) -> Document:
-    """Let a new workspace begin with the photos of a model."""
+    """Start a new workspace with the photos of a model."""
     content = model_files.read(path, device="cpu")
     model = content.model
     if not isinstance(model, CacheClassifier):

@@ -31,7 +31,7 @@ def test_parameters(options, phrase):
 @pytest.mark.parametrize(
     ("value", "phrase"),
     [
-        (np.nan, r"^X\[65536:\] contains NaN or inf in row 4: remove or mend that row\.$"),
+        (np.nan, r"^X\[65536:\] contains NaN or inf in row 4: remove or fix that row\.$"),
         (0.0, r"^Row 4 of X\[65536:\] is all zeros and has no direction"),
     ],
 )

@@ -1,8 +1,8 @@
 """Chooses the hyper-parameters and the calibration of a grouped cache on keys that are left out.
 
-β and noise are searched on some groups alone: what keys of a class have in common with each other
-shows in a part of the classes as well. How far to trust the cache does depend on how many classes
-there are, so the weights and the calibration come from a sample of all of them.
+β and noise are searched on some of the groups: they describe how alike keys of one class are, for
+which a part of the classes is enough. The weights and the calibration depend on the number of
+classes, so they are fitted on a sample of all classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEARCH_KEYS = 50_000
 class GroupedKeys(NamedTuple):
     """Keys with class numbers (n,) in groups, text (c, d) if any, and where tasks run.
 
-    `handle` is what the runner shares of the keys.
+    `handle` is the runner's handle on the keys.
     """
 
     runner: TaskRunner
@@ -61,7 +61,7 @@ class Chooser:
         self.loo_rows, self.seed = loo_rows, seed
         self.with_text = problem.text is not None
         counts = np.bincount(problem.labels)
-        # Keys left out tell nothing where most classes have one, or there is but one class.
+        # Nothing can be left out if most classes have one key, or if there is one class.
         repeated, present = int((counts > 1).sum()), int((counts > 0).sum())
         self.informative = problem.n_classes > 1 and 2 * repeated >= present
         given = settings.all_given(uses_noise=True, with_text=self.with_text)
@@ -81,7 +81,7 @@ class Chooser:
         start = seen[0]
         held_out = self._sampled(self.problem.groups, rows).at(start.beta, start.noise)
         if self.chooses:
-            seen = [self._weighed(held_out, start), *(seen if self.searches else ())]
+            seen = [self._with_fitted_weights(held_out, start), *(seen if self.searches else ())]
         logits = held_out.logits(seen[0])
         if self.informative:
             calibration = fit_calibration(logits, held_out.labels)
@@ -90,12 +90,14 @@ class Chooser:
     def _report(
         self, held_out: CacheOutputs, logits: Tensor, start: Choice, rows: NDArray[np.int64]
     ) -> HeldOutReport:
-        """Figures of logits (k, c): each half of the sample is judged by what the other chose."""
+        """Figures of logits (k, c): each half of the sample uses the choices of the other half."""
         numbers = torch.arange(len(rows))
         fold = numbers % 2
 
         def logits_at(_: int, others: Tensor) -> Tensor:
-            chosen = self._weighed(held_out.rows(others), start) if self.chooses else start
+            chosen = (
+                self._with_fitted_weights(held_out.rows(others), start) if self.chooses else start
+            )
             return held_out.logits(chosen)
 
         halves = dict.fromkeys(torch.unique(fold).tolist(), 0)
@@ -105,8 +107,8 @@ class Chooser:
             held_out.labels, HeldOutLogits(logits, numbers, protocol), probabilities
         )
 
-    def _weighed(self, held_out: CacheOutputs, start: Choice) -> Choice:
-        """The weights that fit these rows best at the β and noise of `start`."""
+    def _with_fitted_weights(self, held_out: CacheOutputs, start: Choice) -> Choice:
+        """The choice with the weights that fit these rows best, at the β and noise of `start`."""
         fixed = replace(self.settings, beta=start.beta, noise=start.noise)
         return weigh(held_out, fixed, (start.beta, start.noise, start.gain))
 
@@ -124,7 +126,7 @@ class Chooser:
             return search(evaluate, self.settings, shots=per_class, uses_noise=True)
 
     def _searched_groups(self) -> Sequence[Group]:
-        """The first groups that hold enough keys: classes were dealt to groups at random."""
+        """The first groups that hold enough keys; the split into groups is random."""
         sizes = np.cumsum([len(group.rows) for group in self.problem.groups])
         some = self.problem.groups[: int(np.searchsorted(sizes, SEARCH_KEYS)) + 1]
         n_classes = sum(len(group.classes) for group in some)
@@ -141,7 +143,7 @@ class Chooser:
         return LeftOutSample(self.problem, groups, rows, with_variance=self.settings.eta != 0)
 
     def _default_calibration(self) -> Calibration:
-        """The slope that belongs to the default α; none beside an α of the user's."""
+        """The entropy slope that belongs to the default α; 0 if the user gave α."""
         if self.settings.alpha != "auto":
             return Calibration()
         defaults = self.settings.defaults
@@ -197,9 +199,9 @@ class LeftOutSample:
 def spread_rows(
     labels: NDArray[np.int64], eligible: NDArray[np.int64], count: int, seed: int
 ) -> NDArray[np.int64]:
-    """`count` of the eligible row numbers at random, from as many classes as there are.
+    """Draw `count` of the eligible row numbers at random, from as many classes as possible.
 
-    One of every class in turn, then another of every class: the order is that of the draw.
+    Draw one row of every class, then a second one, and so on. The result is in this order.
     """
     order = np.random.default_rng(seed).permutation(eligible)
     by_class = np.argsort(labels[order], kind="stable")

@@ -2,8 +2,8 @@
 
     logits = s f W + α · k(f) (K + noise·I)⁻¹ Y / variance(f)^η, each group of classes by itself
 
-The paper's targets and groups. The fitted state is one number for each key and class of its group;
-the keys stay where they are, and the groups are factorised again where a variance is asked for.
+Targets and groups are those of the paper. The fitted state is one number for each key and class of
+its group. The keys stay in their file, and a group is factorised again if its variance is needed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GroupedModel:
             yield fuse(zero_shot, means, spread, alpha=choice.alpha, eta=choice.eta)
 
     def posterior(self, engine: EngineName, features: Tensor) -> Iterator[Posterior]:
-        """Mean (b, c) and variance (b, g) of the cache alone, in the same batches."""
+        """Mean (b, c) and variance (b, g) of the cache, in the same batches."""
         for _, found in self._answers(engine, features, with_variance=True):
             yield found
 
@@ -103,7 +103,7 @@ class GroupedModel:
     def _answers(
         self, engine: EngineName, features: Tensor, *, with_variance: bool
     ) -> Iterator[tuple[Tensor, Posterior]]:
-        """Each batch and what the groups answer for it: batches keep kernel rows small."""
+        """Each batch with the answers of the groups; batches keep kernel rows small."""
         widest = max(len(part.group.rows) for part in self.parts)
         rows = max(64, BATCH_ELEMENTS // max(widest, self.n_classes))
         with task_runner(engine) as runner:
@@ -129,13 +129,13 @@ class GroupedModel:
 class GroupedCache(FeatureClassifier):
     """GPCache in groups of classes, for as many keys as a disk holds.
 
-    Each group of classes is a Gaussian process of its own. Keys stay in a mapped file; no matrix of
-    n × n or n × c is held.
+    Each group of classes is a separate Gaussian process. Keys stay in a memory-mapped file; no
+    matrix of n × n or n × c is held.
 
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes, matched by name. Without it the cache decides alone.
+        Text vectors of the classes, matched by name. Without it, only the cache decides.
     n_groups : int or "auto", default="auto"
         Number of groups of classes; "auto" makes groups of about 1,000 keys.
     alpha : float or "auto", default="auto"
@@ -260,7 +260,7 @@ class GroupedCache(FeatureClassifier):
         return self
 
     def _settings(self) -> SearchOptions:
-        """The options, checked."""
+        """Check the options and return them."""
         numbers: dict[str, Any] = {}
         for name in ("alpha", "beta", "noise", "eta"):
             value = numbers[name] = getattr(self, name)
@@ -300,8 +300,8 @@ class GroupedCache(FeatureClassifier):
                 total += unit.sum(0, dtype=torch.float64).cpu()
                 bar.update(len(part))
         centre = total / n
-        # Unit rows lie 1 − |centre|² from it on average. Where all are one row, nothing would be
-        # left of it.
+        # Unit rows have a mean squared distance of 1 − |centre|² from the centre. If all rows are
+        # equal, centring would leave nothing.
         apart = float(1 - centre @ centre) > 100 * torch.finfo(self._dtype).eps
         if self.kernel_space == "raw" or not apart:
             return keys
@@ -325,7 +325,7 @@ class GroupedCache(FeatureClassifier):
         found = problem.runner.scatter(solved, groups, problem.handle, self.beta_, self.noise_)
         with progress_bar("GroupedCache: fitting", total=len(groups), unit="group") as bar:
             for group, values in zip(groups, found, strict=True):
-                # A copy: what Ray shares is gone when Ray stops.
+                # A copy: memory that Ray shares is freed when Ray stops.
                 parts.append(SolvedGroup(group, np.array(values)))
                 bar.update()
         return parts
@@ -427,12 +427,12 @@ class GroupedCache(FeatureClassifier):
         return torch.cat(list(self._model.logits(self.engine, features)))
 
     def _check_answer(self, m: int) -> None:
-        """Refuse to answer for all classes at once where that is too much."""
-        # The logits, and in float64 themselves, their softmax and what comes between.
+        """Refuse to answer for all classes at once if that takes too much memory."""
+        # The logits, and in float64 a copy, their softmax and an intermediate array.
         size = m * len(self.classes_) * (self._dtype.itemsize + 8 * 5)
         ensure_memory(
             size,
             torch.device("cpu"),
             what=f"An answer for {m:,} rows and {len(self.classes_):,} classes",
-            remedy="Ask for fewer rows at once, or for the best classes alone with top(X, k).",
+            remedy="Ask for fewer rows at once, or for the best classes only with top(X, k).",
         )

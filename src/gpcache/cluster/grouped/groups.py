@@ -1,4 +1,4 @@
-"""Keys in groups of classes: where their rows are, and what is computed of one group.
+"""Keys in groups of classes: where their rows are, and the computations on one group.
 
 A group holds its own keys (s, d) and the columns of its own t classes: nothing here is as large as
 all keys times all classes. Results are arrays, which travel between processes without a copy.
@@ -34,7 +34,7 @@ FUSION, CALIBRATION = 6, 12
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A memory-mapped array by the name of its file: what travels is the name, not the rows."""
+    """A memory-mapped array by the name of its file: tasks receive the name, not the rows."""
 
     path: str
     dtype: str
@@ -43,7 +43,7 @@ class MappedFile:
 
     @classmethod
     def of(cls, array: Any) -> MappedFile | None:
-        """None for what is not a whole file, row by row: a slice of one counts as an array."""
+        """The file of an array, or None if the array is not a whole file, row by row."""
         whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
         if not whole or not array.flags.c_contiguous:
             return None
@@ -90,7 +90,7 @@ class Keys:
 
 
 class Group(NamedTuple):
-    """Row numbers (s,), which of the group's classes each row is of (s,), class numbers (t,)."""
+    """Row numbers (s,), the class of each row within the group (s,), class numbers (t,)."""
 
     rows: NDArray[np.int64]
     slots: NDArray[np.int64]
@@ -98,14 +98,14 @@ class Group(NamedTuple):
 
 
 class SolvedGroup(NamedTuple):
-    """A group and its solved values (s, t): all that a mean needs."""
+    """A group and its solved values (s, t), which are enough to compute the mean."""
 
     group: Group
     solved: NDArray[Any]
 
 
 class LeftOutKeys(NamedTuple):
-    """A group, and which rows (o,) of a sample are its own keys, with their places (o,) in it."""
+    """A group, the rows (o,) of a sample that are its keys, and their places (o,) in the group."""
 
     group: Group
     sampled: NDArray[np.int64]
@@ -113,7 +113,7 @@ class LeftOutKeys(NamedTuple):
 
 
 class GroupPosterior(NamedTuple):
-    """mean (m, t), and variance (m,) where it was asked for."""
+    """Mean (m, t), and the variance (m,) if it was requested."""
 
     mean: NDArray[Any]
     variance: NDArray[Any] | None
@@ -145,9 +145,9 @@ def require_memory(
     copied_rows: int,
     tasks: int,
 ) -> None:
-    """Refuse what does not fit: tasks at once, solved values, logits of a sample (k, c).
+    """Raise an error if tasks, solved values and logits of a sample (k, c) need too much memory.
 
-    `copied_rows` are those that Ray copies into its own memory.
+    `copied_rows` are the rows that Ray copies into its own memory.
     """
     width, size = keys.rows.shape[1], keys.dtype.itemsize
     sizes = [len(group.rows) for group in groups]
@@ -205,9 +205,9 @@ def left_out(
     noise: float,
     with_variance: bool,
 ) -> GroupPosterior:
-    """Mean and variance at sampled rows (k, d), those that are keys here as if they were not.
+    """Mean and variance at sampled rows (k, d); rows that are keys of the group are left out.
 
-    Keys of other groups have no share in this one's columns: leaving them out changes nothing.
+    Leaving out keys of other groups does not change the columns of this group.
     """
     precision = _precision(part.group, keys, beta, noise)
     rows = keys.tensor(sample)
@@ -235,7 +235,7 @@ def collected(
 ) -> tuple[Tensor, Tensor]:
     """The answers of groups whose classes have these columns: mean (rows, c), variance (rows, g).
 
-    The variance holds nothing where the answers have none. `title` is that of the progress bar.
+    The variance has no columns if the answers have none. `title` is that of the progress bar.
     """
     mean = torch.empty(rows, sum(map(len, columns)), dtype=dtype)
     variance = torch.empty(rows, len(columns), dtype=dtype)

@@ -62,8 +62,8 @@ class TaskRunner:
             raise
         except self._ray.exceptions.RayError as error:
             raise NumericalError(
-                f"A task on Ray was lost ({type(error).__name__}), most often for want of "
-                "memory: use more groups, or fewer CPUs at once."
+                f"A task on Ray was lost ({type(error).__name__}), most often because memory ran "
+                "out: use more groups, or fewer CPUs at once."
             ) from None
         for category, message in warned:
             warnings.warn(message, category, stacklevel=3)
@@ -92,7 +92,7 @@ def _on_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 def _with_warnings(
     function: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, list[tuple[type[Warning], str]]]:
-    """The result, and the warnings that nobody would see in the log of a worker."""
+    """The result and the warnings, which would be hidden in the log of a worker."""
     with warnings.catch_warnings(record=True) as caught:
         result = _on_one_thread(function, *arguments)
     return result, [(one.category, str(one.message)) for one in caught]

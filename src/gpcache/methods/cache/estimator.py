@@ -46,8 +46,8 @@ from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 
 Refit = Literal["auto"] | bool
-# Updates choose hyper-parameters again where there are so few shots that it takes a fraction of a
-# second, and where this share of more shots has changed since the last choice.
+# Updates always choose hyper-parameters again up to this number of shots, which takes a fraction of
+# a second, and with more shots once this share of them has changed since the last choice.
 REFIT_SMALL, REFIT_SHARE = 200, 0.05
 
 
@@ -74,7 +74,7 @@ class CacheClassifier(FeatureClassifier):
     can_update = True
     has_keys = True
     exports_to_onnx = True
-    #: What a parameter that is None stands for, and options that the method does not leave open.
+    #: Values of parameters that are None, and options that the method fixes.
     _presets: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[dict[str, Any]] = {}
     _likelihoods: ClassVar[tuple[str, ...]] = ("gaussian",)
@@ -84,7 +84,7 @@ class CacheClassifier(FeatureClassifier):
     random_state: int
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Say where an option is that has moved into a group."""
+        """Refuse an option that has moved into a group, and name the group."""
         known = inspect.signature(cls.__init__).parameters
         for name in options:
             if name not in known and name in GROUPS:
@@ -93,7 +93,7 @@ class CacheClassifier(FeatureClassifier):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make the estimator from options by their flat names, as files and specs hold them.
+        """Create the estimator from options by their flat names, as in files and specs.
 
         Parameters
         ----------
@@ -133,10 +133,10 @@ class CacheClassifier(FeatureClassifier):
         known = {name for name, place in GROUPS.items() if place.split("=")[0] in own} | set(own)
         return own | {name: hint for name, hint in flat.items() if name in known}
 
-    # What a method says of itself.
+    # Options.
 
     def _given(self) -> dict[str, Any]:
-        """The constructor's parameters, None replaced by what the method has instead."""
+        """The constructor's parameters; None is replaced by the default of the method."""
         given = self.get_params(deep=False)
         return {
             name: self._presets.get(name) if value is None else value
@@ -219,7 +219,7 @@ class CacheClassifier(FeatureClassifier):
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
         recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        if recipe.space.projection is not None:  # else folds would complain of their own rows
+        if recipe.space.projection is not None:  # check all rows before folds are made
             projected(recipe.space.projection, features)
         held_out = None
         if validation is not None:
@@ -231,7 +231,7 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
-        """Take a fitted value, and show its hyper-parameters."""
+        """Store a fitted value, and expose its hyper-parameters as attributes."""
         self.fitted_ = fitted
         self.classes_ = self.classes_ if classes is None else classes
         choice = fitted.choice
@@ -406,7 +406,7 @@ class CacheClassifier(FeatureClassifier):
         >>> X, y = load_digits(return_X_y=True)
         >>> report = GPCacheClassifier().fit(X[:60], y[:60]).held_out()
         >>> report.protocol
-        '4 folds of the shots, everything learned anew in each'
+        '4-fold cross-validation; everything is refitted in each fold'
         """
         check_is_fitted(self)
         return self.fitted_.held_out()
@@ -546,7 +546,7 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def set_text(self, text_prior: TextPrior) -> Self:
-        """Replace the text, and with it the classes; it must have every class with shots.
+        """Replace the text and the classes; every class with shots must be in the new text.
 
         The result is exact: the posterior of the same shots with the new text.
 
@@ -590,9 +590,9 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def refit(self) -> Self:
-        """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
+        """Choose hyper-parameters, feature scaling and temperature again, on the current shots.
 
-        What needed training or a validation set stays as it is.
+        Trained keys, and choices made on a validation set, stay as they are.
 
         Returns
         -------
@@ -622,14 +622,14 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def _settle(self, refit: Refit) -> None:
-        """Choose again if that is wanted: always, never, or once enough shots have changed."""
+        """Choose hyper-parameters again: always, never, or once enough shots have changed."""
         n = len(self.fitted_.shots)
         due = n <= REFIT_SMALL or self.fitted_.changed > REFIT_SHARE * n
         if refit is True or (refit == "auto" and due):
             self.refit()
 
     def _keep_without_empty_classes(self, fitted: Fitted) -> None:
-        """Without text, a class is its shots: when they are gone, so is the class."""
+        """Keep a fitted value; without text, drop the classes that have no shots."""
         classes = self.classes_
         if self.text_prior is None:
             classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]

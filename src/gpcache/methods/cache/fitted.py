@@ -65,7 +65,7 @@ class Fitted:
 
     @property
     def sees_labels(self) -> bool:
-        """Whether labels shaped what a row is compared with: its space, or trained keys."""
+        """Whether the feature space or the keys were learned from labels."""
         return self.recipe.space.sees_labels or self.training is not None
 
     @property
@@ -77,7 +77,7 @@ class Fitted:
 
     @cached_property
     def report(self) -> HeldOutReport:
-        """Held-out figures at the hyper-parameters in use; nothing is trained for them."""
+        """Held-out figures at the hyper-parameters in use, without any training."""
         if self.known_report is not None:
             return self.known_report
         if self.training is not None:
@@ -86,7 +86,7 @@ class Fitted:
 
     @cached_property
     def novelty(self) -> NDArray[np.float64]:
-        """How unlike all others each shot (n,) is, as if it had not been seen; NaN if unknown."""
+        """Held-out novelty of each shot (n,); NaN if unknown."""
         if self.known_novelty is not None:
             return self.known_novelty
         if self.training is not None:
@@ -94,7 +94,7 @@ class Fitted:
         return regression.held_out_variance(self.recipe, self.shots, self.choice)
 
     def held_out(self, sets: Tensor | None = None) -> HeldOutReport:
-        """Hold the shots out now; those of one set (n,) together, where labels shaped the model."""
+        """Hold the shots out now; shots of one set (n,) together, if labels shaped the model."""
         shots, recipe, choice = self.shots, self.recipe, self.choice
         if self.training is not None:
             return self.training.held_out(self.epochs)[0]
@@ -265,7 +265,7 @@ def _fit_softmax(
 ) -> Fitted:
     chosen = softmax_search.choose(recipe, shots, settings, validation, name=name)
     choice = chosen.choice
-    shots = chosen.believed(shots).at_gain(choice.gain)
+    shots = chosen.with_label_weights(shots).at_gain(choice.gain)
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
     model = softmax.build(recipe, shots, text, choice, chosen.start)
     calibration, report = Calibration(), None

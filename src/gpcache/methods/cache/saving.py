@@ -16,7 +16,7 @@ from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice, SearchOptions
-from gpcache.methods.cache.shots import Belief, Shots
+from gpcache.methods.cache.shots import LabelWeights, Shots
 from gpcache.methods.cache.training import TrainedCache, Trainer
 from gpcache.metrics import Calibration
 
@@ -26,7 +26,7 @@ Tensors = Callable[[str], Tensor | None]
 def write_cache(fitted: Fitted, state: State) -> None:
     """Add shots, model, held-out figures and training to a state."""
     settings, arrays = state
-    # Which space was taken depends on the shots of the fit, which may since have come and gone.
+    # The space was chosen by the shots of the fit, which may have changed since.
     settings["space"] = fitted.recipe.space.name
     settings["choice"] = fitted.choice.as_settings()
     settings["changed"], settings["validated"] = fitted.changed, fitted.validated
@@ -48,10 +48,10 @@ def write_cache(fitted: Fitted, state: State) -> None:
 
 
 def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
-    """The shots of a saved model with their views and how far their labels are believed."""
+    """The shots of a saved model with their views and row weights."""
     weights, labels = tensors("belief_weights"), tensors("belief_labels")
-    belief = None if weights is None or labels is None else Belief(weights, labels)
-    return replace(shots.at_gain(choice.gain), views=tensors("views"), belief=belief)
+    label_weights = None if weights is None or labels is None else LabelWeights(weights, labels)
+    return replace(shots.at_gain(choice.gain), views=tensors("views"), label_weights=label_weights)
 
 
 def read_cache(
@@ -96,7 +96,7 @@ def read_cache(
     )
     if trainer is None:
         return fitted
-    # Not every saved model says where it was trained: then at what it chose.
+    # Older models do not say at which choice they were trained: use the chosen one.
     trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
     training = TrainedCache(trainer, recipe, shots, text, settings, choice, trained_at)
     epochs, losses = saved["epochs"], saved["training_loss"]

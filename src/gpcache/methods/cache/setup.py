@@ -1,6 +1,6 @@
-"""From options, checked, to what a fit needs: settings of the search, recipe and trainer.
+"""Checks the options and makes the settings of the search, the recipe and the trainer.
 
-`owner` is the estimator: errors name its class, and it has the seed.
+`owner` is the estimator: errors name its class, and its seed is used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpcache.methods.options import CacheOptions, Training
 from gpcache.methods.training import Schedule
 from gpcache.support.checks import is_auto, one_of, positive, whole
 
-# The shrinkage of regression where none is asked for.
+# The default shrinkage of regression.
 SHRINKAGE = 4.0
 
 
 def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
-    """The options that a search reads, checked."""
+    """Check the options of the search and return them."""
     is_softmax = options.likelihood == "softmax"
     one_of("likelihood", options.likelihood, owner._likelihoods, owner=owner)
     criteria = ("nll", "accuracy", "marginal_likelihood")
@@ -47,7 +47,7 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
     precision, _ = precision_of(options, owner)
     if options.criterion == "marginal_likelihood" and not precision.uses_noise:
         raise ProtocolError(
-            "A plain kernel cache is no probability model and has no marginal likelihood: "
+            "A plain kernel cache is not a probability model and has no marginal likelihood: "
             "use criterion='nll' or 'accuracy'."
         )
     if not options.confidence_scaling:
@@ -62,7 +62,7 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
 
 
 def _refuse_regression(options: CacheOptions) -> None:
-    """One sentence for each option that only regression has."""
+    """Raise an error for an option that only regression has."""
     others = {
         "selection='loo'": options.selection == "loo",
         "strategy='grid'": options.strategy == "grid",
@@ -125,7 +125,7 @@ def _kernel_space(
     if options.selection == "loo" and space.sees_labels:
         raise ProtocolError(
             "Leave-one-out would leak: a whitening has seen the label that is left out. "
-            "Use selection='folds', which learns it again without the held-out shots."
+            "Use selection='folds', which fits it again without the held-out shots."
         )
     if not space.sees_labels or shots.has_pairs:
         return space

@@ -1,6 +1,6 @@
-"""Posteriors folded for a graph: what no query changes becomes two matrices.
+"""Folds a posterior for a graph: everything that does not depend on the query becomes two matrices.
 
-Whatever the posterior, a query's row r (kernel values, or Fourier features) gives
+For every kind of posterior, a query's row r (kernel values, or Fourier features) gives
 
     mean = r A,    variance = 1 − ‖R rᵀ‖².
 
@@ -70,7 +70,7 @@ class Spread:
 
     @property
     def bytes(self) -> int:
-        """What R takes in float32."""
+        """The size of R in float32."""
         return torch.float32.itemsize * self.groups * self.size**2
 
     def write(self, graph: Graph, row: str, output: str) -> None:
@@ -93,7 +93,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Folded:
-    """The mean's row and A (r, c), and the variance; None where nothing is known of it."""
+    """The row of the mean and A (r, c), and the variance; None if the method has none."""
 
     row: KernelRow | FourierRow
     weights: Tensor

@@ -35,9 +35,9 @@ def build_report(
     refused: Sequence[Refused] = (),
     hardest: Sequence[Case] = (),
 ) -> Report:
-    """Collect what a report can show; `images` is the folder or list that `test` was made from.
+    """Collect the content of a report; `images` is the folder or list of the test images.
 
-    Where there is none, `hardest` are the cases of `hardest_cases`.
+    Without `images`, pass the cases of `hardest_cases` as `hardest`.
     """
     model: Any = classifier.model
     cases = {"Suspicious training images": suspicious_cases(classifier)}
@@ -75,7 +75,7 @@ def build_report(
 def _found_images(
     classifier: ImageClassifier, images: Path, names: Sequence[str]
 ) -> dict[str, Seen]:
-    """Those of the images that can still be read, by name."""
+    """The images that can still be read, by name."""
     # The names in a list of images start from the folder of the list.
     root = images if images.is_dir() else images.parent
     records = [Record(name, root / name) for name in names]
@@ -125,7 +125,7 @@ def _evidence(
     """The training images with the largest shares of a logit, and the sum of the other parts.
 
     The logit is that of the answer, or of `label`. The share of the row `leave_out` counts as
-    another part: what a training image contributes to its own logit says nothing.
+    another part, because the share of a training image in its own logit means nothing.
     """
     model: Any = classifier.model
     if not model.has_keys:
