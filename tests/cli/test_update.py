@@ -100,7 +100,7 @@ def test_a_name_that_fits_none_or_several_is_answered_by_candidates(
 @pytest.mark.parametrize(
     ("command", "arguments", "sentence"),
     [
-        ("remove", [], "Say what to remove: --class NAME or --image NAME."),
+        ("remove", [], "Give the class or the image to remove: --class NAME or --image NAME."),
         ("remove", ["--class", "star"], "The model has no class 'star': it has 'circle'"),
         ("remove", ["--image", "star.png"], "The model has no training image 'star.png'"),
         ("relabel", ["star.png", "circle"], "The model has no training image 'star.png'"),

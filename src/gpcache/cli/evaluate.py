@@ -31,7 +31,7 @@ def evaluate(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Measure the accuracy of a model on labelled images that it has not seen.
+    """Measure the accuracy of a model on unseen images.
 
     Images that cannot be read are listed on stderr and not counted; then the exit code is 1.
 

@@ -15,7 +15,7 @@ def inspect(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Show the training data, the settings and the accuracy of a model.
+    """Show the training data, settings and accuracy of a model.
 
     **Example**
 
