@@ -21,7 +21,8 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from gpcache import GPCacheClassifier, Prompts, TextPrior, load_encoder, text_weights
-from gpcache.encoders.lite import LiteEncoder, LiteRecipe
+from gpcache.encoders.lite import LiteEncoder
+from gpcache.encoders.lite_recipes import LiteRecipe
 from gpcache.features.splits import draw_shots
 from gpcache.images import decode
 
@@ -65,7 +66,7 @@ class Network:
         pixels = np.stack([preprocess.pixels(decode(file).image) for file in files])
         with torch.inference_mode():
             images = preprocess.normalised(torch.from_numpy(pixels))
-            return self.encoder._vision.maps(images).mean((2, 3))
+            return self.encoder._maps(images).mean((2, 3))
 
     def _text(self, data: str) -> Rows:
         names = sorted(set(self.photos[data, "train"].labels))

@@ -60,7 +60,7 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
         "eager torch, inference mode off": lambda: _with_gradient(plain, images),
         "channels last": lambda: plain_last.extract_features(last),
         "channels last, batch norm folded": lambda: folded(last),
-        "ONNX Runtime, folded (shipped)": lambda: encoder._vision.maps(images),
+        "ONNX Runtime, folded (shipped)": lambda: encoder._maps(images),
         "whole encoder (shipped)": lambda: encoder.encode_pixels(pixels),
     }
     with torch.inference_mode():

@@ -76,7 +76,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         "Speed on CPU and GPU",
         lambda: [],
         (),
-        ("fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
+        ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
         + ("million-keys", "scale", "product"),
     ),
     "faults": (

@@ -34,6 +34,7 @@ from roofline_posterior import (
     variance_tasks,
 )
 from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
+from roofline_softmax import query_tasks, softmax_search_tasks, solver_tasks
 from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
 
 from gpcache.support.devices import resolve_device
@@ -76,7 +77,7 @@ SIZES = {
         images=2000,
         neighbours=5000,
         photos=192,
-        limits={"head": 5e-3},
+        limits={"head": 5e-3, "fit": 0.1},
     ),
     "cuda": Sizes(
         width=1024,
@@ -128,7 +129,16 @@ class Bench:
     def fit(self) -> None:
         """Default fits."""
         for n in self._sizes.fit:
-            self._measure(fit_tasks(self._rows(n)))
+            limit = self._sizes.limits.get("fit") if n == min(self._sizes.fit) else None
+            self._measure(fit_tasks(self._rows(n), limit=limit))
+
+    def softmax(self) -> None:
+        """The likelihood of the default: its solver, its search, and one query."""
+        for n in self._sizes.fit:
+            rows = self._rows(n)
+            self._measure(solver_tasks(rows))
+            self._measure(softmax_search_tasks(rows))
+            self._measure(query_tasks(rows))
 
     def search(self) -> None:
         """The exact search of four parameters."""
@@ -215,7 +225,15 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the page, or make the page of a file; see the top of the file."""
-    groups = ["fit", "prediction", "training", "leave_one_out", "similarity", "neighbours"]
+    groups = [
+        "fit",
+        "softmax",
+        "prediction",
+        "training",
+        "leave_one_out",
+        "similarity",
+        "neighbours",
+    ]
     groups += ["encoding", "search"]  # the longest comes last
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

@@ -44,7 +44,8 @@ def encoding_tasks(count: int) -> Iterator[Task]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from gpcache import load_encoder
-    from gpcache.encoders.efficientnet import LITE2, load_network
+    from gpcache.encoders.efficientnet import load_network
+    from gpcache.encoders.lite_recipes import LITE2
     from gpcache.features.extract import extract
     from gpcache.images.sources import open_source
 

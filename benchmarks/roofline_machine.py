@@ -89,7 +89,7 @@ class Task:
     count as two, a symmetric matrix is computed and read by half, what is used twice is read once.
     What is known only afterwards is asked for then. `naive` may do one part of `naive_parts`; its
     time is multiplied. Answers that are tensors are compared, unless they are not `comparable`.
-    `limit` is the time in seconds that was promised.
+    `limit` is the time in seconds that was promised, `reason` why the naive way may be faster.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Task:
     comparable: bool = True
     limit: float | None = None
     note: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Line:
     difference: float | None
     limit: float | None
     note: str
+    reason: str = ""
 
 
 def measured(task: Task, device: torch.device) -> Line:
@@ -139,6 +141,7 @@ def measured(task: Task, device: torch.device) -> Line:
         _difference(answer, expected) if task.comparable else None,
         task.limit,
         task.note,
+        task.reason,
     )
 
 

@@ -80,6 +80,7 @@ def write_results(result: Result) -> None:
         about += f" Of {result['runs']} runs, the later ones for what they measured again."
     lines = result["lines"]
     parts = [about, table([HEAD, *(cells(line, machine) for line in lines)]), notes_of(result)]
+    parts.append(slower(lines))
     promised = [line for line in lines if line["limit"] is not None]
     if promised:
         parts.append("## Promised\n\n" + promises(promised))
@@ -94,6 +95,18 @@ def notes_of(result: Result) -> str:
     """What must be known of the naive ways and of tasks that were left out, once each."""
     notes = dict.fromkeys(line["note"] for line in result["lines"] if line["note"])
     return "\n".join(f"- {note}" for note in [*notes, *filter(None, [result.get("skipped")])])
+
+
+def slower(lines: list[dict[str, Any]]) -> str:
+    """The tasks at which the naive way is faster, each with the reason."""
+    rows = [["slower than naive", "size", "ratio", "reason"]]
+    for line in lines:
+        if line["naive"] is not None and line["naive"] < line["ours"]:
+            reason = line.get("reason") or "not known"
+            rows.append(
+                [line["name"], line["size"], f"{line['naive'] / line['ours']:.3g}×", reason]
+            )
+    return table(rows) if len(rows) > 1 else "No task is slower than its naive way."
 
 
 def promises(lines: list[dict[str, Any]]) -> str:

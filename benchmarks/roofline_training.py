@@ -18,12 +18,12 @@ from training_step import naive_logits, our_logits, train_exactly
 
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.training import Training
+from gpcache.methods.training import Schedule
 from gpcache.similarity import ProjectionOptions, contrastive_loss
 from gpcache.similarity.checkpoint import Progress
 from gpcache.similarity.pairs import paired_rows
 from gpcache.similarity.projection import identity_weights
-from gpcache.similarity.train import _fast_products, _Learner
+from gpcache.similarity.train import _Learner
 
 
 class Step:
@@ -117,7 +117,7 @@ def step_tasks(step: Step, *, limit: float | None) -> Iterator[Task]:
 def epochs_tasks(step: Step, epochs: int, *, limit: float | None) -> Iterator[Task]:
     """A whole exact training through the library's loop."""
     rows = step.rows
-    steps = epochs * -(-rows.n // Training().batch_size)
+    steps = epochs * -(-rows.n // Schedule().batch_size)
     yield Task(
         f"GPCache-F training, exact, {epochs} epochs",
         f"{rows.size}; {steps:,} steps",
@@ -145,19 +145,15 @@ def similarity_tasks(images: int, width: int, device: torch.device) -> Iterator[
     distinct = len(torch.unique(batch))
     cosines = min(anchors * size**2, distinct**2)  # sets overlap
 
-    def epoch() -> float:
-        with _fast_products(device):
-            return learner.epoch(0, lambda: None)
-
     yield Task(
         "similarity training, an epoch",
         f"{images:,} images, d = {width:,}; {steps} steps of {anchors} anchors with {size} images",
-        epoch,
+        lambda: learner.epoch(0, lambda: None),
         lambda: naive_projection_step(original, views[:, 0], batch, options.temperature),
         # Projections of the distinct images of a step, cosines, and the gradients of both.
         steps * (8 * distinct * width**2 + 6 * cosines * width),
         bytes=steps * original.element_size() * 2 * (distinct * width + cosines),
-        dtype="tf32" if device.type == "cuda" else "float32",
+        dtype="float32",
         naive_parts=steps,
         note="The naive epoch projects every image again for each anchor, in float32; one step was "
         "timed and multiplied.",

@@ -153,7 +153,7 @@ def train_exactly(
     epochs: int,
 ) -> str:
     """Exact GPCache-F through the library's training loop."""
-    from gpcache.methods.training import Training, train
+    from gpcache.methods.training import Schedule, train
 
     keys = start.clone().requires_grad_()
     text = 100 * views @ text_vectors.T
@@ -162,7 +162,7 @@ def train_exactly(
         [keys],
         lambda rows: our_logits(None, keys, views[rows], values, text[rows]),
         labels,
-        Training(epochs=epochs),
+        Schedule(epochs=epochs),
     )
     seconds = time.perf_counter() - begun
     change = f"training loss {losses[0]:.3f} → {losses[-1]:.3f}"

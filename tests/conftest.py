@@ -22,6 +22,14 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_folder(tmp_path_factory):
+    """No test reads or leaves anything in the cache of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPCACHE_CACHE", str(tmp_path_factory.mktemp("cache") / "gpcache"))
+        yield
+
+
 # Fixtures that start a browser: what asks for one of them is slow.
 SLOW_FIXTURES = frozenset({"browser"})
 # Tests that took longest on a quiet machine, with or without the brackets of their parameters.

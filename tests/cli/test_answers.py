@@ -7,7 +7,7 @@ import pytest
 
 import gpcache.cli.answers
 from gpcache.cli.answers import Shape, write_answers
-from gpcache.model.answers import Prediction
+from gpcache.model.predictions import Prediction
 
 CLASSES = np.array(["cat", "dog"])
 

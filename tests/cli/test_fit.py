@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gpcache.support.array_folders
-from gpcache import load_encoder
+from gpcache import ImageClassifier, load_encoder
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
 from gpcache.similarity.folder import save_projection
 from gpcache.support.files import write_atomic
@@ -295,3 +295,33 @@ def test_a_model_that_is_there_is_replaced_by_force_alone(run, mistake, own_mode
     assert (own_model / "config.json").read_bytes() == before
     assert run("fit", shapes, "-o", own_model, "--shots", "2", "--force")[0] == 0
     assert (own_model / "config.json").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--no-text",), ("--thumbnails",), ("--method", "linear-probe", "--shots", "4")]
+)
+def test_a_dry_run_says_what_a_fit_takes_and_writes_nothing(run, shapes, tmp_path, options):
+    place = tmp_path / "shapes.gpc"
+    code, out, _ = run("fit", shapes, "-o", place, *options, "--dry-run", "--json")
+    assert code == 0
+    assert not place.exists()
+    found = json.loads(out)
+    assert run("fit", shapes, "-o", place, *options)[0] == 0
+    written = sum(file.stat().st_size for file in place.iterdir())
+    assert found["disk"] == pytest.approx(written, rel=0.2, abs=20_000)
+    assert found["memory"] > 10**8
+    assert all(seconds > 0 for seconds in found["seconds"].values())
+    assert ("texts" in found["seconds"]) == ("--no-text" not in options)
+    assert found["images"] == len(ImageClassifier.load(place).examples)
+
+
+def test_a_dry_run_is_refused_where_a_fit_would_be(mistake, own_model, shapes, tmp_path):
+    assert "add --force" in mistake("fit", shapes, "-o", own_model, "--dry-run")
+    (tmp_path / "empty").mkdir()
+    assert mistake("fit", tmp_path / "empty", "-o", tmp_path / "new.gpc", "--dry-run")
+
+
+def test_a_dry_run_reads_like_this(run, shapes, tmp_path):
+    out = run("fit", shapes, "-o", tmp_path / "new.gpc", "--dry-run")[1]
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names == ["images", "seconds", "memory", "disk", "protocol"]

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from gpcache.encoders import lite as module
 from gpcache.encoders import load_encoder
-from gpcache.encoders.efficientnet import EfficientNetLite, load_network
-from gpcache.encoders.lite import LITE0_FINGERPRINT, TEXT_WIDTH, current_name, imagenet_classes
+from gpcache.encoders.efficientnet import load_network
+from gpcache.encoders.lite import imagenet_classes
+from gpcache.encoders.lite_recipes import LITE0_FINGERPRINT, TEXT_WIDTH, current_name
 from gpcache.errors import EncoderError, MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,17 +55,32 @@ def test_the_graph_gives_what_the_package_gives(lite, batch):
     """Batch norm folded and run by ONNX Runtime, against the package's own network in torch."""
     with torch.inference_mode():
         expected = load_network(lite.recipe.weights).extract_features(batch)
-        maps = lite._vision.maps(batch)
+        maps = lite._maps(batch)
     assert maps.shape == (2, 1280, places(lite), places(lite))
     np.testing.assert_allclose(maps, expected, atol=1e-4)
 
 
 def test_the_layers_for_a_gpu_give_the_same(lite, batch):
     """The path of an accelerator, on CPU tensors."""
-    network = EfficientNetLite(lite.recipe.weights, torch.device("cpu"))
-    network._session = None
     with torch.inference_mode():
-        np.testing.assert_allclose(network.maps(batch), lite._vision.maps(batch), atol=1e-4)
+        maps = lite._vision.maps(batch)
+        np.testing.assert_allclose(maps, lite._maps(batch), atol=1e-4)
+        joined = lite._joined(maps.mean((2, 3)))
+    np.testing.assert_allclose(joined, lite._embed_images(batch), atol=1e-6)
+
+
+def test_the_text_is_read_as_transformers_reads_it(lite):
+    """MiniLM against the library that its weights were published for."""
+    transformers = pytest.importorskip("transformers")
+    folder = module._language_folder()
+    tokens = lite.embed_tokens(["a cat", "a photo of a dog in the garden.", ""])
+    bert = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    with torch.inference_mode():
+        last = bert(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
+        mask = tokens.mask.unsqueeze(-1)
+        expected = functional.normalize((last * mask).sum(1) / mask.sum(1), dim=-1)
+        found = lite.encode_tokens(tokens)[:, :TEXT_WIDTH]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_conse_is_the_weighted_mean_of_the_likeliest_class_names(lite, images):
@@ -214,6 +230,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize("name", ["lite", "lite0"])
 def test_foreign_weights_are_refused(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPCACHE_CACHE", str(tmp_path / "empty"))
     weights = module.RECIPES[name].weights
     foreign = tmp_path / "weights.pth"
     foreign.write_bytes(b"not the weights")
@@ -228,7 +245,8 @@ def test_foreign_weights_are_refused(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["lite", "lite0"])
-def test_a_missing_package_is_one_sentence_that_names_the_extra(name, monkeypatch):
+def test_a_missing_package_is_one_sentence_that_names_the_extra(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPCACHE_CACHE", str(tmp_path / "empty"))
     package = module.RECIPES[name].weights.package
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as refusal:

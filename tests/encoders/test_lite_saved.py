@@ -8,7 +8,7 @@ from PIL import Image
 
 from gpcache import ImageClassifier
 from gpcache.encoders import load_encoder
-from gpcache.encoders.lite import LITE0_FINGERPRINT
+from gpcache.encoders.lite_recipes import LITE0_FINGERPRINT
 from gpcache.errors import StoreError
 from gpcache.features.extract import extract
 from gpcache.features.store import FeatureStore

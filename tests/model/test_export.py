@@ -24,8 +24,8 @@ from gpcache import (
 from gpcache.methods import TipAdapterClassifier, TipAdapterFClassifier, ZeroShotClassifier
 from gpcache.methods.base import FeatureClassifier
 from gpcache.metrics import Calibration, max_probability
-from gpcache.model.answers import HeldOutScores
 from gpcache.model.onnx import export_image_onnx, export_onnx, head
+from gpcache.model.predictions import HeldOutScores
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTOS = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "images" / "caltech20"

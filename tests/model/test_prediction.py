@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from gpcache.model.answers import Neighbour, Prediction, agreeing_set
+from gpcache.model.predictions import Neighbour, Prediction, agreeing_set
 
 
 def prediction(distribution=(0.2, 0.5, 0.3), familiarity=0.25, **options):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from gpcache.encoders.lite import LITE0_FINGERPRINT
+from gpcache.encoders.lite_recipes import LITE0_FINGERPRINT
 from gpcache.errors import DataError
 from gpcache.support.seals import UNSEALED, seal
 from gpcache.web.open_workspace import open_workspace

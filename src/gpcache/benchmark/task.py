@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.errors import ProtocolError
 from gpcache.features.splits import Draw, draw_shots
 from gpcache.methods import TextPrior

@@ -14,7 +14,7 @@ import typer
 
 from gpcache.cli.output import json_text, percent, printable
 from gpcache.errors import DataError
-from gpcache.model.answers import Prediction
+from gpcache.model.predictions import Prediction
 from gpcache.support.extras import require
 from gpcache.support.files import replacing
 

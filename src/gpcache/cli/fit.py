@@ -2,13 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 import gpcache
 from gpcache.cli import options, output
 from gpcache.errors import DataError
+
+if TYPE_CHECKING:
+    from gpcache.model.estimate import FitEstimate
 
 MOST_SUSPECTS = 5
 METHODS = (
@@ -18,6 +21,7 @@ METHODS = (
 PROMPT = "A sentence with {} for the class name. Repeat the option for several sentences."
 CLASS = "Add a class without images, known by its name only; repeatable."
 VIEWS = "Average the features of N random views of each image; 0 takes the centre view."
+DRY_RUN = "Measure how long the fit takes, its memory and its disk; write no model."
 PROJECTION = "Use a similarity projection, made by gpcache project."
 
 ModelOption = Annotated[
@@ -49,6 +53,7 @@ def fit(
     projection: ProjectionOption = None,
     thumbnails: ThumbnailsOption = False,
     force: Annotated[bool, Option("--force", help="Replace an existing model.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=DRY_RUN)] = False,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
@@ -64,11 +69,14 @@ def fit(
     - `gpcache fit photos/ -o pets.gpc`
     - `gpcache fit photos/ -o pets.gpc --prompt "a photo of a {}, a type of pet."`
     - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
+    - `gpcache fit photos/ -o pets.gpc --dry-run`
     """
     from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
+    from gpcache.images.sources import open_source
     from gpcache.model.advice import model_advice
-    from gpcache.model.fitting import fit_and_save
+    from gpcache.model.estimate import estimate_fit
+    from gpcache.model.fitting import check_new_model, fit_and_save
 
     if not text and (class_name or prompt):
         raise DataError("--no-text ignores class names: leave out --class and --prompt.")
@@ -76,6 +84,14 @@ def fit(
     classifier = gpcache.ImageClassifier(
         encoder, method=method, prompt=templates, views=views, projection=projection, device=device
     )
+    if dry_run:
+        check_new_model(model, replace=force)
+        source = open_source(images.resolve(), follow=follow)
+        found = estimate_fit(
+            classifier, source, shots=shots, classes=class_name or (), thumbnails=thumbnails
+        )
+        _show_estimate(found, json)
+        return
     done = fit_and_save(
         classifier, images, model, shots=shots, seed=seed, classes=class_name or (),
         follow=follow, thumbnails=thumbnails, replace=force,
@@ -83,7 +99,7 @@ def fit(
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)
     advice = model_advice(classifier.content, classifier.held_out())
-    found = {
+    facts = {
         "advice": [asdict(one) for one in advice],
         "projection": None if projection is None else str(projection),
         "suspicious": [asdict(finding) for finding in done.suspects],
@@ -98,5 +114,20 @@ def fit(
         rows["advice"] = [output.printable(one.sentence) for one in advice]
     rows["seconds"] = f"{done.seconds:.1f}"
     output.show(
-        json, model_as_json(classifier, model) | found, model_rows(classifier, model) | rows
+        json, model_as_json(classifier, model) | facts, model_rows(classifier, model) | rows
     )
+
+
+def _show_estimate(found: "FitEstimate", json: bool) -> None:
+    from gpcache.support.devices import format_bytes
+
+    total = sum(found.seconds.values())
+    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.seconds.items())
+    rows = {
+        "images": f"{found.images:,} of {found.classes:,} classes",
+        "seconds": f"about {total:.1f} ({steps})",
+        "memory": f"about {format_bytes(found.memory)}",
+        "disk": f"about {format_bytes(found.disk)}",
+        "protocol": found.protocol,
+    }
+    output.show(json, found._asdict() | {"total_seconds": total}, rows)

@@ -17,7 +17,7 @@ from gpcache.errors import DataError
 
 if TYPE_CHECKING:
     from gpcache.images.records import Source
-    from gpcache.model.answers import Prediction
+    from gpcache.model.predictions import Prediction
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ def predict(
     """
     from gpcache.cli.answers import Shape, write_answers
     from gpcache.images.records import Refused
+    from gpcache.model.quick import open_quick
     from gpcache.support.progress import progress_bar
 
     if json and format not in ("table", "jsonl"):
@@ -76,15 +77,16 @@ def predict(
         raise DataError("--per-class counts only with --sets: give both, or neither.")
     if output is not None:
         options.check_file(output)
-    classifier = gpcache.ImageClassifier.load(model, device=device)
+    quick = open_quick(model, device) if sets is None and not why else None
+    classifier = quick or gpcache.ImageClassifier.load(model, device=device)
     source, form = _source(images), "jsonl" if json else format
     logger.info("%r: %s images, %s", source.name, source.total, form)
     refused: list[Refused] = []
     notes: dict[str, None] = {}
-    reasons = 5 if why else 0
-    answers = classifier.predict_stream(
-        source, reject=reject, sets=sets, per_class=per_class, why=reasons, refused=refused
-    )
+    asked: dict[str, Any] = {}
+    if quick is None:
+        asked = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
+    answers = classifier.predict_stream(source, reject=reject, refused=refused, **asked)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.
     quiet = output is None and sys.stdout.isatty()

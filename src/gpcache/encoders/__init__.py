@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
+from gpcache.encoders.lite_recipes import RECIPES
 from gpcache.errors import EncoderError
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpcache.encoders.base import Encoder, TokenText
+else:
+    # On first use: the cached graph of `lite` needs no torch.
+    def __getattr__(name: str) -> object:
+        if name not in ("Encoder", "TokenText"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from gpcache.encoders import base
+
+        return getattr(base, name)
+
 
 __all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
 
@@ -59,6 +71,12 @@ def load_encoder(
     >>> load_encoder("lite").dim
     1664
     """
+    if name in RECIPES:
+        from gpcache.encoders.lite import LiteEncoder
+
+        return LiteEncoder(device, name=name)
+    from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
+
     if download and (_is_local(name) or hub_is_reachable()):
         return _load(name, device)
     with no_downloads():
@@ -77,18 +95,15 @@ def load_encoder(
 def _is_local(name: str) -> bool:
     """Whether all files of an encoder are on this machine."""
     family, _, rest = name.partition(":")
-    return name.startswith("lite") or Path(rest if family in ("hf", "open_clip") else name).is_dir()
+    return Path(rest if family in ("hf", "open_clip") else name).is_dir()
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
     # Imported here because they import the base class from this package, and are slow to import.
     from gpcache.encoders.hugging_face import HuggingFaceEncoder
-    from gpcache.encoders.lite import RECIPES, LiteEncoder
     from gpcache.encoders.open_clip import PAPER_MODELS, OpenCLIPEncoder
 
     family, _, rest = name.partition(":")
-    if name in RECIPES:
-        return LiteEncoder(device, name=name)
     if name in PAPER_MODELS:
         return OpenCLIPEncoder(name, device=device)
     if family == "open_clip":

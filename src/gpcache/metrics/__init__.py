@@ -1,18 +1,9 @@
 """Pure functions of predictions: figures of merit, calibration, prediction sets, rejection."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gpcache.metrics import conformal
-from gpcache.metrics.calibration import (
-    Calibration,
-    doubt_of,
-    fit_calibration,
-    fit_scales,
-    fit_temperature,
-    mean_nll,
-    smoothed_losses,
-    smoothed_nll,
-)
 from gpcache.metrics.conformal import least_rows
 from gpcache.metrics.probabilities import (
     Binning,
@@ -65,7 +56,18 @@ __all__ = [
     "wilson_interval",
 ]
 
-if not TYPE_CHECKING:  # type checkers would otherwise accept any misspelt name
+if TYPE_CHECKING:
+    from gpcache.metrics.calibration import (
+        Calibration,
+        doubt_of,
+        fit_calibration,
+        fit_scales,
+        fit_temperature,
+        mean_nll,
+        smoothed_losses,
+        smoothed_nll,
+    )
+else:  # type checkers would otherwise accept any misspelt name
     _REMOVED = {
         "bootstrap_interval": "use scipy.stats.bootstrap",
         "bootstrap_metric": "use scipy.stats.bootstrap",
@@ -75,6 +77,8 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any misspelt name
     }
 
     def __getattr__(name: str) -> object:
+        if name in __all__:  # on first use: only the calibration needs torch
+            return getattr(import_module("gpcache.metrics.calibration"), name)
         if name in _REMOVED:
             raise ImportError(f"gpcache.metrics has no {name} any more: {_REMOVED[name]}.")
         if not name.startswith("_") and hasattr(conformal, name):

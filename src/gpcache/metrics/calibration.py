@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ SLOPE_PULL = 2.0
 SLOPE_ITERATIONS = 50
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _ScaleProblem:
     """e convex problems of k scales each, in units where the directions have unit size."""
 
@@ -47,31 +48,28 @@ class _ScaleProblem:
         fused = (self.unit * scales.mT[..., None, None]).sum(0)
         return fused if self.offset is None else fused + self.offset
 
-    def objective(self, scales: Tensor) -> Tensor:
-        """The loss and the penalty (e,)."""
-        loss = (smoothed_losses(self.logits(scales), self.labels) * self.share).sum(-1)
-        return loss + 0.5 * self.pull * (scales - self.centre).square().sum(-1)
+    def evaluated(self, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
+        logs = self.logits(scales).log_softmax(-1)
+        loss = -(_at_target(logs, self.labels) * self.share).sum(-1)
+        return loss + 0.5 * self.pull * (scales - self.centre).square().sum(-1), logs
 
+    @cached_property
     def at_target(self) -> Tensor:
         """The directions (k, e, n) at the smoothed labels."""
-        n, c = self.unit.shape[-2:]
-        at_label = self.unit[..., torch.arange(n, device=self.labels.device), self.labels]
-        doubt = doubt_of(n, c)
-        if c == 1:
-            return (1 - doubt) * at_label
-        return (1 - doubt) * at_label + doubt * (self.unit.sum(-1) - at_label) / (c - 1)
+        return _at_target(self.unit, self.labels)
 
-    def derivatives(self, scales: Tensor, at_target: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient (e, k) and Hessian (e, k, k)."""
-        probability = self.logits(scales).softmax(-1)
+    def derivatives(self, scales: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient (e, k) and Hessian (e, k, k), where the probabilities are these (e, n, c)."""
         expected = (self.unit * probability).sum(-1)  # (k, e, n)
-        slope = ((expected - at_target) * self.share).sum(-1)
+        slope = ((expected - self.at_target) * self.share).sum(-1)
         gradient = slope.mT + self.pull * (scales - self.centre)
         weighted = self.unit * (probability * self.share[:, None])
         second = torch.stack([(row * self.unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
-        known = torch.einsum("ken,len->ekl", expected * self.share, expected)
-        eye = torch.eye(len(self.unit), dtype=self.unit.dtype, device=self.unit.device)
-        return gradient, second.permute(2, 0, 1) - known + self.pull * eye
+        known = (expected * self.share).transpose(0, 1) @ expected.permute(1, 2, 0)
+        hessian = second.permute(2, 0, 1) - known
+        hessian.diagonal(dim1=1, dim2=2).add_(self.pull)
+        return gradient, hessian
 
 
 def fit_scales(
@@ -82,6 +80,7 @@ def fit_scales(
     toward: Tensor | None = None,
     pull: float = RIDGE,
     row_weights: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fit non-negative scales that minimise the smoothed NLL of offset + Σ_k s_k · directions_k.
 
@@ -103,6 +102,9 @@ def fit_scales(
         size.
     row_weights : Tensor of shape (n,), optional
         Weight of each row; equal by default.
+    start : Tensor of shape (k,), optional
+        Where to start: the scales of a similar problem. By default `toward`, or where the
+        directions have unit size.
 
     Returns
     -------
@@ -130,31 +132,34 @@ def fit_scales(
     share = unit.new_full((n,), 1 / n) if row_weights is None else row_weights.to(unit) / n
     centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
     problem = _ScaleProblem(unit, labels, offset, centre, pull, share)
-    scales = _minimised(problem, unit.new_ones(e, k) if toward is None else centre)
+    begin = unit.new_ones(e, k) if toward is None else centre
+    begin = begin if start is None else start.to(unit) * size.mT
+    scales = _minimised(problem, begin)
     return scales / size.mT, smoothed_nll(problem.logits(scales), labels)
 
 
 def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
     """The scales (e, k) that minimise the objective, by damped Newton steps from these."""
-    value = problem.objective(scales)
-    at_target = problem.at_target()
+    value, logs = problem.evaluated(scales)
     # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
     rounding = 4 * torch.finfo(scales.dtype).eps
     for _ in range(ITERATIONS):
-        step = _newton_step(scales, *problem.derivatives(scales, at_target))
+        step = _newton_step(scales, *problem.derivatives(scales, logs.exp()))
         length = torch.ones_like(scales[:, :1])
         for _ in range(HALVINGS):
             proposal = (scales - length * step).clamp(min=0)
-            proposed = problem.objective(proposal)
+            proposed, proposed_logs = problem.evaluated(proposal)
             worse = ~(proposed <= value + rounding * value.abs())
             if not bool(worse.any()):
                 break
             length = torch.where(worse[:, None], length / 2, length)
-        better = proposed < value
-        gain = torch.where(better, value - proposed, torch.zeros_like(value))
+        # A step that loses no more than rounding is taken: the gradient knows more than the loss.
+        better = ~worse
+        gain = torch.where(better, value - proposed, 0.0)
         scales = torch.where(better[:, None], proposal, scales)
         value = torch.where(better, proposed, value)
+        logs = torch.where(better[:, None, None], proposed_logs, logs)
         if bool((gain <= TOLERANCE + rounding * value.abs()).all()):
             break
     return scales
@@ -248,14 +253,7 @@ def smoothed_losses(logits: Tensor, labels: Tensor) -> Tensor:
     >>> smoothed_losses(torch.zeros(2, 2), torch.tensor([0, 1])).shape
     torch.Size([2])
     """
-    n, c = logits.shape[-2:]
-    losses = _losses(logits, labels)
-    if c == 1:
-        return losses
-    # With the mean over all classes instead of the others, the label's share is a little larger.
-    spread = doubt_of(n, c) * c / (c - 1)
-    everywhere = logits.logsumexp(-1) - logits.mean(-1)
-    return (1 - spread) * losses + spread * everywhere
+    return logits.logsumexp(-1) - _at_target(logits, labels)
 
 
 def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -284,8 +282,21 @@ def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    rows = torch.arange(len(labels), device=labels.device)
-    return logits.logsumexp(-1) - logits[..., rows, labels]
+    return logits.logsumexp(-1) - _at_label(logits, labels)
+
+
+def _at_target(values: Tensor, labels: Tensor) -> Tensor:
+    """The mean (..., n) of values (..., n, c) under the labels (n,), smoothed by `doubt_of`."""
+    n, c = values.shape[-2:]
+    if c == 1:
+        return values[..., 0]
+    # With the mean over all classes instead of the others, the label's share is a little larger.
+    return torch.lerp(_at_label(values, labels), values.mean(-1), doubt_of(n, c) * c / (c - 1))
+
+
+def _at_label(values: Tensor, labels: Tensor) -> Tensor:
+    """The entries (..., n) of values (..., n, c) at the labels (n,)."""
+    return values.gather(-1, labels[:, None].expand(*values.shape[:-1], 1))[..., 0]
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None = None) -> float:
@@ -313,7 +324,8 @@ def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None =
     >>> fit_temperature(logits, torch.tensor([0, 1, 1])) > 1
     True
     """
-    scale, _ = fit_scales(logits[None, None], labels, row_weights=row_weights)
+    start = logits.new_ones(1)
+    scale, _ = fit_scales(logits[None, None], labels, row_weights=row_weights, start=start)
     # A scale of zero means uninformative logits: near-uniform probabilities, but finite.
     return 1.0 / max(float(scale), 1e-6)
 
@@ -421,21 +433,27 @@ def fit_calibration(
     n, c = logits.shape
     if n == 0 or c == 1:
         return start
-    rows, targets = logits.detach().double(), _targets(labels, c)
+    rows, targets = logits.detach().double().cpu().numpy(), _targets(labels, c).cpu().numpy()
     if row_weights is not None:
-        targets = targets * row_weights.to(targets)[:, None]
+        targets = targets * row_weights.cpu().numpy()[:, None]
+    mass = targets.sum(1, keepdims=True)
 
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The loss at (−log temperature, slope), and its gradient."""
-        with torch.enable_grad():
-            parameters = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-            sharpness, slope = parameters
-            scaled = rows * torch.exp(sharpness)
-            scaled = scaled * torch.exp(slope * _entropy(scaled))
-            fit = -(targets * scaled.log_softmax(1)).sum(1).mean()
-            total = fit + SLOPE_PULL * slope.square() / n
-            (gradient,) = torch.autograd.grad(total, parameters)
-        return float(total.detach()), gradient.numpy()
+        sharpness, slope = values
+        plain = rows * np.exp(sharpness)
+        logs = _log_softmax(plain)
+        terms = np.exp(logs) * logs
+        entropy = -terms.sum(1, keepdims=True)
+        scaled = plain * np.exp(slope * entropy / math.log(c))
+        found = _log_softmax(scaled)
+        total = -(targets * found).sum() / n + SLOPE_PULL * slope**2 / n
+        # The scaled logits grow with themselves, and with what the entropy does to their factor.
+        outer = ((mass * np.exp(found) - targets) * scaled).sum(1, keepdims=True) / n
+        inner = -((terms + np.exp(logs) * entropy) * plain).sum(1, keepdims=True)
+        sharper = outer * (1 + slope * inner / math.log(c))
+        steeper = outer * entropy / math.log(c)
+        return float(total), np.array([sharper.sum(), steeper.sum() + 2 * SLOPE_PULL * slope / n])
 
     before = np.array([-math.log(start.temperature), 0.0])
     found = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": SLOPE_ITERATIONS})
@@ -449,6 +467,12 @@ def _entropy(scaled: Tensor) -> Tensor:
     """Entropy (..., 1) of softmax(scaled) as a share of that of a uniform answer."""
     logs = scaled.log_softmax(-1)
     return -(logs.exp() * logs).sum(-1, keepdim=True) / math.log(scaled.shape[-1])
+
+
+def _log_softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = values - values.max(1, keepdims=True)
+    logs: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return logs
 
 
 def _targets(labels: Tensor, c: int) -> Tensor:

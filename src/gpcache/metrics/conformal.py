@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from gpcache.errors import DataError
 from gpcache.metrics.checks import Booleans, Floats, numbers
@@ -86,6 +85,8 @@ def uneven_classes(
     missed = ~in_set(at_least / max(1, len(known)), error)
     rows = np.bincount(classes)
     misses = np.bincount(classes, weights=missed)
+    from scipy.stats import binom  # half a second that `gpcache predict` need not wait
+
     chance = binom.sf(misses - 1, rows, error)
     listed = np.flatnonzero((rows > 0) & (chance < 0.05 / max(1, (rows > 0).sum())))
     worst = listed[np.argsort(chance[listed], kind="stable")].tolist()

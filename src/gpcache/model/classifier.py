@@ -19,10 +19,10 @@ from gpcache.methods import FeatureClassifier
 from gpcache.methods.registry import name_of
 from gpcache.model import answers, learning
 from gpcache.model import files as model_files
-from gpcache.model.answers import Prediction
 from gpcache.model.audit import Finding
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.learning import NotFittedClassifierError
+from gpcache.model.predictions import Prediction, predictions
 from gpcache.model.training_images import Example, TrainingFacts
 from gpcache.similarity import SimilarityProjection
 
@@ -465,7 +465,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> next(model.predict_stream(pixels)).label
         'dark'
         """
-        found = answers.predictions(
+        found = predictions(
             self.content, self.encoder_, any_source(images), refused=refused,
             batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip

@@ -18,10 +18,10 @@ from gpcache.images.drawn import DRAWN_OTHERS, draw_pictures
 from gpcache.images.records import Record, Source
 from gpcache.images.sources import open_source
 from gpcache.model import learning
-from gpcache.model.answers import Prediction
 from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.predictions import Prediction
 from gpcache.model.report import write_report
 from gpcache.model.report.build import build_report
 from gpcache.model.suggest import suggest

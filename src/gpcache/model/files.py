@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from gpcache import __version__
 from gpcache.encoders import Encoder
-from gpcache.encoders.hub import fetch, first_line
-from gpcache.encoders.lite import current_name
+from gpcache.encoders.lite_recipes import current_name
 from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError, EncoderError, ModelFileError, NumericalError
 from gpcache.images.records import Refused
@@ -23,6 +20,7 @@ from gpcache.methods import FeatureClassifier, State, restore, state_of
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.predictions import HeldOutScores
 from gpcache.model.schema import check_config, invalid_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
 from gpcache.similarity.folder import KIND, is_projection
@@ -101,6 +99,11 @@ class Content:
     training: TrainingFacts
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     revision: Revision | None = None
+
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """The scores of held-out training images, to judge other images beside."""
+        return HeldOutScores.of(self.model)
 
     def picture(self, example: Example) -> bytes | None:
         """A small picture of an example, from the model or from its file; None without both."""
@@ -207,6 +210,12 @@ def push(
     content: Content, repository: str, held_out: Evaluation | None, *, private: bool = True
 ) -> str:
     """Upload the model folder to the hub as "owner/name"; returns its address."""
+    # Half a second that nobody else need wait for.
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    from gpcache.encoders.hub import first_line
+
     hub = HfApi()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) / "model"
@@ -224,6 +233,8 @@ def push(
 
 def pull(repository: str) -> Path:
     """The model folder of a repository, downloaded on first use."""
+    from gpcache.encoders.hub import fetch
+
     missing = f"The repository {repository!r} holds no gpcache model."
     files = [fetch(repository, name, missing=missing) for name in (TENSORS, CARD, CONFIG)]
     return files[-1].parent

@@ -42,12 +42,7 @@ def fit_and_save(
     the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take the place of
     another model.
     """
-    check_model_place(folder)
-    if not replace and folder.is_dir() and any(folder.iterdir()):
-        raise DataError(
-            f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
-            "replace it."
-        )
+    check_new_model(folder, replace=replace)
     start = time.perf_counter()
     source = open_source(images.resolve(), follow=follow)
     logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
@@ -56,3 +51,13 @@ def fit_and_save(
     classifier.save(folder, thumbnails=thumbnails)
     logger.info("saved %r", str(folder))
     return FitSummary(classifier.suspects(), time.perf_counter() - start)
+
+
+def check_new_model(folder: Path, *, replace: bool) -> None:
+    """Refuse a place where a model is already, unless it may be replaced, or something else."""
+    check_model_place(folder)
+    if not replace and folder.is_dir() and any(folder.iterdir()):
+        raise DataError(
+            f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
+            "replace it."
+        )

@@ -99,7 +99,7 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
         prior = _text_prior(encoder, prompts)
     elif bare := sorted(set(names) - set(labels)):
         raise DataError(f"Without a prompt, every class needs an image: {bare[0]!r} has none.")
-    model = _unfitted(plan, prior, text_alone=not examples).with_projection(projection)
+    model = unfitted(plan, prior, text_alone=not examples).with_projection(projection)
     start = time.perf_counter()
     if not examples:
         assert prior is not None
@@ -112,7 +112,8 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
     return Content(model, facts, plan.templates, prompts, plan.views, examples, training)
 
 
-def _unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
+def unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
+    """The method of a plan with its text, before the fit."""
     if isinstance(plan.method, FeatureClassifier) and not text_alone:
         model = clone(plan.method)  # the user's object must not change
     else:

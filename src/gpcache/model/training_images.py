@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpcache.encoders import Encoder
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots

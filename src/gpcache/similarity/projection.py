@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from gpcache.encoders.lite import current_name
+from gpcache.encoders.lite_recipes import current_name
 from gpcache.errors import DataError, EncoderError
 from gpcache.gp.kernels import unit_rows
 

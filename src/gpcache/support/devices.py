@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -113,6 +114,16 @@ def free_memory(device: torch.device) -> int:
     if device.type in ("cpu", "mps"):  # mps shares the memory of the host
         return min(_system_memory(), _cgroup_memory(), _address_space())
     return UNKNOWN_MEMORY
+
+
+def peak_memory() -> int:
+    """Bytes that this process has held at most; 0 where the system does not tell."""
+    try:
+        import resource  # Windows has none
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _system_memory(meminfo: Path = Path("/proc/meminfo")) -> int:

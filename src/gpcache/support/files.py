@@ -86,6 +86,14 @@ def make_folder(path: str | Path, *, private: bool = False) -> Path:
     return folder
 
 
+def user_cache() -> Path:
+    """The folder for what can be computed again: GPCACHE_CACHE, or gpcache in the user's cache."""
+    asked = os.environ.get("GPCACHE_CACHE")
+    if asked:
+        return Path(asked)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpcache"
+
+
 def read_json(file: Path, what: str, *, limit: int) -> Any:
     """The content of a JSON file of at most `limit` bytes; errors start with `what` it is.
 

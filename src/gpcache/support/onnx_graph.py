@@ -93,3 +93,12 @@ class Graph:
         name, kind, shape = port
         code = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         return self._onnx.helper.make_tensor_value_info(name, code, shape)
+
+
+def write_unit(graph: Graph, source: str) -> str:
+    """Rows (batch, d) scaled to length one; as in `unit_rows`, by the largest entry first."""
+    tiny = graph.constant(torch.finfo(torch.float32).tiny)  # for a row that has no direction
+    largest = graph.node("ReduceMax", graph.node("Abs", source), axes=[1], keepdims=1)
+    scaled = graph.node("Div", source, graph.node("Max", largest, tiny))
+    length = graph.node("ReduceL2", scaled, axes=[1], keepdims=1)
+    return graph.node("Div", scaled, graph.node("Max", length, tiny))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.errors import GPCacheError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess

@@ -15,7 +15,6 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
 from gpcache.model.advice import TrainingRows, advise, rows_of
-from gpcache.model.answers import HeldOutScores
 from gpcache.model.audit.audit_model import HeldOutRows, countable
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import FAULTS, KINDS, Finding
@@ -24,6 +23,7 @@ from gpcache.model.audit.label_noise import fit_label_noise
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.predictions import HeldOutScores
 from gpcache.web.workspace_contents import Photo, Proposal
 
 # Photos of one burst, and copies, would answer for each other.

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gpcache.encoders import Encoder
-from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import Prompts, text_weights
+from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache.estimator import CacheClassifier

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpcache.encoders import Encoder, load_same_encoder
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.support.extras import require

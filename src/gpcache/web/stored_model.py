@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpcache.encoders.base import Features
+from gpcache.encoders.vectors import Features
 from gpcache.errors import ModelFileError
 from gpcache.methods import State, restore, state_of
 from gpcache.methods.cache.estimator import CacheClassifier

@@ -20,7 +20,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from gpcache.encoders.lite import current_name
+from gpcache.encoders.lite_recipes import current_name
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
 from gpcache.support.files import make_folder, sha256, write_atomic

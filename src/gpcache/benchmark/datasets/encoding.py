@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gpcache.benchmark.datasets.dataset import Dataset, Split
 from gpcache.benchmark.task import Labelled, Pool, RowNumbers, Task
 from gpcache.encoders import Encoder
-from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import sentence_vectors
+from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError
 from gpcache.features.extract import extract, stored_text_weights
 from gpcache.features.store import FeatureStore

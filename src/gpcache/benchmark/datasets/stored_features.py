@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gpcache.benchmark.datasets.dataset import hash_of_parts
 from gpcache.benchmark.task import Labelled, Pool, Task
-from gpcache.encoders.base import Features
 from gpcache.encoders.prompts import Prompts
+from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError
 from gpcache.features.manifest import NAME as STORE_MANIFEST
 from gpcache.features.store import FeatureStore

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision
 from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.gp.whitened_products import WhitenedProducts
 from gpcache.methods.cache.held_out import (
     HeldOutLogits,
     best_without,
@@ -360,10 +361,15 @@ def _variance_without(
     recipe: Recipe, shots: Shots, choice: Choice, train: Tensor, held: Tensor
 ) -> NDArray[np.float64]:
     """The variance of held-out rows, from a model of the training rows only."""
-    known = shots[train]
-    feature_map = recipe.space.fit(known.features, known.labels)
+    known, others, space = shots[train], shots.features[held], recipe.space
+    if recipe.precision is ExactPrecision:
+        found = WhitenedProducts.of(space, known.features, known.labels, known.n_classes, others)
+        if found is not None:
+            similar = found.at(space.shrinkage, others.dtype)
+            return _nearest(similar.variance(choice.beta, choice.noise)[:, None])
+    feature_map = space.fit(known.features, known.labels)
     precision = recipe.condition(known, feature_map(known.features), choice)
-    return _nearest(precision.variance(feature_map(shots.features[held])))
+    return _nearest(precision.variance(feature_map(others)))
 
 
 def _nearest(variance: Tensor) -> NDArray[np.float64]:

@@ -23,6 +23,10 @@ from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice
 from gpcache.methods.cache.shots import Shots
+from gpcache.support.progress import progress_bar
+
+# Iterations that a solver takes, most often: what a progress bar expects.
+TYPICAL = 30
 
 
 def build(
@@ -90,9 +94,13 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
     """The model with the coefficients and the discriminant of these shots."""
     choice = model.choice
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
-    found = softmax_map(
-        model.precision.prior_product, offset, weighted_labels(shots), choice.tau, start=start
-    )
+    with progress_bar("solving", total=TYPICAL, unit="iteration") as bar:
+
+        def product(right: Tensor) -> Tensor:
+            bar.update()
+            return model.precision.prior_product(right)
+
+        found = softmax_map(product, offset, weighted_labels(shots), choice.tau, start=start)
     return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
 
 

@@ -13,6 +13,7 @@ from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
+from gpcache.gp.whitened_products import WhitenedProducts
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import (
@@ -21,6 +22,9 @@ from gpcache.methods.cache.softmax import (
     masked_text,
     prior_mean,
 )
+
+# Up to this number of rows what every shrinkage shares is kept for each diagonal: 10 MB.
+FEW_ROWS = 200
 
 
 class SoftmaxSetting(NamedTuple):
@@ -68,6 +72,7 @@ class Folds:
         self._frequency = torch.stack([class_frequency(fold.shots) for fold in folds])[:, None]
         self.labels = torch.cat([fold.held_out.labels for fold in folds])
         self._spaces: tuple[tuple[float, float], list[_Space]] | None = None
+        self._products: dict[float, list[WhitenedProducts | None]] = {}
         self._start: Tensor | None = None
 
     def parts(self, setting: SoftmaxSetting) -> Tensor:
@@ -109,9 +114,28 @@ class Folds:
         if self._spaces is None or self._spaces[0] != (shrinkage, diagonal):
             self._spaces = None  # free the old similarities before the new ones are computed
             recipe = self._recipe.at(shrinkage, diagonal)
-            found = [_Space(recipe, fold, self._exact) for fold in self._folds]
+            products = self._products_at(recipe) if self._exact else [None] * len(self._folds)
+            found = [
+                _Space(recipe, fold, self._exact, one)
+                for fold, one in zip(self._folds, products, strict=True)
+            ]
             self._spaces = ((shrinkage, diagonal), found)
         return self._spaces[1]
+
+    def _products_at(self, recipe: Recipe) -> Sequence[WhitenedProducts | None]:
+        """What the folds have in common at every shrinkage."""
+        diagonal = recipe.space.diagonal
+        if diagonal not in self._products:
+            if self._targets.shape[1] > FEW_ROWS:
+                self._products.clear()  # the old ones go before the new ones come
+            shots = [fold.shots for fold in self._folds]
+            self._products[diagonal] = [
+                WhitenedProducts.of(
+                    recipe.space, one.features, one.labels, one.n_classes, fold.held_out.features
+                )
+                for fold, one in zip(self._folds, shots, strict=True)
+            ]
+        return self._products[diagonal]
 
     def _kernels(
         self, spaces: Sequence[_Space], beta: float
@@ -148,13 +172,24 @@ class Folds:
 class _Space:
     """One fold in the space of a recipe, fitted without the held-out rows."""
 
-    def __init__(self, recipe: Recipe, fold: Fold, exact: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, fold: Fold, exact: bool, products: WhitenedProducts | None
+    ) -> None:
         shots, held_out = fold.shots, fold.held_out
+        freedom = degrees_of_freedom(shots)
+        if products is not None:
+            found = products.at(recipe.space.shrinkage, shots.features.dtype)
+            self.similarity, self.cross, self.scores = (
+                found.own,
+                found.cross,
+                found.scores * freedom,
+            )
+            return
         feature_map = recipe.space.fit(shots.features, shots.labels)
         own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
         self.keys, self.queries = _unit(own), _unit(asked)
         discriminant = Discriminant.of(shots.features, shots.labels, shots.n_classes, feature_map)
-        self.scores = discriminant.scores(asked) * degrees_of_freedom(shots)
+        self.scores = discriminant.scores(asked) * freedom
         if exact:
             self.similarity = self.keys @ self.keys.mT
             self.cross = self.queries @ self.keys.mT

@@ -69,6 +69,9 @@ ENOUGH_ROWS = 300
 # Settings whose answers are kept, so that each fold can be reported at the others' choice.
 KEPT = 4
 
+# Settings that a walk looks at, most often: what a progress bar expects.
+TYPICAL = 20
+
 # Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
 Spot = tuple[int, int, int, float, float]
 
@@ -148,7 +151,8 @@ def choose(
     fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, left)
     if not folds:
         return _one_shot(replace(fit, scores=scores and not few))
-    with progress_bar(f"{name}: choosing", unit="setting") as bar:
+    expected = 2 if few else TYPICAL
+    with progress_bar(f"{name}: choosing", total=expected, unit="setting") as bar:
         search = _Search(recipe, fit, look=bar.update)
         tried = search.run(folds)
     best = tried[0]
@@ -195,7 +199,8 @@ def _nested(tried: Sequence[TriedSetting], fit: WeightFit, labels: Tensor, fold:
     def logits_at(number: int, rows: Tensor) -> Tensor:
         one = kept[number]
         assert one.parts is not None
-        return combined(fit.fit(one.setting, one.parts[:, rows], labels[rows]), one.parts)
+        weights = fit.fit(one.setting, one.parts[:, rows], labels[rows], start=one.weights)
+        return combined(weights, one.parts)
 
     return cross_fitted(logits_at, chosen, fold, labels)
 
@@ -216,6 +221,8 @@ class _Search:
         self._recipe, self._fit, self._look = recipe, fit, look
         #: Coefficients (n, c) near those of the chosen model.
         self.start: Tensor | None = None
+        #: The weights (k,) of the setting that was looked at last: the next ones are near them.
+        self._weights: Tensor | None = None
         theta = FEW_THETA if fit.few else THETA
         start = SoftmaxSetting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
         self._start = _given(fit.settings, start)
@@ -260,7 +267,7 @@ class _Search:
         self._look()
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
-        weights = self._fit.fit(setting, parts, labels)
+        self._weights = weights = self._fit.fit(setting, parts, labels, start=self._weights)
         logits = combined(weights, parts) + self._fit.frequency
         right = at_label(logits, labels)
         label_noise = LabelNoise.of(right, logits.shape[1])

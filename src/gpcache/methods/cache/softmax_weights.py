@@ -49,14 +49,13 @@ class LabelNoise(NamedTuple):
 
         A label is what the model says with probability 1 − ε, and any class with probability ε.
         """
-        noise = 0.05
-        is_right = torch.ones_like(right)
+        noise, n = 0.05, len(right)
+        # One transfer and small steps; a label of probability zero gets no weight.
+        inverse = (1 / right.double()).cpu().numpy()
         for _ in range(NOISE_ROUNDS):
-            clean = (1 - noise) * right
-            is_right = clean / (clean + noise / n_classes)
-            wrong = float((1 - is_right).sum())
-            noise = (wrong + 1) / (len(right) + 1 + NOISE_PRIOR)
-        return cls(noise, is_right)
+            is_right = 1 / (1 + noise / ((1 - noise) * n_classes) * inverse)
+            noise = (n - float(is_right.sum()) + 1) / (n + 1 + NOISE_PRIOR)
+        return cls(noise, torch.from_numpy(is_right).to(right))
 
     def losses(self, right: Tensor, n_classes: int) -> Tensor:
         """−log probability (r,) of the labels, some of which may be wrong."""
@@ -96,8 +95,17 @@ class WeightFit:
             weights.append(self.gain)
         return torch.tensor(weights, dtype=torch.float64, device=self.shots.labels.device)
 
-    def fit(self, setting: SoftmaxSetting, parts: Tensor, labels: Tensor) -> Tensor:
-        """Non-negative weights (k,) that minimise the smoothed NLL; given ones stay."""
+    def fit(
+        self,
+        setting: SoftmaxSetting,
+        parts: Tensor,
+        labels: Tensor,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """Non-negative weights (k,) that minimise the smoothed NLL; given ones stay.
+
+        `start` (k,) are the weights of a similar problem.
+        """
         toward = self.prior(setting, self.shots_left)
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
@@ -125,7 +133,7 @@ class WeightFit:
         offset = self.frequency.expand(len(labels), -1)
         if not bool(free.all()):
             offset = offset + combined(weights[~free], parts[~free])
-        row_weights = None
+        row_weights, begin = None, None if start is None else start[free]
         for _ in range(WEIGHT_ROUNDS):
             scales, _ = fit_scales(
                 parts[free][:, None],
@@ -134,8 +142,10 @@ class WeightFit:
                 toward=toward[free],
                 pull=pull,
                 row_weights=row_weights,
+                start=begin,
             )
-            weights[free] = scales[0].to(weights)
+            begin = scales[0]
+            weights[free] = begin.to(weights)
             right = at_label(combined(weights, parts) + self.frequency, labels)
             label_noise = LabelNoise.of(right, parts.shape[2])
             if self.few or label_noise.share < NOISE_MATTERS:
@@ -146,7 +156,7 @@ class WeightFit:
 
 def combined(weights: Tensor, parts: Tensor) -> Tensor:
     """Σ_k weights_k · parts_k (r, c)."""
-    return torch.einsum("k,krc->rc", weights.to(parts), parts)
+    return (weights.to(parts)[:, None, None] * parts).sum(0)
 
 
 def at_label(logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from gpcache import __version__
 from gpcache.encoders import Encoder
-from gpcache.encoders.lite import LiteEncoder
+from gpcache.encoders.lite import LiteEncoder, write_features
 from gpcache.errors import DataError
 from gpcache.methods.base import FeatureClassifier
 from gpcache.model.onnx.head import ensure_room, write_head
-from gpcache.model.onnx.lite import write_lite
 from gpcache.model.onnx.refusal import write_refusal
 from gpcache.support.extras import require
 from gpcache.support.onnx_graph import Graph, Port
@@ -76,7 +77,7 @@ def export_image_onnx(
             f"The model was fitted on features of width {model.n_features_in_}, but the encoder "
             f"{encoder.name!r} gives {encoder.dim}: fit it on features of {encoder.name!r}."
         )
-    features = write_lite(graph, encoder, "pixels")
+    features = write_features(graph, encoder, _write_normalised(graph, encoder, "pixels"))
     outputs = _written(graph, model, features, variance, reject)
     graph.node("ArgMax", "logits", output="label", axis=1, keepdims=0)
     outputs.append(("label", np.int64, ["batch"]))
@@ -87,6 +88,19 @@ def export_image_onnx(
     }
     size = encoder.preprocess.size
     return _file(graph, ("pixels", np.uint8, ["batch", size, size, 3]), outputs, metadata)
+
+
+def _write_normalised(graph: Graph, encoder: LiteEncoder, pixels: str) -> str:
+    """The arithmetic of `Preprocess.normalised`, step by step."""
+
+    def channels(values: tuple[float, float, float]) -> Tensor:
+        return torch.tensor(values)[:, None, None]
+
+    planes = graph.node("Transpose", pixels, perm=[0, 3, 1, 2])
+    values = graph.node("Cast", planes, to=graph.float32)
+    values = graph.node("Div", values, graph.constant(255.0))
+    values = graph.node("Sub", values, graph.weight(channels(encoder.preprocess.mean)))
+    return graph.node("Div", values, graph.weight(channels(encoder.preprocess.std)))
 
 
 def _graph_for(model: FeatureClassifier) -> Graph:

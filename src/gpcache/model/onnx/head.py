@@ -16,7 +16,7 @@ from gpcache.methods.cache.model import CacheModel
 from gpcache.metrics import Calibration
 from gpcache.model.onnx.folding import folded
 from gpcache.support.devices import format_bytes
-from gpcache.support.onnx_graph import Graph, Port
+from gpcache.support.onnx_graph import Graph, Port, write_unit
 
 # A protobuf file ends at 2 GiB; the margin is for nodes and class names.
 LARGEST = 2**31 - 2**24
@@ -75,15 +75,6 @@ def _write_calibration(graph: Graph, logits: str, calibration: Calibration, clas
     total = graph.node("ReduceSum", terms, axes, keepdims=1)
     power = graph.node("Mul", total, graph.constant(-calibration.slope / math.log(classes)))
     return graph.node("Mul", scaled, graph.node("Exp", power))
-
-
-def write_unit(graph: Graph, source: str) -> str:
-    """Rows (batch, d) scaled to length one; as in `unit_rows`, by the largest entry first."""
-    tiny = graph.constant(_FLOAT32.tiny)  # instead of zero, where a row has no direction
-    largest = graph.node("ReduceMax", graph.node("Abs", source), axes=[1], keepdims=1)
-    scaled = graph.node("Div", source, graph.node("Max", largest, tiny))
-    length = graph.node("ReduceL2", scaled, axes=[1], keepdims=1)
-    return graph.node("Div", scaled, graph.node("Max", length, tiny))
 
 
 def write_filled(graph: Graph, rows: str, output: str, value: float) -> None:

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpcache.methods.base import FeatureClassifier
-from gpcache.model.answers import HeldOutScores
 from gpcache.model.onnx.head import write_filled
+from gpcache.model.predictions import HeldOutScores
 from gpcache.support.onnx_graph import Graph, Port
 
 

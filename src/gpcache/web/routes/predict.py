@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
-from gpcache.model.answers import agreeing_set
+from gpcache.model.predictions import agreeing_set
 from gpcache.web import schemas
 from gpcache.web.service import AnsweredPhoto, CurrentService
 from gpcache.web.uploads import received

@@ -1,0 +1,156 @@
+"""Roofline tasks of the softmax likelihood: its solver, its search, and one query.
+
+Formulas stand beside the tasks: n keys of width d in c classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from roofline_machine import Task
+from roofline_posterior import Rows
+from torch import Tensor
+
+from gpcache import GPCacheClassifier, TextPrior
+from gpcache.gp.kernels import gram, kernel, unit_rows
+from gpcache.gp.softmax import softmax_map
+from gpcache.methods.cache import softmax, softmax_search
+from gpcache.methods.cache.fitted import Fitted
+
+BETA, TAU = 0.5, 6.0
+LEAST_PRODUCTS = 2  # with the kernel of a fold at one setting: of the start, and of one step
+STARTS = "Torch and Python take a few microseconds for each small operation, whatever its size."
+
+
+def solver_tasks(rows: Rows) -> Iterator[Task]:
+    """The posterior mode of one model, beside L-BFGS on the same coefficients."""
+    prior = gram(rows.keys, BETA)
+    offset = torch.zeros_like(rows.values)
+    products = 0
+
+    def ours() -> Tensor:
+        nonlocal products
+        found = softmax_map(prior.matmul, offset, rows.values, TAU)
+        products = found.iterations + 2
+        return found.products
+
+    yield Task(
+        "softmax solver",
+        rows.size,
+        ours,
+        lambda: lbfgs(prior, rows.values),
+        # One product with the kernel an iteration; nothing else is of that order.
+        lambda: products * 2 * rows.n**2 * rows.classes,
+        bytes=lambda: products * rows.number_bytes * (rows.n**2 / 2 + 2 * rows.n * rows.classes),
+        dtype=rows.precision,
+        note="The naive solver of the softmax likelihood is torch's L-BFGS on the same "
+        "coefficients, to a gradient of 1e-6 or 300 iterations. The floor counts the products that "
+        "our solver makes.",
+    )
+
+
+def lbfgs(prior: Tensor, targets: Tensor) -> Tensor:
+    """K A at the mode, by L-BFGS."""
+    a = torch.zeros_like(targets, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [a], max_iter=300, tolerance_grad=1e-6, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        product = prior @ a
+        loss = -(targets * product.log_softmax(1)).sum() + (a * product).sum() / (2 * TAU)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    solver.step(closure)  # type: ignore[no-untyped-call]
+    return (prior @ a).detach()
+
+
+def softmax_search_tasks(rows: Rows) -> Iterator[Task]:
+    """The walk over the settings, beside a fit of every fold from nothing at each of them."""
+    fitted = _fitted(rows)
+    recipe, shots, settings = fitted.recipe, fitted.shots, fitted.settings
+    folds = recipe.folds(shots, recipe.n_folds // 2)
+    n, c, d = rows.n, rows.classes, rows.width
+    seen = fitted.search
+
+    def ours() -> object:
+        return softmax_search.choose(recipe, shots, settings, None, name="search")
+
+    def naive() -> None:
+        choice = fitted.choice
+        for train, held in folds:
+            softmax.build(recipe, shots[train], fitted.text, choice).logits(shots.features[held])
+
+    looked = len(seen["beta"])
+    kept, held = 3 * n / 4, n / 4
+    once = kept**2 * d + 2 * kept * held * d
+    step = LEAST_PRODUCTS * 2 * kept**2 * c + 2 * kept * held * c
+    yield Task(
+        "softmax search",
+        f"{rows.size}; {looked} settings",
+        ours,
+        naive,
+        # Similarities of the rows of a fold once, then products with its kernel.
+        4 * (once + looked * step),
+        bytes=4 * looked * 4 * (kept**2 + kept * held),
+        dtype="float32",
+        naive_parts=looked,
+        comparable=False,
+        note="The naive search fits every fold from nothing at each setting that the walk looked "
+        "at, in the dtype of the model; one setting was timed and multiplied. It fits no weights.",
+    )
+
+
+def query_tasks(rows: Rows) -> Iterator[Task]:
+    """One row through the estimator, beside the bare products of its answer."""
+    model = _estimator(rows)
+    fitted: Fitted = model.fitted_
+    cache, choice = fitted.model, fitted.choice
+    n, c, d = rows.n, rows.classes, rows.width
+    query = rows.queries(1)
+    array = query.cpu().numpy()
+    matrix, mean, text = cache.feature_map.matrix, cache.feature_map.mean, cache.text
+    assert matrix is not None
+    assert mean is not None
+    assert text is not None
+    assert cache.coefficients is not None
+    coefficients = cache.coefficients
+
+    def naive() -> Tensor:
+        unscaled = (query - mean) @ matrix
+        row = kernel(unit_rows(unscaled), cache.precision.keys, choice.beta)
+        logits = choice.alpha * row @ coefficients + choice.gain * query @ text.mT
+        if cache.discriminant is not None:
+            logits = logits + choice.discriminant * cache.discriminant.scores(unscaled)
+        return logits.argmax(1)
+
+    yield Task(
+        "one query, `predict`",
+        rows.size,
+        lambda: model.predict(array),
+        naive,
+        2 * d**2 + 2 * n * d + 4 * c * d + 2 * n * c,
+        bytes=rows.number_bytes * (d**2 + n * d + 2 * c * d + n * c),
+        dtype=rows.precision,
+        comparable=False,
+        note="The naive query is given a unit row on the device and checks nothing.",
+        reason="The estimator checks its input, scales it to length one and moves it from NumPy to "
+        f"torch and back. {STARTS}",
+    )
+
+
+def _estimator(rows: Rows) -> GPCacheClassifier:
+    names = [f"class {i:04}" for i in range(rows.classes)]
+    prior = TextPrior(names, rows.text.float().cpu().numpy())
+    model = GPCacheClassifier.from_options(text_prior=prior, device=rows.device)
+    labels = np.array(names)[rows.labels.cpu().numpy()]
+    return model.fit(rows.keys.float().cpu().numpy(), labels)
+
+
+def _fitted(rows: Rows) -> Fitted:
+    found: Fitted = _estimator(rows).fitted_
+    return found

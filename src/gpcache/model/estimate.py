@@ -1,0 +1,197 @@
+"""What a fit will take: time, memory and disk, from short measurements on this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from gpcache.encoders import Encoder
+from gpcache.encoders.prompts import Prompts, text_weights
+from gpcache.errors import DataError
+from gpcache.features.stream import encoded
+from gpcache.images.augment import Views
+from gpcache.images.records import Record, Source
+from gpcache.images.workers import small_picture
+from gpcache.methods import FeatureClassifier, TextPrior, state_of
+from gpcache.methods.cache.fitted import Fitted
+from gpcache.methods.cache.memory import fit_bytes
+from gpcache.model.audit import audit
+from gpcache.model.learning import Plan, unfitted
+from gpcache.similarity.folder import open_projection
+from gpcache.support.devices import peak_memory
+from gpcache.support.saved_arrays import DIMENSIONS
+
+if TYPE_CHECKING:
+    from gpcache.model.classifier import ImageClassifier
+
+# Images that are encoded, texts that are read, and drawn rows that are fitted to measure a rate.
+IMAGES, TEXTS, ROWS = 24, 8, 400
+FIRST = 8  # the images before the clock starts: decoding processes are starting
+# From how many rows on the time of a fit grows with their square rather than their number.
+SQUARE = 3000
+# What an image takes in config.json beside its name and label: its hash, and the form.
+ENTRY = 150
+
+
+class FitEstimate(NamedTuple):
+    """What a fit of so many images and classes will take: seconds by step, and bytes."""
+
+    images: int
+    classes: int
+    seconds: dict[str, float]
+    memory: int
+    disk: int
+    protocol: str
+
+
+def estimate_fit(
+    classifier: ImageClassifier,
+    source: Source,
+    *,
+    shots: int | None = None,
+    classes: Sequence[str] = (),
+    thumbnails: bool = False,
+) -> FitEstimate:
+    """Measure the steps of a fit on a few images and rows, and write nothing.
+
+    Parameters
+    ----------
+    classifier : ImageClassifier
+        The classifier; its encoder is loaded.
+    source : Source
+        The images.
+    shots, classes
+        As in `ImageClassifier.fit`.
+    thumbnails : bool, default=False
+        Whether small pictures are kept in the model.
+
+    Returns
+    -------
+    FitEstimate
+        Seconds, memory and disk.
+
+    Raises
+    ------
+    DataError
+        If there is no labelled image.
+
+    Examples
+    --------
+    >>> from gpcache.model.estimate import FitEstimate
+    >>> FitEstimate(100, 20, {"images": 2.0, "fit": 0.5}, 600_000_000, 25_000_000, "").classes
+    20
+    """
+    options = (classifier.method, classifier.prompt, classifier.views, classifier.projection)
+    plan = Plan(*options, classifier.device, shots=shots, seed=0, classes=classes)
+    records = [record for record in source.records if record.label is not None]
+    if not records:
+        raise DataError(f"There is no labelled image in {source.name!r}.")
+    counts = Counter(record.label for record in records)
+    n = sum(min(count, plan.shots or count) for count in counts.values())
+    names = sorted({*map(str, counts), *source.classes, *plan.classes})
+    start = time.perf_counter()
+    encoder = classifier.encoder_
+    loaded = time.perf_counter() - start
+    sample = records[:: math.ceil(len(records) / IMAGES)]
+    seconds = {"encoder": loaded, "images": n * _image_seconds(sample, encoder, plan.views)}
+    prior = None
+    if plan.templates is not None:
+        prior, seconds["texts"] = _text_seconds(names, plan.templates, encoder)
+    rows = min(n, ROWS)
+    some = max(min(2, len(names)), round(len(names) * rows / n))
+    model, spent = _measured_fit(plan, encoder, rows, names[:some], prior)
+    seconds["fit"] = spent * _work(n, len(names), encoder.dim) / _work(rows, some, encoder.dim)
+    text = sum(len(record.name) + len(str(record.label)) + ENTRY for record in records)
+    pictures = _thumbnail_bytes(sample[0]) if thumbnails else 0
+    return FitEstimate(
+        images=n,
+        classes=len(names),
+        seconds=seconds,
+        memory=peak_memory() + 12 * n * encoder.dim + _fit_memory(model, n, len(names)),
+        disk=_array_bytes(model, n, len(names)) + n * (text // len(records) + pictures),
+        protocol=f"measured here on {len(sample)} of the images and a fit of {rows} drawn rows",
+    )
+
+
+def _image_seconds(sample: list[Record], encoder: Encoder, views: int) -> float:
+    """Seconds an image: read, decoded and encoded."""
+    source = Source("sample", sample, len(sample))
+    asked = Views(views) if views else None
+    start, first, before = time.perf_counter(), 0.0, 0
+    with closing(encoded(source, encoder, views=asked, repeat=True, batch_size=FIRST)) as stream:
+        for count, _ in enumerate(stream, 1):
+            if count == FIRST < len(sample):
+                first, before = time.perf_counter() - start, FIRST
+    return (time.perf_counter() - start - first) / (len(sample) - before)
+
+
+def _text_seconds(
+    names: list[str], templates: list[str], encoder: Encoder
+) -> tuple[TextPrior, float]:
+    """Drawn text vectors, and the seconds that reading all class names takes."""
+    start = time.perf_counter()
+    text_weights(encoder, Prompts.from_templates(names[:TEXTS], templates))
+    each = (time.perf_counter() - start) / min(len(names), TEXTS)
+    rows = np.random.default_rng(0).normal(size=(len(names), encoder.dim))
+    return TextPrior(names, rows, encoder.logit_scale), each * len(names)
+
+
+def _measured_fit(
+    plan: Plan, encoder: Encoder, n: int, names: list[str], prior: TextPrior | None
+) -> tuple[FeatureClassifier, float]:
+    """A model of n drawn rows of these classes, and the seconds of its fit and its check."""
+    labels = [names[row % len(names)] for row in range(n)]
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(len(names), encoder.dim))
+    rows = centres[np.arange(n) % len(names)] + 1.5 * random.normal(size=(n, encoder.dim))
+    if prior is not None:
+        prior = TextPrior(names, prior.aligned(np.array(names)), prior.logit_scale)
+    model = unfitted(plan, prior, text_alone=False)
+    model = model.with_projection(open_projection(plan.projection))
+    start = time.perf_counter()
+    model.fit(rows, labels)
+    if model.has_keys:
+        audit(rows, labels, text_prior=prior)
+    return model, time.perf_counter() - start
+
+
+def _work(n: int, classes: int, width: int) -> float:
+    """How the time of a fit grows, up to a factor."""
+    return n * (1 + n / SQUARE) * (width + 4 * classes)
+
+
+def _fit_memory(model: FeatureClassifier, n: int, classes: int) -> int:
+    """Bytes at the peak of a fit of n rows, from the model of a few."""
+    fitted = cast("Fitted | None", getattr(model, "fitted_", None))
+    if fitted is None:
+        return 4 * 8 * n * (int(model.n_features_in_) + classes)
+    few = fitted.shots
+    labels = torch.arange(n, device=few.labels.device) % classes
+    rows = few.features[:1].expand(n, -1)  # takes no memory
+    all_of_them = replace(few, features=rows, labels=labels, n_classes=classes, label_weights=None)
+    return fit_bytes(fitted.recipe, all_of_them, trained=fitted.training is not None)
+
+
+def _array_bytes(model: FeatureClassifier, n: int, classes: int) -> int:
+    """Bytes of model.safetensors, from the arrays of a model of few rows."""
+    sizes = {"n": n, "c": classes, "t": classes}
+    total = 0
+    for name, array in state_of(model).arrays.items():
+        dimensions = DIMENSIONS.get(name, "*" * array.ndim)
+        lengths = zip(dimensions, array.shape, strict=True)
+        total += array.itemsize * math.prod(sizes.get(one, length) for one, length in lengths)
+    return total
+
+
+def _thumbnail_bytes(record: Record) -> int:
+    content = record.content
+    return len(small_picture(content.read_bytes())) if isinstance(content, Path) else 4000

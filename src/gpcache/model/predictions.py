@@ -1,0 +1,302 @@
+"""Predictions of images: what is asked of a model, and how its answers become records.
+
+This is the one way from images to answers, whichever head and encoder give the numbers. It imports
+neither torch nor scikit-learn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.errors import DataError, ImageRefusedError
+from gpcache.features.stream import Encoded, encoded
+from gpcache.images.records import Refused, Source
+from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
+    from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
+    from gpcache.methods.cache.fitted import Fitted
+    from gpcache.model.training_images import Example
+
+
+class Neighbour(NamedTuple):
+    """A training image and its signed share of the answer's logit: above zero speaks for it."""
+
+    name: str
+    label: str
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a model says of one image.
+
+    `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
+    `familiarity` is the share of held-out training images that look no more familiar: an image is
+    `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
+    `neighbours` are the training images that drove the answer, if they were asked for, and
+    `name_weight` is the share of the class name beside theirs, None where it has none. `plausible`
+    are the labels that cannot be ruled out, the best suited first: none where the image is
+    rejected, at least one where it is not; None where they were not asked for. `note` says why
+    nothing can be refused, or ruled out.
+    """
+
+    name: str
+    classes: NDArray[Any]
+    distribution: NDArray[np.float64]
+    uncertainty: float
+    familiarity: float
+    rejected: bool
+    neighbours: tuple[Neighbour, ...] = ()
+    plausible: tuple[str, ...] | None = None
+    note: str = ""
+    name_weight: float | None = None
+
+    @cached_property
+    def _best(self) -> int:
+        return int(self.distribution.argmax())
+
+    @property
+    def label(self) -> str | None:
+        """The most probable class; None where the image is rejected."""
+        return None if self.rejected else self.nearest
+
+    @property
+    def nearest(self) -> str:
+        """The most probable class, also where the image is rejected."""
+        return str(self.classes[self._best])
+
+    @property
+    def probability(self) -> float:
+        """The probability of the nearest class."""
+        return float(self.distribution[self._best])
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """Every class and its probability."""
+        return dict(zip(map(str, self.classes), self.distribution.tolist(), strict=True))
+
+    def top(self, count: int) -> list[tuple[str, float]]:
+        """The most probable classes and their probabilities, best first."""
+        order = np.argsort(-self.distribution, kind="stable")[:count]
+        return [(str(self.classes[i]), float(self.distribution[i])) for i in order]
+
+    def as_dict(self, top: int = 1) -> dict[str, Any]:
+        """The answer as JSON holds it, with the `top` classes."""
+        unknown = np.isnan(self.familiarity)
+        found: dict[str, Any] = {
+            "image": self.name,
+            "label": self.label,
+            "probability": self.probability,
+            "uncertainty": self.uncertainty,
+            "familiarity": None if unknown else self.familiarity,
+            "rejected": self.rejected,
+            "nearest": self.nearest,
+        }
+        if top > 1:
+            found["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
+        if self.plausible is not None:
+            found["plausible"] = list(self.plausible)
+        if self.neighbours:
+            found["why"] = [neighbour._asdict() for neighbour in self.neighbours]
+        if self.name_weight is not None:
+            found["name_weight"] = self.name_weight
+        if self.note:
+            found["note"] = self.note
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutScores:
+    """Scores (s, n) of held-out examples, higher for the more familiar, to judge images beside.
+
+    A cache gives two, what its variance lacks to one and the highest probability; other methods
+    the second alone. That probability is taken at one temperature for all answers: letting it
+    follow their entropy makes it truer, but tells foreign images less well.
+    """
+
+    scores: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, model: FeatureClassifier) -> HeldOutScores:
+        """Those of a fitted model; none where nothing was held out."""
+        report: HeldOutReport | None = getattr(model, "loo_", None)
+        if report is None:
+            return cls(np.zeros((1, 0)))
+        fitted: Fitted | None = getattr(model, "fitted_", None)
+        novelty = None
+        if fitted is not None and fitted.recipe.precision.uses_noise:
+            novelty = fitted.novelty[report.counted]
+        return cls.from_logits(report.logits[report.counted], novelty, model.temperature_)
+
+    @classmethod
+    def from_logits(
+        cls,
+        logits: NDArray[np.float64],
+        novelty: NDArray[np.float64] | None,
+        temperature: float,
+    ) -> HeldOutScores:
+        """Those of logits (n, c) and, for a cache, of novelty (n,), NaN where it is unknown."""
+        probable = max_probability(logits, temperature=temperature)
+        if novelty is None:
+            return cls(probable[None])
+        certain = certainty(novelty)
+        return cls(np.stack([certain, probable])[:, ~np.isnan(certain)])
+
+    def familiarity(
+        self, novelty: NDArray[np.float64], highest: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The share (m,) of held-out examples, and the image itself, that look no more familiar.
+
+        A conformal p-value: new images of the same kind fall below ε at a rate of ε at most, as far
+        as holding examples out leaves the others as good a model.
+        """
+        if not self.scores.shape[1]:
+            return np.full(len(novelty), np.nan)
+        asked = [certainty(novelty), highest]
+        return joint_familiarity(self.scores, np.stack(asked[-len(self.scores) :]))
+
+    def why_never(self, reject: float) -> str:
+        """Why no image can be refused at this rate; empty where some can."""
+        n = self.scores.shape[1]
+        if reject == 0 or n >= least_rows(reject):
+            return ""
+        return (
+            f"No image can be refused: at a rate of {reject:g} that takes {least_rows(reject)} or "
+            f"more training images that can be held out, and there are {n}."
+        )
+
+
+class Answering(Protocol):
+    """A model that can be asked: its head, its training images and its held-out scores."""
+
+    @property
+    def model(self) -> Any:
+        """What has `classes_`, `temperature_` and `answer`, as a `FeatureClassifier` has them."""
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        """The training images, in the order of the rows; needed for reasons alone."""
+
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """What an image is judged beside."""
+
+
+def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
+    """A set of plausible labels that says the same as the refusal.
+
+    It is empty where the image is rejected, and holds at least the nearest class where it is not.
+    """
+    return () if rejected else tuple(map(str, labels)) or (nearest,)
+
+
+def predictions(
+    content: Answering,
+    encoder: Encoder,
+    source: Source,
+    *,
+    refused: list[Refused] | None,
+    batch_size: int | None = None,
+    reject: float,
+    sets: float | None = None,
+    per_class: bool = False,
+    why: int = 0,
+) -> Iterator[tuple[Encoded, Prediction]]:
+    """Each image of a source with its prediction, in bounded memory.
+
+    `reject` is the share of good images that may be refused, `sets` how often a set of plausible
+    labels may miss the true one, `per_class` whether that holds for each class and not on average,
+    `why` how many training images to name. Images that cannot be
+    decoded are appended to `refused`; without that list, they are an error.
+    """
+    if not 0 <= reject < 1:
+        raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
+    model, known = content.model, content.held_out_scores
+    names: NDArray[np.float64] | None = None
+    uneven = ""
+    if why or sets is not None:
+        from gpcache.model.explaining import name_weights, why_uneven
+
+        uneven = "" if sets is None or per_class else why_uneven(model, sets)
+    for images in _encoded_batches(source, encoder, refused, batch_size):
+        features = np.stack([image.features for image in images if image.features is not None])
+        found = model.answer(features, top=why, error=sets, class_conditional=per_class)
+        if why:
+            names = name_weights(model, features)
+        highest = max_probability(found.logits, temperature=model.temperature_)
+        familiarity = known.familiarity(found.novelty, highest)
+        neighbours = _neighbours(found.explanation, content.examples, len(images))
+        nearest = model.classes_[found.probabilities.argmax(1)].astype(str).tolist()
+        rejected: list[bool] = (familiarity <= reject).tolist()
+        plausible: list[tuple[str, ...] | None] = [None] * len(images)
+        notes = [known.why_never(reject)]
+        if found.sets is not None:
+            pairs = zip(found.sets.labels, nearest, rejected, strict=True)
+            plausible = [agreeing_set(*pair) for pair in pairs]
+            notes.append(found.sets.note or uneven)
+        note = " ".join(filter(None, notes))
+        for row, image in enumerate(images):
+            yield (
+                image,
+                Prediction(
+                    image.record.name,
+                    model.classes_,
+                    found.probabilities[row],
+                    float(found.novelty[row]),
+                    float(familiarity[row]),
+                    rejected[row],
+                    neighbours[row],
+                    plausible[row],
+                    note,
+                    None if names is None else float(names[row]),
+                ),
+            )
+
+
+def _neighbours(
+    explained: Explanation | None, examples: Sequence[Example], count: int
+) -> list[tuple[Neighbour, ...]]:
+    if explained is None:
+        return [()] * count
+    return [
+        tuple(
+            Neighbour(examples[row].name, examples[row].label, float(share))
+            for row, share in zip(rows, shares, strict=True)
+        )
+        for rows, shares in zip(explained.shots, explained.shares, strict=True)
+    ]
+
+
+def _encoded_batches(
+    source: Source,
+    encoder: Encoder,
+    refused: list[Refused] | None,
+    size: int | None = None,
+) -> Iterator[list[Encoded]]:
+    """Batches of `size` encoded images; unreadable ones go to `refused`, or are an error."""
+    size = size or encoder.batch_size
+    with closing(encoded(source, encoder, repeat=True, batch_size=size)) as stream:
+        # itertools.batched comes with Python 3.12.
+        while chunk := list(itertools.islice(stream, size)):
+            good = []
+            for found in chunk:
+                if isinstance(found, Encoded):
+                    good.append(found)
+                elif refused is None:
+                    raise ImageRefusedError(found.reason, name=found.name)
+                else:
+                    refused.append(found)
+            if good:
+                yield good
+    if refused is not None:
+        refused += source.refused

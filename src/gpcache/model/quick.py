@@ -1,0 +1,227 @@
+"""A saved model that answers without torch and scikit-learn: for the default method on a CPU.
+
+`gpcache predict` waits for one photo no longer than the photo takes. The numbers of the answer are
+those of `ImageClassifier`; what this head cannot answer is left to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpcache.encoders.lite_graph import LiteGraph, read_graph
+from gpcache.encoders.lite_recipes import RECIPES, current_name
+from gpcache.errors import GPCacheError, NumericalError
+from gpcache.images.records import Refused, Source
+from gpcache.model.predictions import HeldOutScores, Prediction, predictions
+from gpcache.model.schema import check_config
+from gpcache.support.array_folders import load_folder
+from gpcache.support.saved_arrays import check_arrays
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
+
+Floats = NDArray[np.float64]
+
+# Beyond this many training images their covariance takes longer than to import torch.
+MOST_SHOTS = 2000
+# What speaks of an accelerator, which "auto" would take: NVIDIA's driver, Windows' or AMD's.
+ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+class QuickAnswers(NamedTuple):
+    """What is read of `RowAnswers`, for m rows."""
+
+    logits: Floats
+    probabilities: Floats
+    novelty: Floats
+    explanation: None = None
+    sets: None = None
+
+
+@dataclass(frozen=True, eq=False)
+class QuickHead:
+    """The exact cache of the softmax likelihood in numpy, from the state of a saved model."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The class names in order."""
+        return np.array(self.settings["classes"])
+
+    @property
+    def temperature_(self) -> float:
+        """The temperature of the answers."""
+        return float(self.settings["temperature"])
+
+    def answer(self, features: NDArray[Any], **_: Any) -> QuickAnswers:
+        """What `FeatureClassifier.answer` gives of rows (m, d): logits, probabilities, novelty."""
+        choice, unit = self.settings["choice"], _unit_rows(features.astype(np.float64))
+        mapped = self._mapped(unit)
+        rows = self._kernel(_unit_rows(mapped))
+        logits = choice["alpha"] * (rows @ self._float("coefficients"))
+        if choice["discriminant"]:
+            means = self._class_means
+            scores = mapped @ means.T - 0.5 * np.square(means).sum(1)
+            logits = logits + choice["discriminant"] * scores
+        if self._text is not None:
+            logits = logits + choice["gain"] * (unit @ self._text.T)
+        form = (rows * np.linalg.solve(self._covariance, rows.T).T).sum(1)
+        novelty = np.clip(1 - form, np.finfo(np.float64).eps, 1.0)
+        return QuickAnswers(logits, self._probabilities(logits), novelty)
+
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """The scores of held-out training images."""
+        counted = self.arrays["held_out_counted"]
+        logits, novelty = self._float("held_out_logits"), self._float("held_out_novelty")
+        return HeldOutScores.from_logits(logits[counted], novelty[counted], self.temperature_)
+
+    def _float(self, name: str) -> Floats:
+        return self.arrays[name].astype(np.float64, copy=False)
+
+    def _mapped(self, rows: Floats) -> Floats:
+        """`FeatureMap.unscaled`."""
+        if "map_mean" in self.arrays:
+            rows = rows - self._float("map_mean")
+        return rows @ self._float("map_matrix") if "map_matrix" in self.arrays else rows
+
+    def _kernel(self, rows: Floats) -> Floats:
+        beta: float = self.settings["choice"]["beta"]
+        values: Floats = np.exp(beta * (rows @ self._float("keys").T) - beta)
+        return values
+
+    @cached_property
+    def _covariance(self) -> Floats:
+        keys, noise = self._float("keys"), float(self.settings["choice"]["noise"])
+        return self._kernel(keys) + noise * np.eye(len(keys))
+
+    @cached_property
+    def _text(self) -> Floats | None:
+        if "text" not in self.arrays:
+            return None
+        text = self.settings["text"]
+        order = [text["classes"].index(name) for name in self.settings["classes"]]
+        return float(text["scale"]) * self._float("text")[order]
+
+    @cached_property
+    def _class_means(self) -> Floats:
+        """The class means (c, d') of `Discriminant.of`; zero for a class without a shot."""
+        labels, rows = self.arrays["labels"], self._float("features")
+        weights = np.ones(len(rows))
+        if "belief_weights" in self.arrays:
+            same = labels == self.arrays["belief_labels"]
+            weights = np.where(same, self._float("belief_weights"), 1.0)
+        member = (labels == np.arange(len(self.settings["classes"]))[:, None]) * weights
+        counts = member.sum(1, keepdims=True)
+        means: Floats = self._mapped(member @ rows / np.where(counts > 0, counts, 1.0))
+        means *= counts > 0
+        return means
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        """`Calibration.probabilities`."""
+        scaled, slope = logits / self.temperature_, self.settings["entropy_slope"]
+        if slope and logits.shape[1] > 1:
+            found = _softmax(scaled)
+            terms = found * np.log(np.maximum(found, np.finfo(np.float64).tiny))
+            scaled = scaled * np.exp(-slope * terms.sum(1, keepdims=True) / np.log(terms.shape[1]))
+        found = _softmax(scaled)
+        if not np.isfinite(found).all():
+            raise NumericalError("The model gives NaN for a row: its parameters are beyond reason.")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class QuickModel:
+    """A saved model with its encoder, as far as `gpcache predict` needs it."""
+
+    model: QuickHead
+    encoder: LiteGraph
+    examples: tuple[()] = ()
+
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """The scores of held-out training images."""
+        return self.model.held_out_scores
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in order."""
+        return [str(name) for name in self.model.classes_]
+
+    def predict_stream(
+        self, source: Source, *, reject: float, refused: list[Refused]
+    ) -> Iterator[Prediction]:
+        """Predict images one by one, as `ImageClassifier.predict_stream` does."""
+        # All of an encoder that images need.
+        encoder = cast("Encoder", self.encoder)
+        found = predictions(self, encoder, source, refused=refused, reject=reject)
+        return (answer for _, answer in found)
+
+
+def open_quick(folder: str | Path, device: str) -> QuickModel | None:
+    """Read a model folder that can be answered without torch; None for every other one.
+
+    A damaged folder is an error here as in `ImageClassifier.load`.
+    """
+    if device != "cpu" and (device != "auto" or os.name == "nt" or _has_accelerator()):
+        return None
+    config, arrays = load_folder(folder)
+    try:
+        check_config(config, str(folder))
+        head = QuickHead(config["model"], arrays)
+        check_arrays(head.settings, arrays)
+        labels = [str(name) for name in head.classes_[arrays["labels"]]]
+        if not _is_default(head) or labels != [one["label"] for one in config["examples"]]:
+            return None
+        encoder = config["encoder"]
+        recipe = RECIPES[current_name(encoder["name"], encoder["fingerprint"])]
+        head.answer(np.ones((1, head.settings["width"])))
+    except (GPCacheError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None  # `ImageClassifier.load` says what is wrong with it, if anything
+    graph = read_graph(recipe)
+    if graph is None or graph.fingerprint != encoder["fingerprint"]:
+        return None
+    return QuickModel(head, graph)
+
+
+def _has_accelerator() -> bool:
+    return any(Path(device).exists() for device in ACCELERATORS)
+
+
+def _is_default(head: QuickHead) -> bool:
+    """Whether the head is all of the model: exact, softmax, no projection, nothing trained."""
+    settings, known = head.settings, {"coefficients", "keys", "features", "labels"}
+    extra = {name for name in head.arrays if not name.startswith(("held_out_", "thumbnail "))}
+    extra -= known | {"map_mean", "map_matrix", "text", "belief_weights", "belief_labels"}
+    return (
+        settings["method"] == "gpcache"
+        and settings["options"]["precision"] == "exact"
+        and known <= head.arrays.keys()
+        and not extra
+        and settings["choice"]["eta"] == 0
+        and len(head.arrays["keys"]) <= MOST_SHOTS
+    )
+
+
+def _unit_rows(rows: Floats) -> Floats:
+    """`unit_rows` of `gpcache.gp.kernels`."""
+    largest = np.abs(rows).max(1, keepdims=True)
+    scaled = rows / np.where(largest > 0, largest, 1.0)
+    unit: Floats = scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def _softmax(values: Floats) -> Floats:
+    powers = np.exp(values - values.max(1, keepdims=True))
+    shares: Floats = powers / powers.sum(1, keepdims=True)
+    return shares
