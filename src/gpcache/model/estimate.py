@@ -103,12 +103,11 @@ def estimate_fit(
     loaded = time.perf_counter() - start
     sample = records[:: math.ceil(len(records) / IMAGES)]
     seconds = {"encoder": loaded, "images": n * _image_seconds(sample, encoder, plan.views)}
-    prior = None
     if plan.templates is not None:
-        prior, seconds["texts"] = _text_seconds(names, plan.templates, encoder)
+        seconds["texts"] = _text_seconds(names, plan.templates, encoder)
     rows = min(n, ROWS)
     some = max(min(2, len(names)), round(len(names) * rows / n))
-    model, spent = _measured_fit(plan, encoder, rows, names[:some], prior)
+    model, spent = _measured_fit(plan, encoder, rows, names[:some])
     seconds["fit"] = spent * _work(n, len(names), encoder.dim) / _work(rows, some, encoder.dim)
     text = sum(len(record.name) + len(str(record.label)) + ENTRY for record in records)
     pictures = _thumbnail_bytes(sample[0]) if thumbnails else 0
@@ -134,33 +133,27 @@ def _image_seconds(sample: list[Record], encoder: Encoder, views: int) -> float:
     return (time.perf_counter() - start - first) / (len(sample) - before)
 
 
-def _text_seconds(
-    names: list[str], templates: list[str], encoder: Encoder
-) -> tuple[TextPrior, float]:
-    """Drawn text vectors, and the seconds that reading all class names takes."""
+def _text_seconds(names: list[str], templates: list[str], encoder: Encoder) -> float:
+    """Seconds that reading all class names takes."""
     start = time.perf_counter()
     text_weights(encoder, Prompts.from_templates(names[:TEXTS], templates))
-    each = (time.perf_counter() - start) / min(len(names), TEXTS)
-    rows = np.random.default_rng(0).normal(size=(len(names), encoder.dim))
-    return TextPrior(names, rows, encoder.logit_scale), each * len(names)
+    return (time.perf_counter() - start) * len(names) / min(len(names), TEXTS)
 
 
 def _measured_fit(
-    plan: Plan, encoder: Encoder, n: int, names: list[str], prior: TextPrior | None
+    plan: Plan, encoder: Encoder, n: int, names: list[str]
 ) -> tuple[FeatureClassifier, float]:
     """A model of n drawn rows of these classes, and the seconds of its fit and its check."""
-    labels = [names[row % len(names)] for row in range(n)]
-    random = np.random.default_rng(0)
+    random, labels = np.random.default_rng(0), np.arange(n) % len(names)
     centres = random.normal(size=(len(names), encoder.dim))
-    rows = centres[np.arange(n) % len(names)] + 1.5 * random.normal(size=(n, encoder.dim))
-    if prior is not None:
-        prior = TextPrior(names, prior.aligned(np.array(names)), prior.logit_scale)
+    rows = centres[labels] + 1.5 * random.normal(size=(n, encoder.dim))
+    prior = None if plan.templates is None else TextPrior(names, centres, encoder.logit_scale)
     model = unfitted(plan, prior, text_alone=False)
     model = model.with_projection(open_projection(plan.projection))
     start = time.perf_counter()
-    model.fit(rows, labels)
+    model.fit(rows, np.array(names)[labels])
     if model.has_keys:
-        audit(rows, labels, text_prior=prior)
+        audit(rows, np.array(names)[labels], text_prior=prior)
     return model, time.perf_counter() - start
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,22 +176,6 @@ class HeldOutScores:
         )
 
 
-class Answering(Protocol):
-    """A model that can be asked: its head, its training images and its held-out scores."""
-
-    @property
-    def model(self) -> Any:
-        """What has `classes_`, `temperature_` and `answer`, as a `FeatureClassifier` has them."""
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        """The training images, in the order of the rows; needed for reasons alone."""
-
-    @property
-    def held_out_scores(self) -> HeldOutScores:
-        """What an image is judged beside."""
-
-
 def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
     """A set of plausible labels that says the same as the refusal.
 
@@ -201,7 +185,7 @@ def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[s
 
 
 def predictions(
-    content: Answering,
+    content: Any,
     encoder: Encoder,
     source: Source,
     *,
@@ -214,6 +198,7 @@ def predictions(
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
+    `content` has a `model` to ask, its `examples` (for reasons) and its `held_out_scores`.
     `reject` is the share of good images that may be refused, `sets` how often a set of plausible
     labels may miss the true one, `per_class` whether that holds for each class and not on average,
     `why` how many training images to name. Images that cannot be

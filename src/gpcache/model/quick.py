@@ -34,6 +34,9 @@ Floats = NDArray[np.float64]
 MOST_SHOTS = 2000
 # What speaks of an accelerator, which "auto" would take: NVIDIA's driver, Windows' or AMD's.
 ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+# The arrays that an answer reads.
+KNOWN = frozenset(["coefficients", "keys", "features", "labels", "map_mean", "map_matrix", "text"])
+KNOWN |= {"belief_weights", "belief_labels"}
 
 
 class QuickAnswers(NamedTuple):
@@ -47,85 +50,94 @@ class QuickAnswers(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class QuickHead:
+class QuickModel:
     """The exact cache of the softmax likelihood in numpy, from the state of a saved model."""
 
     settings: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
+    encoder: LiteGraph
+    examples: tuple[()] = ()
+
+    @property
+    def model(self) -> QuickModel:
+        """What answers about features: this."""
+        return self
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The class names in order."""
+        """Class names in order, as an array."""
         return np.array(self.settings["classes"])
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in order, as a list."""
+        return [str(name) for name in self.classes_]
 
     @property
     def temperature_(self) -> float:
         """The temperature of the answers."""
         return float(self.settings["temperature"])
 
+    @property
+    def held_out_scores(self) -> HeldOutScores:
+        """The scores of held-out training images."""
+        counted = self.arrays["held_out_counted"]
+        logits, novelty = self.arrays["held_out_logits"], self.arrays["held_out_novelty"]
+        return HeldOutScores.from_logits(logits[counted], novelty[counted], self.temperature_)
+
+    def predict_stream(
+        self, source: Source, *, reject: float, refused: list[Refused]
+    ) -> Iterator[Prediction]:
+        """Predict images one by one, as `ImageClassifier.predict_stream` does."""
+        encoder = cast("Encoder", self.encoder)  # all of an encoder that images need
+        found = predictions(self, encoder, source, refused=refused, reject=reject)
+        return (answer for _, answer in found)
+
     def answer(self, features: NDArray[Any], **_: Any) -> QuickAnswers:
         """What `FeatureClassifier.answer` gives of rows (m, d): logits, probabilities, novelty."""
         choice, unit = self.settings["choice"], _unit_rows(features.astype(np.float64))
         mapped = self._mapped(unit)
         rows = self._kernel(_unit_rows(mapped))
-        logits = choice["alpha"] * (rows @ self._float("coefficients"))
+        logits = choice["alpha"] * (rows @ self.arrays["coefficients"])
         if choice["discriminant"]:
             means = self._class_means
             scores = mapped @ means.T - 0.5 * np.square(means).sum(1)
             logits = logits + choice["discriminant"] * scores
-        if self._text is not None:
-            logits = logits + choice["gain"] * (unit @ self._text.T)
+        if "text" in self.arrays:
+            text = self.settings["text"]
+            order = [text["classes"].index(name) for name in self.settings["classes"]]
+            scale = choice["gain"] * text["scale"]
+            logits = logits + scale * (unit @ self.arrays["text"][order].T)
         form = (rows * np.linalg.solve(self._covariance, rows.T).T).sum(1)
         novelty = np.clip(1 - form, np.finfo(np.float64).eps, 1.0)
         return QuickAnswers(logits, self._probabilities(logits), novelty)
 
-    @property
-    def held_out_scores(self) -> HeldOutScores:
-        """The scores of held-out training images."""
-        counted = self.arrays["held_out_counted"]
-        logits, novelty = self._float("held_out_logits"), self._float("held_out_novelty")
-        return HeldOutScores.from_logits(logits[counted], novelty[counted], self.temperature_)
-
-    def _float(self, name: str) -> Floats:
-        return self.arrays[name].astype(np.float64, copy=False)
-
     def _mapped(self, rows: Floats) -> Floats:
         """`FeatureMap.unscaled`."""
-        if "map_mean" in self.arrays:
-            rows = rows - self._float("map_mean")
-        return rows @ self._float("map_matrix") if "map_matrix" in self.arrays else rows
+        rows = rows - self.arrays.get("map_mean", 0.0)
+        return rows @ self.arrays["map_matrix"] if "map_matrix" in self.arrays else rows
 
     def _kernel(self, rows: Floats) -> Floats:
         beta: float = self.settings["choice"]["beta"]
-        values: Floats = np.exp(beta * (rows @ self._float("keys").T) - beta)
+        values: Floats = np.exp(beta * (rows @ self.arrays["keys"].T) - beta)
         return values
 
     @cached_property
     def _covariance(self) -> Floats:
-        keys, noise = self._float("keys"), float(self.settings["choice"]["noise"])
+        keys, noise = self.arrays["keys"], float(self.settings["choice"]["noise"])
         return self._kernel(keys) + noise * np.eye(len(keys))
-
-    @cached_property
-    def _text(self) -> Floats | None:
-        if "text" not in self.arrays:
-            return None
-        text = self.settings["text"]
-        order = [text["classes"].index(name) for name in self.settings["classes"]]
-        return float(text["scale"]) * self._float("text")[order]
 
     @cached_property
     def _class_means(self) -> Floats:
         """The class means (c, d') of `Discriminant.of`; zero for a class without a shot."""
-        labels, rows = self.arrays["labels"], self._float("features")
-        weights = np.ones(len(rows))
-        if "belief_weights" in self.arrays:
-            same = labels == self.arrays["belief_labels"]
-            weights = np.where(same, self._float("belief_weights"), 1.0)
+        labels, arrays = self.arrays["labels"], self.arrays
+        weights = np.ones(len(labels))
+        if "belief_weights" in arrays:
+            weights = np.where(labels == arrays["belief_labels"], arrays["belief_weights"], 1.0)
         member = (labels == np.arange(len(self.settings["classes"]))[:, None]) * weights
         counts = member.sum(1, keepdims=True)
-        means: Floats = self._mapped(member @ rows / np.where(counts > 0, counts, 1.0))
-        means *= counts > 0
-        return means
+        means = self._mapped(member @ arrays["features"] / np.where(counts > 0, counts, 1.0))
+        return np.where(counts > 0, means, 0.0)
 
     def _probabilities(self, logits: Floats) -> Floats:
         """`Calibration.probabilities`."""
@@ -140,34 +152,6 @@ class QuickHead:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class QuickModel:
-    """A saved model with its encoder, as far as `gpcache predict` needs it."""
-
-    model: QuickHead
-    encoder: LiteGraph
-    examples: tuple[()] = ()
-
-    @property
-    def held_out_scores(self) -> HeldOutScores:
-        """The scores of held-out training images."""
-        return self.model.held_out_scores
-
-    @property
-    def classes(self) -> list[str]:
-        """Class names in order."""
-        return [str(name) for name in self.model.classes_]
-
-    def predict_stream(
-        self, source: Source, *, reject: float, refused: list[Refused]
-    ) -> Iterator[Prediction]:
-        """Predict images one by one, as `ImageClassifier.predict_stream` does."""
-        # All of an encoder that images need.
-        encoder = cast("Encoder", self.encoder)
-        found = predictions(self, encoder, source, refused=refused, reject=reject)
-        return (answer for _, answer in found)
-
-
 def open_quick(folder: str | Path, device: str) -> QuickModel | None:
     """Read a model folder that can be answered without torch; None for every other one.
 
@@ -178,38 +162,41 @@ def open_quick(folder: str | Path, device: str) -> QuickModel | None:
     config, arrays = load_folder(folder)
     try:
         check_config(config, str(folder))
-        head = QuickHead(config["model"], arrays)
-        check_arrays(head.settings, arrays)
-        labels = [str(name) for name in head.classes_[arrays["labels"]]]
-        if not _is_default(head) or labels != [one["label"] for one in config["examples"]]:
+        settings, encoder = config["model"], config["encoder"]
+        check_arrays(settings, arrays)
+        labels = np.array(settings["classes"])[arrays["labels"]].astype(str).tolist()
+        same = labels == [one["label"] for one in config["examples"]]
+        recipe = RECIPES.get(current_name(encoder["name"], encoder["fingerprint"]))
+        if recipe is None or not (same and _is_default(settings, arrays)):
             return None
-        encoder = config["encoder"]
-        recipe = RECIPES[current_name(encoder["name"], encoder["fingerprint"])]
-        head.answer(np.ones((1, head.settings["width"])))
+        graph = read_graph(recipe)
+        if graph is None or graph.fingerprint != encoder["fingerprint"]:
+            return None
+        for name, array in arrays.items():
+            arrays[name] = (
+                array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
+            )
+        model = QuickModel(settings, arrays, graph)
+        model.answer(np.ones((1, settings["width"])))
+        return model
     except (GPCacheError, ArithmeticError, LookupError, TypeError, ValueError):
         return None  # `ImageClassifier.load` says what is wrong with it, if anything
-    graph = read_graph(recipe)
-    if graph is None or graph.fingerprint != encoder["fingerprint"]:
-        return None
-    return QuickModel(head, graph)
 
 
 def _has_accelerator() -> bool:
     return any(Path(device).exists() for device in ACCELERATORS)
 
 
-def _is_default(head: QuickHead) -> bool:
-    """Whether the head is all of the model: exact, softmax, no projection, nothing trained."""
-    settings, known = head.settings, {"coefficients", "keys", "features", "labels"}
-    extra = {name for name in head.arrays if not name.startswith(("held_out_", "thumbnail "))}
-    extra -= known | {"map_mean", "map_matrix", "text", "belief_weights", "belief_labels"}
+def _is_default(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bool:
+    """Whether the arrays are all of the model: exact, softmax, no projection, nothing trained."""
+    others = {name for name in arrays if not name.startswith(("held_out_", "thumbnail "))} - KNOWN
     return (
         settings["method"] == "gpcache"
         and settings["options"]["precision"] == "exact"
-        and known <= head.arrays.keys()
-        and not extra
+        and "coefficients" in arrays
+        and not others
         and settings["choice"]["eta"] == 0
-        and len(head.arrays["keys"]) <= MOST_SHOTS
+        and len(arrays["keys"]) <= MOST_SHOTS
     )
 
 

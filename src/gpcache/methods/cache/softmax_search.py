@@ -69,9 +69,7 @@ ENOUGH_ROWS = 300
 # Settings whose answers are kept, so that each fold can be reported at the others' choice.
 KEPT = 4
 
-# Settings that a walk looks at, most often: what a progress bar expects.
-TYPICAL = 20
-
+TYPICAL = 20  # settings that a walk looks at, which a progress bar expects
 # Half steps of shrinkage, β and θ from the start; the trust; the diagonal.
 Spot = tuple[int, int, int, float, float]
 
@@ -151,8 +149,7 @@ def choose(
     fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, left)
     if not folds:
         return _one_shot(replace(fit, scores=scores and not few))
-    expected = 2 if few else TYPICAL
-    with progress_bar(f"{name}: choosing", total=expected, unit="setting") as bar:
+    with progress_bar(f"{name}: choosing", total=TYPICAL, unit="setting") as bar:
         search = _Search(recipe, fit, look=bar.update)
         tried = search.run(folds)
     best = tried[0]
@@ -221,8 +218,7 @@ class _Search:
         self._recipe, self._fit, self._look = recipe, fit, look
         #: Coefficients (n, c) near those of the chosen model.
         self.start: Tensor | None = None
-        #: The weights (k,) of the setting that was looked at last: the next ones are near them.
-        self._weights: Tensor | None = None
+        self._weights: Tensor | None = None  # of the setting that was looked at last
         theta = FEW_THETA if fit.few else THETA
         start = SoftmaxSetting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
         self._start = _given(fit.settings, start)
