@@ -83,7 +83,8 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
 
 
 # The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
-# v views.
+# v views,
+# l landmarks.
 _DIMENSIONS = {
     "text": "td",
     "trained_text": "cd",
@@ -96,6 +97,12 @@ _DIMENSIONS = {
     "coefficients": "nc",
     "belief_weights": "n",
     "belief_labels": "n",
+    "landmarks": "lw",
+    "landmark_coefficients": "lc",
+    "landmark_products": "ll",
+    "variance_root": "ll",
+    "class_counts": "c",
+    "class_means": "cd",
     "held_out_logits": "nc",
     "held_out_probabilities": "nc",
     "held_out_counted": "n",

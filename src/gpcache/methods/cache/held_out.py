@@ -163,6 +163,15 @@ class HeldOutReport:
             ece=metrics.ece(found, truth),
         )
 
+    def joined(self, n: int) -> HeldOutReport:
+        """The same report with `n` further shots at the end, which are not counted."""
+        more = self.empty(n, self.logits.shape[1], self.protocol)
+        names = ("logits", "probabilities", "counted", "labels")
+        return replace(
+            self,
+            **{name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names},
+        )
+
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
         """Add the figures, and every setting that was tried, to a saved state."""
         settings["held_out"] = {
