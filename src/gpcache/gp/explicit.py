@@ -35,8 +35,8 @@ HISTORY = 8
 LIFT = 1e-10
 # A step must lower the objective by this share of what the slope promises.
 SUFFICIENT = 1e-4
-# The curvature of a row relative to that at equal probabilities, 1 / c: of rows that are fitted, and
-# of rows that further ones must not make forgotten (of 1, 3 and 10 the best on Pets and Caltech).
+# The curvature of a row relative to that at equal probabilities, 1 / c: of rows that are fitted,
+# and of rows that further ones must not make forgotten (of 1, 3 and 10 the best on Pets, Caltech).
 CURVATURE_SHARE, REMEMBERED_SHARE = 0.3, 10.0
 
 
@@ -265,7 +265,7 @@ class ExplicitPrecision(ExactPrecision):
         return (cross @ self.root.mT).square_().sum(-1)
 
     @property
-    def _quick(self) -> None:  # type: ignore[override]  # there is no quicker way
+    def _quick(self) -> None:  # there is no quicker way
         return None
 
 

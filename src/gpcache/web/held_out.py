@@ -276,7 +276,8 @@ def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tens
     is held out would make its whole fold look unusual. In the model's own space they are alike.
     """
     precision = model.fitted_.model.precision
-    if model.fitted_.training is not None or not isinstance(precision, ExactPrecision):
+    exact = isinstance(precision, ExactPrecision) and model.has_keys
+    if model.fitted_.training is not None or not exact:
         return novelty.nan_to_num(nan=1.0)
     _, variance = precision.leave_out(sets.to(precision.keys.device))
     return variance[:, 0].double().cpu()

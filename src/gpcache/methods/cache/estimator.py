@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
+from gpcache.features.stored_rows import StoredRows
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
@@ -170,7 +171,8 @@ class CacheClassifier(FeatureClassifier):
         Parameters
         ----------
         X : array of shape (n, d)
-            Features of the shots.
+            Features of the shots. A mapped file (`numpy.memmap`) and `StoredRows` of a feature
+            store are read in batches where shots are many.
         y : array of shape (n,)
             Labels of the shots.
         validation : tuple of arrays, optional
@@ -209,7 +211,11 @@ class CacheClassifier(FeatureClassifier):
         options = self._options()
         settings = settings_of(options, self)
         trainer = self._trainer()
-        array, labels = self._read_rows(X, y)
+        array: Any
+        if isinstance(X, StoredRows):  # its shape is checked, its rows are read where they are used
+            array, labels = X, self._read_rows(np.broadcast_to(np.float32(1), X.shape), y)[1]
+        else:
+            array, labels = self._read_rows(X, y)
         if options.selection == "validation" and validation is None:
             raise ProtocolError(
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
@@ -391,6 +397,7 @@ class CacheClassifier(FeatureClassifier):
         if top is not None:
             whole("top", top, least=1)
         features, column = self._read_queries(X), None
+        self.fitted_.require_shots("explain an answer by shots")
         if labels is not None:
             column = self._label_numbers(label_array("explain", labels))
             if len(column) != len(features):

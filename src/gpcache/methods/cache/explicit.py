@@ -94,6 +94,8 @@ def learn(
 ) -> Learned:
     """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
     _ensure_memory(rows, n_features)
+    size = batch_rows(rows.n_classes, n_features, rows.labels.device)
+    moments = Moments.of(_projected(recipe, rows.batches(size)), rows.n_classes)
     held = _held_out(rows, recipe.seed, validation)
     mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
     mask[held] = False
@@ -103,12 +105,11 @@ def learn(
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
     landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
     with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
-        fit = _Fit(rows, recipe, landmarks, choice, part, bar.update)
-        moments = Moments.of(fit.projected(rows.batches(fit.size)), rows.n_classes)
+        fit = _Fit(rows, recipe, landmarks, choice, part, size, bar.update)
         if not len(held):
             return _on_few(fit, moments, chosen, validation)
         kept = rows.shots(held)
-        own = next(fit.projected(iter([(kept.features, kept.labels)])))
+        own = next(_projected(recipe, iter([(kept.features, kept.labels)])))
         known = rows.labels_alone(mask)
         scores = recipe.space.name == "whitened" and settings.discriminant != 0
         choice = replace(choice, discriminant=float(scores and not bool(known.absent.any())))
@@ -189,32 +190,38 @@ def _choose(
             zero_shot=None if text is None else text[asked][:, some],
         )
     found = choose(recipe, rows.shots(rest, some), settings, validation, name=name)
+    if some is not None and settings.shrinkage == "auto":
+        # The ridge stands for the errors of class means, which depend on the shots of a class; as
+        # a share of the scatter it would otherwise fall with every further class.
+        ratio = rows.n_classes / len(some)
+        choice = replace(found.choice, shrinkage=found.choice.shrinkage * ratio)
+        found = replace(found, choice=choice)
     return found, len(rest)
+
+
+def _projected(
+    recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows behind the similarity projection, if there is one."""
+    projection = recipe.space.projection
+    for rows, labels in batches:
+        yield (rows if projection is None else projected(projection, rows)), labels
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """What a solve needs beside the moments of its rows; `landmarks` are features (k, d)."""
+    """What a solve needs beside the moments of its rows.
+
+    `landmarks` are features (k, d), `size` is the rows of a batch.
+    """
 
     rows: RowStream
     recipe: Recipe
     landmarks: Tensor
     choice: Choice
     n_part: int
+    size: int
     look: Callable[[], object]
-
-    @property
-    def size(self) -> int:
-        """Rows of a batch."""
-        return batch_rows(self.rows.n_classes, len(self.landmarks), self.rows.labels.device)
-
-    def projected(
-        self, batches: Iterator[tuple[Tensor, Tensor]]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows behind the similarity projection, if there is one."""
-        projection = self.recipe.space.projection
-        for rows, labels in batches:
-            yield (rows if projection is None else projected(projection, rows)), labels
 
     def solve(
         self, moments: Moments, mask: Tensor | None, start: Tensor | None

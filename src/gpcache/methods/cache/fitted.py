@@ -75,8 +75,7 @@ class Fitted:
     def approximation(self) -> str:
         """How the posterior was computed, in words."""
         if self.streamed is not None:
-            own, features = len(self.model.precision.keys), self.streamed.n_rows
-            return f"explicit features ({own:,}), {features:,} shots read in batches"
+            return f"explicit features ({len(self.model.precision.keys):,})"
         name = {kind: name for name, kind in PRECISIONS.items()}.get(self.recipe.precision)
         return name or self.recipe.precision.__name__.lower()
 
@@ -174,7 +173,7 @@ class Fitted:
 
     def removed(self, rows: Tensor) -> Fitted:
         """Without the shots of these row numbers (k,)."""
-        self._require_shots("remove shots")
+        self.require_shots("remove shots")
         kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
         kept[rows] = False
         shots = self.shots[kept]
@@ -185,7 +184,7 @@ class Fitted:
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
-        self._require_shots("relabel shots")
+        self.require_shots("relabel shots")
         numbers = self.shots.labels.clone()
         numbers[rows] = labels
         shots = replace(self.shots, labels=numbers)
@@ -198,14 +197,15 @@ class Fitted:
 
         Old class k becomes `numbers[k]`, −1 for none; new class j was `source[j]`, −1 for none.
         """
-        self._require_shots("change classes or text")
+        self.require_shots("change classes or text")
         shots = self.shots.with_classes(numbers, len(source), text)
         changed = replace(self, text=text, model=replace(self.model, text=text))
         if (exact := self.model.closed_form) is not None:
             return changed._with(shots, exact.with_columns(source), 0)
         return changed._rebuilt(shots, self.model.precision.keys, 0, columns=source)
 
-    def _require_shots(self, purpose: str) -> None:
+    def require_shots(self, purpose: str) -> None:
+        """Refuse what a model cannot do that does not keep its shots."""
         if self.streamed is not None:
             raise ProtocolError(
                 f"To {purpose}, a model must keep its shots, and one in explicit features does "

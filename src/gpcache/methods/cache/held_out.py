@@ -166,10 +166,12 @@ class HeldOutReport:
     def joined(self, n: int) -> HeldOutReport:
         """The same report with `n` further shots at the end, which are not counted."""
         more = self.empty(n, self.logits.shape[1], self.protocol)
-        names = ("logits", "probabilities", "counted", "labels")
         return replace(
             self,
-            **{name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names},
+            logits=np.concatenate([self.logits, more.logits]),
+            probabilities=np.concatenate([self.probabilities, more.probabilities]),
+            counted=np.concatenate([self.counted, more.counted]),
+            labels=np.concatenate([self.labels, more.labels]),
         )
 
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
