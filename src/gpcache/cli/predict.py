@@ -82,6 +82,8 @@ def predict(
     refused: list[Refused] = []
     notes: dict[str, None] = {}
     reasons = 5 if why else 0
+    if why and not classifier.model.has_keys:
+        notes["--why names training images, and this model keeps none of its own."] = None
     answers = classifier.predict_stream(
         source, reject=reject, sets=sets, per_class=per_class, why=reasons, refused=refused
     )

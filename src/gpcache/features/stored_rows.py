@@ -48,6 +48,8 @@ class StoredRows:
     (1, 1664)
     """
 
+    #: Estimators that can read rows batch by batch do so; to others they are an array.
+    reads_in_batches = True
     ndim, dtype = 2, np.dtype(np.float32)
 
     def __init__(self, store: FeatureStore, items: Sequence[Item]) -> None:

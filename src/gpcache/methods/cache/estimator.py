@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
-from gpcache.features.stored_rows import StoredRows
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
@@ -211,9 +210,9 @@ class CacheClassifier(FeatureClassifier):
         options = self._options()
         settings = settings_of(options, self)
         trainer = self._trainer()
-        array: Any
-        if isinstance(X, StoredRows):  # its shape is checked, its rows are read where they are used
-            array, labels = X, self._read_rows(np.broadcast_to(np.float32(1), X.shape), y)[1]
+        array: Any = X
+        if getattr(X, "reads_in_batches", False):  # StoredRows: only their shape is checked here
+            labels = self._read_rows(np.broadcast_to(np.float32(1), array.shape), y)[1]
         else:
             array, labels = self._read_rows(X, y)
         if options.selection == "validation" and validation is None:
