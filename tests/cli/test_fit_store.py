@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from gpcache import DataError, ImageClassifier
-from gpcache.methods.cache import explicit, setup
+from gpcache.methods.cache import explicit_choice, setup
 from gpcache.web.open_workspace import open_workspace
 
 COLOURS = {"brick": (190, 90, 60), "grass": (70, 150, 60), "water": (60, 110, 170)}
@@ -28,7 +28,7 @@ def draw(folder, first, count):
 def few(monkeypatch):
     """So few photos count as many."""
     monkeypatch.setattr(setup, "EXACT_ROWS", 50)
-    monkeypatch.setattr(explicit, "PART_ROWS", 60)
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 60)
 
 
 @pytest.mark.slow

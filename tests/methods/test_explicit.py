@@ -13,7 +13,7 @@ from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, T
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.methods import Explicit, Regression, restore, state_of
-from gpcache.methods.cache import explicit, setup
+from gpcache.methods.cache import explicit_choice, setup
 
 Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
 
@@ -31,13 +31,13 @@ def rows_of(n: int, seed: int, n_classes: int = 6, width: int = 16) -> Rows:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and samples so small that 600 rows count as many."""
-    monkeypatch.setattr(explicit, "PART_ROWS", 200)
-    monkeypatch.setattr(explicit, "PART_PER_CLASS", 40)
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 200)
+    monkeypatch.setattr(explicit_choice, "PART_PER_CLASS", 40)
     monkeypatch.setattr(setup, "EXACT_ROWS", 500)
 
 
 def test_few_rows_are_answered_as_by_the_exact_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit, "PART_ROWS", 4_000)
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 4_000)
     X, y = rows_of(240, 1)
     queries, _ = rows_of(200, 2)
     exact = GPCacheClassifier(dtype="float64").fit(X, y)

@@ -46,6 +46,7 @@ PUBLICATION = (
 # The paper's GPCache: regression on labels in raw space, divided by variance^η.
 PAPER: dict[str, Any] = {
     "likelihood": Regression(prior="zero_shot", confidence_scaling=True),
+    "approximation": "exact",
     "kernel_space": "raw",
     "weights": Weights(text=1.0),
     "selection": Selection("validation", criterion="accuracy", strategy="grid"),

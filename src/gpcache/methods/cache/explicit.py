@@ -30,6 +30,12 @@ from gpcache.gp.explicit import (
     products_of,
 )
 from gpcache.gp.feature_maps import FeatureMap, Moments, projected
+from gpcache.methods.cache.explicit_choice import (
+    choose_on_part,
+    held_out_rows,
+    part_rows,
+    projected_batches,
+)
 from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
 from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.model import CacheModel
@@ -40,17 +46,14 @@ from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom, prior_mean
 from gpcache.methods.cache.softmax_folds import SoftmaxSetting
-from gpcache.methods.cache.softmax_search import SoftmaxSearch, choose
+from gpcache.methods.cache.softmax_search import SoftmaxSearch
 from gpcache.methods.cache.softmax_weights import WeightFit, combined, text_gain
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.devices import ensure_memory
 from gpcache.support.progress import progress_bar
 
-# Rows that the exact search takes at most, and how many of a class it takes before it leaves out
-# classes: fewer would say little about the scatter within classes.
-PART_ROWS, PART_PER_CLASS = 4_000, 20
-# Held-out rows: at most a share, and so many logits or rows.
-HELD_SHARE, HELD_LOGITS, LEAST_HELD, MOST_HELD = 4, 2**22, 1_000, 5_000
+# Nats a row to which the model is solved that the weights are fitted on.
+WEIGHED_TOLERANCE = 1e-4
 
 
 class Streamed(NamedTuple):
@@ -95,30 +98,35 @@ def learn(
     """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
     _ensure_memory(rows, n_features)
     size = batch_rows(rows.n_classes, n_features, rows.labels.device)
-    moments = Moments.of(_projected(recipe, rows.batches(size)), rows.n_classes)
-    held = _held_out(rows, recipe.seed, validation)
+    moments = Moments.of(projected_batches(recipe, rows.batches(size)), rows.n_classes)
+    held = held_out_rows(rows, recipe.seed, validation)
     mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = torch.nonzero(mask).flatten()
-    chosen, part = _choose(rows, rest, recipe, settings, validation, name)
+    chosen, part = choose_on_part(rows, rest, recipe, settings, validation, name)
     choice = chosen.choice
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
+    whitened = recipe.space.name == "whitened"
+    if whitened and settings.shrinkage == "auto" and len(part) < len(rest):
+        choice = replace(choice, shrinkage=shrinkage_of_all(rows, part, moments, recipe))
+        recipe = recipe.at(choice.shrinkage, choice.diagonal)
     landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
     with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
-        fit = _Fit(rows, recipe, landmarks, choice, part, size, bar.update)
+        fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
         if not len(held):
             return _on_few(fit, moments, chosen, validation)
         kept = rows.shots(held)
-        own = next(_projected(recipe, iter([(kept.features, kept.labels)])))
+        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
         known = rows.labels_alone(mask)
-        scores = recipe.space.name == "whitened" and settings.discriminant != 0
+        scores = whitened and settings.discriminant != 0
         choice = replace(choice, discriminant=float(scores and not bool(known.absent.any())))
-        model, _ = replace(fit, choice=choice).solve(moments.without(*own), mask, None)
+        first = replace(fit, choice=choice, tolerance=WEIGHED_TOLERANCE)
+        model, _ = first.solve(moments.without(*own), mask, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
         start = model.coefficients
         model, streamed = replace(fit, choice=weighed.choice).solve(moments, None, start)
-    protocol = f"{len(held):,} of {len(rows):,} shots held out; {part:,} others chose"
+    protocol = f"{len(held):,} of {len(rows):,} shots held out; {len(part):,} others chose"
     logits = HeldOutLogits(weighed.logits, torch.arange(len(held)), protocol)
     report = HeldOutReport.of(kept.labels.cpu(), logits, weighed.nested)
     calibration = fit_calibration(weighed.logits, kept.labels)
@@ -147,67 +155,6 @@ def _on_few(
     return Learned(model, streamed, shots, kept, calibration, chosen.search, report, novelty)
 
 
-def _held_out(rows: RowStream, seed: int, validation: Shots | None) -> Tensor:
-    """Numbers of the rows that are held out; none where the search can see all rows itself."""
-    few = len(rows) <= PART_ROWS or not rows.labels_alone().can_be_held_out
-    if few or validation is not None:
-        return rows.labels.new_empty(0)
-    company = torch.nonzero(rows.labels_alone().with_company()).flatten()
-    most = min(MOST_HELD, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
-    return company[stratified(rows.labels[company], min(most, len(rows) // HELD_SHARE), seed)]
-
-
-def _choose(
-    rows: RowStream,
-    rest: Tensor,
-    recipe: Recipe,
-    settings: SearchOptions,
-    validation: Shots | None,
-    name: str,
-) -> tuple[SoftmaxSearch, int]:
-    """The search on a stratified part of the rows `rest` (k,), and how many rows that is.
-
-    Beyond so many classes it takes some of them alone.
-    """
-    labels = rows.labels[rest]
-    classes, counts = torch.unique(labels, return_counts=True)
-    usual = max(1, min(PART_PER_CLASS, int(counts.double().mean())))
-    if len(classes) > PART_ROWS // usual:
-        generator = torch.Generator().manual_seed(recipe.seed)
-        drawn = torch.randperm(len(classes), generator=generator)[: PART_ROWS // usual]
-        classes = classes[drawn.to(classes.device)].sort().values
-        rest = rest[torch.isin(labels, classes)]
-    rest = rest[stratified(rows.labels[rest], PART_ROWS, recipe.seed)]
-    # A class that is known by its text alone takes part where all classes do.
-    some = classes if len(classes) < len(counts) else None
-    if validation is not None and some is not None:
-        asked = torch.nonzero(torch.isin(validation.labels, some)).flatten()
-        text = validation.zero_shot
-        validation = replace(
-            validation[asked],
-            labels=torch.searchsorted(some, validation.labels[asked]),
-            n_classes=len(some),
-            zero_shot=None if text is None else text[asked][:, some],
-        )
-    found = choose(recipe, rows.shots(rest, some), settings, validation, name=name)
-    if some is not None and settings.shrinkage == "auto":
-        # The ridge stands for the errors of class means, which depend on the shots of a class; as
-        # a share of the scatter it would otherwise fall with every further class.
-        ratio = rows.n_classes / len(some)
-        choice = replace(found.choice, shrinkage=found.choice.shrinkage * ratio)
-        found = replace(found, choice=choice)
-    return found, len(rest)
-
-
-def _projected(
-    recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows behind the similarity projection, if there is one."""
-    projection = recipe.space.projection
-    for rows, labels in batches:
-        yield (rows if projection is None else projected(projection, rows)), labels
-
-
 @dataclass(frozen=True)
 class _Fit:
     """What a solve needs beside the moments of its rows.
@@ -222,6 +169,7 @@ class _Fit:
     n_part: int
     size: int
     look: Callable[[], object]
+    tolerance: float | None = None
 
     def solve(
         self, moments: Moments, mask: Tensor | None, start: Tensor | None
@@ -247,7 +195,7 @@ class _Fit:
         prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, start)
         solved = explicit_map(
             batches, landmarks, choice.beta, prior, products,
-            n_rows=len(known), start=start, look=self.look,
+            n_rows=len(known), start=start, tolerance=self.tolerance, look=self.look,
         )  # fmt: skip
         counts, means = moments.counts.to(own), moments.class_means.to(own)
         streamed = Streamed(len(known), self.n_part, products, counts, means)
@@ -374,7 +322,7 @@ def _ensure_memory(rows: RowStream, n_features: int) -> None:
     """Refuse before anything is allocated what the device has no room for."""
     c, width, device = rows.n_classes, rows.width, rows.labels.device
     size = n_features + width
-    part = min(PART_ROWS, len(rows))
+    part = min(part_rows(rows), len(rows))
     classes = min(c, part)
     solver = 4 * (2 * HISTORY + 8) * size * c + 8 * 8 * size * size
     batch = 4 * 6 * batch_rows(c, n_features, device) * max(c, size)

@@ -29,7 +29,7 @@ Way = Literal["softmax", "folds", "loo", "training"]
 
 # Bytes of the smallest fit (buffers of torch and LAPACK), and what a training step adds.
 LEAST, STEP = 10_000_000, 40_000_000
-REMEDY = "Use fewer shots, or approximation='explicit'."
+REMEDY = "Use fewer shots, approximation='explicit' (softmax) or approximation='nystrom'."
 
 
 class Held(NamedTuple):
