@@ -35,6 +35,7 @@ from gpcache.methods.cache.explicit_choice import (
     held_out_rows,
     part_rows,
     projected_batches,
+    shrinkage_of_all,
 )
 from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
 from gpcache.methods.cache.memory import softmax_bytes
