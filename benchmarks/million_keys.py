@@ -61,33 +61,37 @@ class Made(NamedTuple):
     truth: NDArray[np.int64]
 
 
-def make(folder: Path, n_keys: int, n_classes: int) -> Made:
-    """Write unit rows that fill few of their directions, as an encoder's do."""
-    generator = torch.Generator().manual_seed(0)
+def make(folder: Path, n_keys: int, n_classes: int, device: torch.device) -> Made:
+    """Write unit rows that fill few of their directions, as an encoder's do.
+
+    More than a million are drawn on the device: other rows of the same kind.
+    """
+    device = device if n_keys > 1_000_000 else torch.device("cpu")
+    generator = torch.Generator(device).manual_seed(0)
 
     def drawn(*shape: int, width: int = DIRECTIONS) -> torch.Tensor:
-        return torch.randn(*shape, width, generator=generator) / width**0.5
+        return torch.randn(*shape, width, generator=generator, device=device) / width**0.5
 
     directions: torch.Tensor = torch.linalg.qr(drawn(WIDTH))[0].mT
 
-    superclass = torch.arange(n_classes) // CLASSES_PER_SUPERCLASS
+    superclass = torch.arange(n_classes, device=device) // CLASSES_PER_SUPERCLASS
     centres = drawn(1) + SUPERCLASS * drawn(int(superclass.max()) + 1)[superclass]
     modes = (centres + CLASS * drawn(n_classes))[:, None] + MODE * drawn(n_classes, MODES)
 
     def rows_of(labels: torch.Tensor) -> NDArray[np.float32]:
-        mode = torch.randint(MODES, (len(labels),), generator=generator)
+        mode = torch.randint(MODES, (len(labels),), generator=generator, device=device)
         inside = modes[labels, mode] + ROW * drawn(len(labels))
         found = unit_rows(inside @ directions + NOISE * drawn(len(labels), width=WIDTH))
-        array: NDArray[np.float32] = found.numpy()
+        array: NDArray[np.float32] = found.cpu().numpy()
         return array
 
     path = folder / "keys.f32"
     with path.open("wb") as file:
         for first in range(0, n_keys, WRITTEN_ROWS):
-            numbers = torch.arange(first, min(n_keys, first + WRITTEN_ROWS))
+            numbers = torch.arange(first, min(n_keys, first + WRITTEN_ROWS), device=device)
             file.write(rows_of(numbers % n_classes).tobytes())
-    truth = torch.randint(n_classes, (QUERIES,), generator=generator)
-    return Made(path, rows_of(truth), truth.numpy())
+    truth = torch.randint(n_classes, (QUERIES,), generator=generator, device=device)
+    return Made(path, rows_of(truth), truth.cpu().numpy())
 
 
 def first_keys(made: Made, n_keys: int) -> NDArray[np.float32]:
@@ -196,7 +200,7 @@ def main() -> None:
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        made = make(Path(folder), options.keys, options.classes)
+        made = make(Path(folder), options.keys, options.classes, resolve_device(options.device))
         for size in map(int, options.features.split(",")):
             rows.append(measured(made, options.keys, options.classes, size, options))
             print(json.dumps(rows[-1]), flush=True)

@@ -13,7 +13,7 @@ from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, T
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.methods import Explicit, Regression, restore, state_of
-from gpcache.methods.cache import explicit_choice, setup
+from gpcache.methods.cache import explicit_choice, row_stream, setup
 
 Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
 
@@ -93,6 +93,17 @@ def test_text_and_classes_that_are_known_by_text_alone() -> None:
     probabilities = model.predict_proba(vectors)
     assert probabilities[6].argmax() == 6
     assert model.gain_ == 1.0
+
+
+def test_rows_that_are_read_at_every_pass_give_the_same_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = rows_of(600, 1)
+    expected = GPCacheClassifier().fit(X, y).logits(X[:20])
+    monkeypatch.setattr(row_stream, "KEPT_SHARE", 10**15)
+    monkeypatch.setattr(row_stream, "BATCH_ELEMENTS", {"cpu": 1})
+    found = GPCacheClassifier().fit(X, y).logits(X[:20])
+    np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
 def test_a_mapped_file_and_a_store_give_the_same_model(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gpcache.gp.kernels import unit_rows
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.reading import unit_tensor
 from gpcache.support.devices import free_memory
@@ -31,6 +33,7 @@ class RowStream:
         self._source, self._dtype, self.text = source, dtype, text
         self.labels, self.n_classes = labels, n_classes
         self._kept: Tensor | None = None
+        self._checked = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,26 +46,39 @@ class RowStream:
     def batches(self, size: int, kept: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows (b, d) and labels (b,), about `size` at a time; of the rows `kept` (n,) if given."""
         place = self.labels.device
+        held, known = self._kept, self._kept is not None
         room = free_memory(place) // KEPT_SHARE
-        held = self._kept
         if held is None and len(self) * self.width * self._dtype.itemsize <= room:
             held = torch.empty(len(self), self.width, dtype=self._dtype, device=place)
-        known = self._kept is not None
-        for first in range(0, len(self), size):
+        starts = range(0, len(self), size)
+        parts = self._read(size) if self._kept is None else iter(self._kept.split(size))
+        for first, rows in zip(starts, parts, strict=True):
             part = slice(first, first + size)
-            if known and held is not None:
-                rows = held[part]
-            else:
-                rows = unit_tensor(
-                    np.asarray(self._source[part]), "X", place, self._dtype, first=first
-                )
             if held is not None and not known:
                 held[part] = rows
             labels = self.labels[part]
             if kept is not None:
                 rows, labels = rows[kept[part]], labels[kept[part]]
             yield rows, labels
-        self._kept = held
+        self._kept, self._checked = held, True
+
+    def _read(self, size: int) -> Iterator[Tensor]:
+        """Unit rows from the source; the next ones are read while these are used."""
+        place = self.labels.device
+        simple = self._checked and self._source.dtype == np.float32
+
+        def read(first: int) -> Any:
+            return np.array(self._source[first : first + size])
+
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(read, 0)
+            for first in range(0, len(self), size):
+                array = coming.result()
+                coming = reader.submit(read, first + size)
+                if simple:  # a pass before this one has found nothing wrong
+                    yield unit_rows(torch.from_numpy(array).to(place, self._dtype))
+                else:
+                    yield unit_tensor(array, "X", place, self._dtype, first=first)
 
     def shots(self, rows: Tensor, classes: Tensor | None = None) -> Shots:
         """The rows of these numbers (k,), which are sorted; of `classes` alone, numbered anew."""
