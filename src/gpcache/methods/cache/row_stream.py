@@ -51,7 +51,7 @@ class RowStream:
         if held is None and len(self) * self.width * self._dtype.itemsize <= room:
             held = torch.empty(len(self), self.width, dtype=self._dtype, device=place)
         starts = range(0, len(self), size)
-        parts = self._read(size) if self._kept is None else iter(self._kept.split(size))
+        parts = self._read(size) if self._kept is None else iter(torch.split(self._kept, size))
         for first, rows in zip(starts, parts, strict=True):
             part = slice(first, first + size)
             if held is not None and not known:
