@@ -33,7 +33,6 @@ __all__ = [
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
-    "GroupedCache",
     "ImageClassifier",
     "ImageRefusedError",
     "MissingExtraError",
@@ -54,7 +53,6 @@ _LAZY = {
     "FeatureStore": "gpcache.features.store",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
-    "GroupedCache": "gpcache.cluster.grouped",
     "ImageClassifier": "gpcache.model.classifier",
     "PaperGPCacheClassifier": "gpcache.methods",
     "Prompts": "gpcache.encoders.prompts",
@@ -64,7 +62,6 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from gpcache.cluster.grouped import GroupedCache
     from gpcache.encoders import load_encoder
     from gpcache.encoders.prompts import Prompts, text_weights
     from gpcache.features.store import FeatureStore
@@ -83,6 +80,11 @@ else:
                 # `from gpcache import …` replaces the sentence of an AttributeError by its own.
                 raise ImportError(
                     f"{name} is in gpcache.methods: from gpcache.methods import {name}"
+                )
+            if name == "GroupedCache":
+                raise ImportError(
+                    "GroupedCache was removed: GPCacheClassifier now fits any number of shots, "
+                    "from a mapped file as well (approximation='explicit')."
                 )
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_LAZY[name]), name)

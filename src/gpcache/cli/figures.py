@@ -23,14 +23,14 @@ def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]
     return {
         "model": str(folder),
         "classes": classifier.classes,
-        "images": len(classifier.examples),
+        "images": classifier.n_images,
         "held_out": None if held_out is None else held_out.summary(),
     }
 
 
 def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> TextRows:
     """A saved model as rows: its size, the details, and its held-out figures."""
-    classes, images = len(classifier.classes), plural(len(classifier.examples), "image")
+    classes, images = len(classifier.classes), plural(classifier.n_images, "image")
     size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
     made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
     rows: TextRows = {"model": f"{folder}: {size}, {made_of}", **details}

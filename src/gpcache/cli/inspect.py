@@ -27,13 +27,18 @@ def inspect(
     fitted = classifier.model
     projection = getattr(fitted, "projection", None)
     counts = Counter(example.label for example in classifier.examples)
+    cache = getattr(fitted, "fitted_", None)
+    if cache is not None and cache.streamed is not None:
+        seen = cache.streamed.counts.int().tolist()
+        counts = Counter(dict(zip(classifier.classes, seen, strict=True)))
     names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
     values = {name: getattr(fitted, f"{name}_") for name in names}
     found = {
         "encoder": classifier.encoder_name,
         "method": classifier.method_name,
-        "images": len(classifier.examples),
+        "images": classifier.n_images,
         "classes": {name: counts[name] for name in classifier.classes},
+        "posterior": None if cache is None else cache.approximation,
         "hyper_parameters": values,
         "templates": classifier.content.templates,
         "views": classifier.content.views,
@@ -44,7 +49,8 @@ def inspect(
     rows = model_rows(
         classifier,
         model,
-        images=f"{len(classifier.examples)} from {classifier.training.source}",
+        images=f"{classifier.n_images} from {classifier.training.source}",
+        **({} if cache is None else {"posterior": cache.approximation}),
         classes=", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
         settings=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
     )

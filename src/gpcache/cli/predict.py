@@ -85,6 +85,8 @@ def predict(
     notes: dict[str, None] = {}
     asked: dict[str, Any] = {}
     if quick is None:
+        if why and not getattr(classifier.model, "has_keys", False):
+            notes["--why names training images, and this model keeps none of its own."] = None
         asked = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
     answers = classifier.predict_stream(source, reject=reject, refused=refused, **asked)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)

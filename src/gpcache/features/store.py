@@ -416,16 +416,9 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).vectors([]).shape
         (0, 1664)
         """
-        places = self._index()
-        unknown = [image_hash for image_hash in hashes if image_hash not in places]
-        if unknown:
-            raise StoreError(
-                f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
-                "extract them again."
-            )
+        places = self._places_of(hashes)
         wanted: dict[StoredFile, list[tuple[int, int]]] = {}
-        for position, image_hash in enumerate(hashes):
-            shard, row = places[image_hash]
+        for position, (shard, row) in enumerate(places):
             wanted.setdefault(shard, []).append((position, row))
         gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
         for shard, pairs in wanted.items():
@@ -434,6 +427,44 @@ class FeatureStore:
         if not np.isfinite(gathered).all():
             raise StoreError(f"The store {str(self.folder)!r} holds NaN or inf: extract it again.")
         return gathered
+
+    def places(self, hashes: Sequence[str]) -> list[tuple[str, int]]:
+        """Find where vectors are, to read them in this order.
+
+        Parameters
+        ----------
+        hashes : sequence of str
+            SHA-256 of the content of each image.
+
+        Returns
+        -------
+        list of tuple
+            Name of the file, and row in it, of each image.
+
+        Raises
+        ------
+        StoreError
+            If the store does not hold one of them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).places([])
+        []
+        """
+        return [(shard.name, row) for shard, row in self._places_of(hashes)]
+
+    def _places_of(self, hashes: Sequence[str]) -> list[tuple[StoredFile, int]]:
+        places = self._index()
+        unknown = [image_hash for image_hash in hashes if image_hash not in places]
+        if unknown:
+            raise StoreError(
+                f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
+                "extract them again."
+            )
+        return [places[image_hash] for image_hash in hashes]
 
     def text(self, digest: str) -> NDArray[np.float32] | None:
         """Read cached class vectors.

@@ -42,9 +42,14 @@ class Discriminant(NamedTuple):
         counts = rows.new_zeros(n_classes).index_add(0, labels, weights)
         sums = rows.new_zeros(n_classes, rows.shape[1])
         sums = sums.index_add(0, labels, rows * weights[:, None])
+        means = sums / torch.where(counts > 0, counts, 1.0)[:, None]
+        return cls.of_means(means, counts, feature_map)
+
+    @classmethod
+    def of_means(cls, means: Tensor, counts: Tensor, feature_map: FeatureMap) -> Discriminant:
+        """The same from the means (c, d) of (projected) features and their number (c,)."""
         # After the projection the map is linear: map the means, not every row.
-        linear = replace(feature_map, projection=None)
-        means = linear.unscaled(sums / torch.where(counts > 0, counts, 1.0)[:, None])
+        means = replace(feature_map, projection=None).unscaled(means)
         means = means * (counts > 0)[:, None]
         return cls(means, 0.5 * means.square().sum(1))
 

@@ -6,9 +6,9 @@ the recipe again without them: `KernelSpace.sees_labels` says whether this is ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,44 @@ class FeatureMap:
         return features
 
 
+class Moments(NamedTuple):
+    """Sums over labelled rows, in float64: counts (c,), rows (c, d) and products (d, d)."""
+
+    counts: Tensor
+    sums: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, batches: Iterable[tuple[Tensor, Tensor]], n_classes: int) -> Moments:
+        """Of batches of rows (b, d) and class numbers (b,), in one pass."""
+        total: Moments | None = None
+        for rows, labels in batches:
+            rows = rows.double()
+            counts = torch.bincount(labels, minlength=n_classes).double()
+            sums = rows.new_zeros(n_classes, rows.shape[1]).index_add(0, labels, rows)
+            part = cls(counts, sums, rows.mT @ rows)
+            total = part if total is None else cls(*map(torch.add, total, part))
+        assert total is not None
+        return total
+
+    def without(self, rows: Tensor, labels: Tensor) -> Moments:
+        """The moments without rows (k, d) of class numbers (k,) that are among them."""
+        gone = Moments.of([(rows, labels)], len(self.counts))
+        return Moments(*map(torch.sub, self, gone))
+
+    @property
+    def class_means(self) -> Tensor:
+        """(c, d); zeros for a class without rows."""
+        return self.sums / self.counts.clamp(min=1)[:, None]
+
+    def scatter(self, *, within: bool) -> Tensor:
+        """Σ (x − mean)(x − mean)ᵀ (d, d), around the mean of the class or of all rows."""
+        if within:
+            return self.products - self.sums.mT @ self.class_means
+        total = self.sums.sum(0)
+        return self.products - torch.outer(total, total) / self.counts.sum()
+
+
 @dataclass(frozen=True)
 class KernelSpace:
     """How to make a feature map from labelled rows.
@@ -99,6 +137,24 @@ class KernelSpace:
         if self.name == "decorrelated":
             labels = torch.zeros_like(labels)
         return FeatureMap(self.projection, mean, self._whitening(rows, labels))
+
+    def fit_moments(self, moments: Moments, dtype: torch.dtype) -> FeatureMap:
+        """As `fit`, from the moments of (projected) rows; the whitening differs by a rotation."""
+        if self.name == "raw":
+            return FeatureMap(self.projection)
+        n = float(moments.counts.sum())
+        mean = moments.sums.sum(0) / n
+        if self.name == "centred":
+            return FeatureMap(self.projection, mean.to(dtype))
+        scatter = moments.scatter(within=self.name == "whitened")
+        variance = scatter.diagonal() / n
+        if float(variance.mean()) <= torch.finfo(dtype).eps:
+            return FeatureMap(self.projection, mean.to(dtype))
+        scale = 1 / (self.diagonal * variance + (1 - self.diagonal) * variance.mean()).sqrt()
+        scatter = scale[:, None] * scatter * scale
+        ridge = self.shrinkage * scatter.diagonal().sum() / (n - 1)
+        matrix = scale[:, None] * _from_scatter(scatter, ridge)
+        return FeatureMap(self.projection, mean.to(dtype), matrix.to(dtype))
 
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
         centred = within_class(rows, labels)
@@ -161,8 +217,13 @@ def within_class(rows: Tensor, labels: Tensor) -> Tensor:
 
 def _many_rows(centred: Tensor, ridge: Tensor) -> Tensor:
     """A matrix W (d, d) with W Wᵀ = (RᵀR + ridge·I)⁻¹ for rows R (n, d)."""
-    eye = torch.eye(centred.shape[1], dtype=centred.dtype, device=centred.device)
-    factor = torch.linalg.cholesky(centred.mT @ centred + ridge * eye)
+    return _from_scatter(centred.mT @ centred, ridge)
+
+
+def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
+    """The same for RᵀR (d, d)."""
+    eye = torch.eye(len(scatter), dtype=scatter.dtype, device=scatter.device)
+    factor = torch.linalg.cholesky(scatter + ridge * eye)
     whitening: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
     return whitening.mT
 

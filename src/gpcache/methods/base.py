@@ -117,7 +117,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     #: Whether `gpcache.model.onnx` can write it as a graph.
     exports_to_onnx: ClassVar[bool] = False
     #: Whether it keeps the shots, so that answers can be explained by them.
-    has_keys: ClassVar[bool] = False
+    has_keys: bool = False
     #: How the temperature depends on the entropy of an answer; 0 if it could not be fitted.
     entropy_slope_: float = 0.0
 
@@ -194,10 +194,14 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_training(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
         """Unit rows and labels; sets device, width and classes."""
+        array, labels = self._read_rows(X, y)
+        return self._unit(array, "X"), labels
+
+    def _read_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows as they are, and labels; sets device, width and classes."""
         self._device = resolve_device(self.device)
         self._dtype = resolve_dtype(self.dtype, self._device)
-        array, labels = self._read_labelled(X, y)
-        return self._unit(array, "X"), labels
+        return self._read_labelled(X, y)
 
     def _read_labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         """Rows as they are, and labels; sets width and classes (those of the text, if any)."""

@@ -201,14 +201,14 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
         if fitted is not None and _can_leave_out_alone(fitted):
             found = np.where(known[:, None], found, _left_out_alone(fitted, model._calibration))
             known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
-        else:
+        elif fitted is None or fitted.streamed is None:
             how += f"; {np.sum(~known)} shots that are alone in their class are not counted"
     return _Calibration.of(found[known], torch.as_tensor(labels[known])), how
 
 
 def _can_leave_out_alone(fitted: Fitted) -> bool:
     """Whether the only shots of their classes can be left out one by one at an acceptable cost."""
-    if fitted.training is not None:
+    if fitted.training is not None or fitted.streamed is not None:
         return False
     alone = int((~fitted.shots.with_company()).sum())
     return not fitted.model.is_softmax or alone * fitted.shots.values.numel() <= MOST_LEFT_OUT

@@ -46,6 +46,7 @@ PUBLICATION = (
 # The paper's GPCache: regression on labels in raw space, divided by variance^η.
 PAPER: dict[str, Any] = {
     "likelihood": Regression(prior="zero_shot", confidence_scaling=True),
+    "approximation": "exact",
     "kernel_space": "raw",
     "weights": Weights(text=1.0),
     "selection": Selection("validation", criterion="accuracy", strategy="grid"),
@@ -63,9 +64,12 @@ class GPCacheClassifier(CacheClassifier):
         "softmax" treats labels as classes: the posterior mode of a Gaussian process, a linear
         discriminant and the text are added with non-negative weights. "gaussian" regresses on the
         labels, as the paper does; `Regression` sets its options.
-    approximation : {"exact", "grouped", "nystrom", "fourier", "class_mean"} or a value
-        The exact posterior, or an approximation: `Grouped(n_groups)`, `Nystrom(n_landmarks)`,
-        `Fourier(n_features)`, `ClassMean()`.
+    approximation : {"auto", "exact", "explicit", "grouped", "nystrom", "fourier", "class_mean"} \
+or a value, default="auto"
+        The exact posterior, or an approximation: `Explicit(n_features)`, `Grouped(n_groups)`,
+        `Nystrom(n_landmarks)`, `Fourier(n_features)`, `ClassMean()`. "auto" is exact up to 8,000
+        shots, if memory allows, and takes explicit features beyond: any number of shots, read in
+        batches and not kept. `fitted_.approximation` says which one was taken.
     kernel_space : {"whitened", "centred", "raw"} or Whitened, default="whitened"
         The space of the kernel; `Whitened(shrinkage)` fixes the shrinkage of the whitening.
     projection : callable or array of shape (d, d), optional
@@ -124,7 +128,7 @@ class GPCacheClassifier(CacheClassifier):
         *,
         text_prior: TextPrior | None = None,
         likelihood: Likelihood | Regression = "softmax",
-        approximation: Approximation = "exact",
+        approximation: Approximation = "auto",
         kernel_space: Space | Whitened = "whitened",
         projection: Projection | ArrayLike | None = None,
         beta: float | Auto = "auto",

@@ -133,13 +133,32 @@ class ClassMean:
     cross: Cross = "exact"
 
 
-Approximation = (
-    Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
-    | Grouped
-    | Nystrom
-    | Fourier
-    | ClassMean
-)
+@dataclass(frozen=True)
+class Explicit:
+    """Fit in explicit features of the kernel, which takes any number of shots.
+
+    Rows are read in batches, and the size of the model does not depend on their number. The
+    features are the whitened ones and Nyström features beside them. Hyper-parameters are chosen on
+    a part of the shots. It needs the softmax likelihood.
+
+    Parameters
+    ----------
+    n_features : int, default=1024
+        Number of Nyström features beside the whitened ones.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Explicit
+    >>> GPCacheClassifier(approximation=Explicit(512)).approximation
+    Explicit(n_features=512)
+    """
+
+    n_features: int = 1024
+
+
+PrecisionName = Literal["auto", "exact", "explicit", "grouped", "nystrom", "fourier", "class_mean"]
+Approximation = PrecisionName | Explicit | Grouped | Nystrom | Fourier | ClassMean
 
 
 @dataclass(frozen=True)
@@ -293,7 +312,7 @@ class CacheOptions:
     confidence_scaling: bool = False
     kernel_space: Space = "whitened"
     shrinkage: float | Auto = "auto"
-    precision: Literal["exact", "grouped", "nystrom", "fourier", "class_mean"] = "exact"
+    precision: PrecisionName = "exact"
     n_groups: int = 8
     n_landmarks: int | None = None
     n_features: int = 1024
@@ -307,6 +326,7 @@ class CacheOptions:
 OPTION_NAMES = tuple(field.name for field in fields(CacheOptions))
 TRAINING_NAMES = tuple(field.name for field in fields(Training))
 _APPROXIMATIONS: dict[str, type] = {
+    "explicit": Explicit,
     "grouped": Grouped,
     "nystrom": Nystrom,
     "fourier": Fourier,

@@ -16,17 +16,22 @@ from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import to_numpy
 
 
-def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Rows (n, d) as unit rows; NaN, inf and rows of zeros are refused by their number."""
+def unit_tensor(
+    array: NDArray[Any], name: str, device: torch.device, dtype: torch.dtype, *, first: int = 0
+) -> Tensor:
+    """Rows (n, d) as unit rows; NaN, inf and rows of zeros are refused by their number.
+
+    `first` is the number of the first row, where these are a part of all rows.
+    """
     finite = np.isfinite(array).all(1)
     if not finite.all():
-        row = int(np.flatnonzero(~finite)[0])
+        row = first + int(np.flatnonzero(~finite)[0])
         raise DataError(f"{name} contains NaN or inf in row {row}: remove or fix that row.")
     # In counts or pixels (integers), a row of zeros is valid: it is equally unlike everything. In
     # the floats of an encoder it means that something went wrong.
     zero = ~array.any(1)
     if zero.any() and array.dtype.kind == "f":
-        row = int(np.flatnonzero(zero)[0])
+        row = first + int(np.flatnonzero(zero)[0])
         raise DataError(
             f"Row {row} of {name} is all zeros and has no direction: remove it, "
             "or check how its feature was computed."

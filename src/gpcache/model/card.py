@@ -29,7 +29,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         version=config["gpcache"],
         held_out=held_out,
         counts=counts,
-        examples=len(config["examples"]),
+        examples=model.get("explicit", {}).get("n_rows", len(config["examples"])),
         shots=list(counts.values()),
         chosen={name: choice[name] for name in names} if choice else {},
         projection=origin(facts and ProjectionFacts(**facts)) if "projection" in model else None,

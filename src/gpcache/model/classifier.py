@@ -13,9 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts
+from gpcache.features.store import FeatureStore
 from gpcache.images.records import Refused, Source, plural
 from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
 from gpcache.model import answers, learning
 from gpcache.model import files as model_files
@@ -119,6 +121,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.content.model
 
     @property
+    def n_images(self) -> int:
+        """Number of training images; `examples` lists a part where there were too many to keep."""
+        fitted: Fitted | None = getattr(self.model, "fitted_", None)
+        return len(self.examples) if fitted is None else fitted.n_rows
+
+    @property
     def examples(self) -> list[Example]:
         """The training images, in the order of the rows of the estimator."""
         return self.content.examples
@@ -181,7 +189,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __repr__(self) -> str:
         state = "not fitted"
         if self._content is not None:
-            images, classes = plural(len(self.examples), "image"), len(self.classes_)
+            images, classes = plural(self.n_images, "image"), len(self.classes_)
             state = f"fitted on {images} of {classes:,} class{'es' * (classes != 1)}"
         parts = f"encoder={self.encoder_name!r}, method={self.method_name!r}"
         return f"ImageClassifier({parts}, {state})"
@@ -190,7 +198,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        images: Images,
+        images: Images | FeatureStore,
         labels: Any = None,
         *,
         shots: int | None = None,
@@ -206,8 +214,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images : path, sequence, array, tensor or data set
             A folder of class folders or a list of images (.csv, .tsv, .parquet); a sequence of
             paths, bytes, Pillow images, numpy arrays (h, w, 3) or torch tensors (3, h, w), of uint8
-            or floats from 0 to 1, or a stack of these; pairs (image, label); or a data set of the
-            `datasets` library.
+            or floats from 0 to 1, or a stack of these; pairs (image, label); a data set of the
+            `datasets` library; or a feature store of any size, as `gpcache extract` makes it.
         labels : sequence, optional
             One label for each image of a sequence; labels become text.
         shots : int, optional
@@ -239,14 +247,14 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.classes
         ['dark', 'light']
         """
-        source = any_source(images, labels)
+        source = learning.training_source(images, labels)
         self._content = None  # an error below must not leave a mixture of old and new
         options = (self.method, self.prompt, self.views, self.projection, self.device)
         plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes)
         self._content = learning.learn(source, self.encoder_, self.encoder_name, plan)
         return self
 
-    def add(self, images: Images, labels: Any = None) -> Self:
+    def add(self, images: Images | FeatureStore, labels: Any = None) -> Self:
         """Add labelled images or classes; only the new images are encoded.
 
         An image that its class has already is left out, with a notice. An image that another class
@@ -276,7 +284,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> len(model.add([pixels[0] // 2], ["dark"]).examples)
         7
         """
-        learning.add(self.content, any_source(images, labels), self.encoder_)
+        learning.add(self.content, learning.training_source(images, labels), self.encoder_)
         return self
 
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:

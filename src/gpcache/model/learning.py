@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,9 +17,13 @@ from sklearn.exceptions import NotFittedError
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
+from gpcache.features.manifest import NAME as STORE
+from gpcache.features.store import FeatureStore
 from gpcache.images.augment import Views
 from gpcache.images.records import Source
+from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier, TextPrior, find_method
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
 from gpcache.model.files import Content, EncoderFacts
 from gpcache.model.training_images import (
@@ -32,6 +36,7 @@ from gpcache.model.training_images import (
     find_example,
     new_examples,
     require_class,
+    stored_examples,
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
@@ -78,19 +83,35 @@ class Plan:
         return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
 
 
-def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Content:
-    """Fit the method of the plan on the labelled images of a source."""
+def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
+    """The feature store of a path or object, or the source of any other images."""
+    if isinstance(images, str | Path) and labels is None and (Path(images) / STORE).is_file():
+        return FeatureStore.open(images)
+    return images if isinstance(images, FeatureStore) else any_source(images, labels)
+
+
+def learn(
+    source: Source | FeatureStore, encoder: Encoder, encoder_name: str, plan: Plan
+) -> Content:
+    """Fit the method of the plan on the labelled images of a source or a feature store."""
     projection = open_projection(plan.projection)
     for one in (projection, getattr(plan.method, "projection", None)):
         if isinstance(one, SimilarityProjection):
             one.require_encoder(encoder)
     shots, seed = plan.shots, plan.seed
-    training = TrainingFacts(source.name, shots, None if shots is None else seed)
-    given = (source, encoder, _views(plan.views), training)
-    if shots is None:
-        features, examples, _ = all_examples(*given)
+    name = str(source.folder) if isinstance(source, FeatureStore) else source.name
+    training = TrainingFacts(name, shots, None if shots is None else seed)
+    views, features = _views(plan.views), cast(Any, None)
+    if isinstance(source, FeatureStore):
+        _require_same(source, encoder, plan.views)
+        features, examples = stored_examples(source, training, shots=shots, seed=seed)
+        source = Source(name, (), len(examples))
+    elif shots is None:
+        features, examples, _ = all_examples(source, encoder, views, training)
     else:
-        features, examples = drawn_examples(*given, shots=shots, seed=seed)
+        features, examples = drawn_examples(
+            source, encoder, views, training, shots=shots, seed=seed
+        )
     labels = [example.label for example in examples]
     names = class_names(source, examples, training, plan.classes)
     prompts, prior = None, None
@@ -108,6 +129,9 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
     else:
         model.fit(features, labels)
     logger.info("fitted %d images in %.2f s", len(examples), time.perf_counter() - start)
+    fitted: Fitted | None = getattr(model, "fitted_", None)
+    if fitted is not None and fitted.kept_rows is not None:
+        examples = [examples[row] for row in fitted.kept_rows.tolist()]
     facts = EncoderFacts.of(encoder, encoder_name)
     return Content(model, facts, plan.templates, prompts, plan.views, examples, training)
 
@@ -144,9 +168,11 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
 # Changes, in place.
 
 
-def add(content: Content, source: Source, encoder: Encoder) -> None:
+def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> None:
     """Add further images; known ones are left out or refused."""
     model = _updatable(content, "add images to")
+    if isinstance(source, FeatureStore):
+        _require_same(source, encoder, content.views)
     features, examples, _ = new_examples(
         source, encoder, _views(content.views), content.training, content.examples
     )
@@ -227,6 +253,11 @@ def _set_prompts(content: Content, prompts: Prompts, encoder: Encoder) -> None:
 
 def _text_prior(encoder: Encoder, prompts: Prompts) -> TextPrior:
     return TextPrior(prompts.class_names, text_weights(encoder, prompts), encoder.logit_scale)
+
+
+def _require_same(store: FeatureStore, encoder: Encoder, views: int) -> None:
+    store.require_encoder(encoder)
+    store.require_views(_views(views))
 
 
 def _views(count: int) -> Views | None:

@@ -115,6 +115,14 @@ class ChoiceEntry(TypedDict, total=False):
     score: Finite | None
 
 
+@with_config(_STRICT)
+class ExplicitEntry(TypedDict):
+    """How many rows a model in explicit features has seen, and how many chose for it."""
+
+    n_rows: Count
+    n_part: Count
+
+
 @with_config(_OPEN)
 class SavedMethod(TypedDict):
     """The settings of a fitted method."""
@@ -130,6 +138,7 @@ class SavedMethod(TypedDict):
     choice: NotRequired[ChoiceEntry]
     trained_at: NotRequired[ChoiceEntry]
     numbers: NotRequired[dict[Text, Finite]]
+    explicit: NotRequired[ExplicitEntry]
     held_out: NotRequired[HeldOutEntry]
     search: NotRequired[dict[Text, list[Option]]]
     epochs: NotRequired[Count]

@@ -15,6 +15,8 @@ from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
+from gpcache.features.store import FeatureStore
+from gpcache.features.stored_rows import StoredRows
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source
@@ -84,8 +86,34 @@ def all_examples(
     return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
 
 
+def stored_examples(
+    store: FeatureStore,
+    training: TrainingFacts,
+    *,
+    shots: int | None,
+    seed: int,
+    known: Iterable[Example] = (),
+) -> tuple[StoredRows, list[Example]]:
+    """The same of a feature store, whose vectors are not read yet."""
+    items = store.items()
+    training.refused += [Refused(one.path, UNLABELLED) for one in items if one.label is None]
+    labelled = [one for one in items if one.label is not None]
+    if shots is not None:
+        labels, names = [one.label for one in labelled], [one.path for one in labelled]
+        draw = draw_shots(labels, names, shots, seed)
+        labelled = [labelled[row] for row in draw.indices]
+        for label, count in draw.short.items():
+            training.notices.append(f"The class {label!r} has {count} of {shots} images.")
+    examples = [Example(one.path, str(one.label), one.hash, one.group) for one in labelled]
+    copies = find_duplicates(examples, known)
+    if copies:
+        training.notices.append(copies_notice(examples, copies))
+    rows = StoredRows(store, [one for row, one in enumerate(labelled) if row not in copies])
+    return rows, [Example(one.path, str(one.label), one.hash, one.group) for one in rows.items]
+
+
 def new_examples(
-    source: Source,
+    source: Source | FeatureStore,
     encoder: Encoder,
     views: Views | None,
     training: TrainingFacts,
@@ -93,7 +121,11 @@ def new_examples(
 ) -> Learnable:
     """Examples to add to the `known` ones; an error if there are neither new images nor copies."""
     refused = len(training.refused)
-    found = all_examples(source, encoder, views, training, known)
+    if isinstance(source, FeatureStore):
+        rows, examples = stored_examples(source, training, shots=None, seed=0, known=known)
+        found = Learnable(rows[:], examples, len(source.items()) - len(examples))
+    else:
+        found = all_examples(source, encoder, views, training, known)
     found = _without_contradictions(found, known, training)
     if not found.examples and not found.copies:
         first = training.refused[refused:]

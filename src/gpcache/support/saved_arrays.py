@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpcache.errors import DataError
 
 # The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
-# v views.
+# v views, l landmarks.
 DIMENSIONS = {
     "text": "td",
     "trained_text": "cd",
@@ -24,6 +24,12 @@ DIMENSIONS = {
     "coefficients": "nc",
     "belief_weights": "n",
     "belief_labels": "n",
+    "landmarks": "lw",
+    "landmark_coefficients": "lc",
+    "landmark_products": "ll",
+    "variance_root": "ll",
+    "class_counts": "c",
+    "class_means": "cd",
     "held_out_logits": "nc",
     "held_out_probabilities": "nc",
     "held_out_counted": "n",

@@ -285,7 +285,8 @@ def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tens
     make its whole fold look unusual. So the space of the model is used for all.
     """
     precision = model.fitted_.model.precision
-    if model.fitted_.training is not None or not isinstance(precision, ExactPrecision):
+    exact = isinstance(precision, ExactPrecision) and model.has_keys
+    if model.fitted_.training is not None or not exact:
         return novelty.nan_to_num(nan=1.0)
     _, variance = precision.leave_out(sets.to(precision.keys.device))
     return variance[:, 0].double().cpu()

@@ -140,6 +140,11 @@ class Learner:
     def fit(self, contents: Contents) -> None:
         """Choose all hyper-parameters again on these contents, which hold a photo."""
         wanted, prior = contents.labelled(), self.prior(contents)
+        if isinstance(self.model, CacheClassifier) and not self.model.has_keys:
+            raise DataError(
+                "This model learned from more photos than it keeps, so that photos can be added "
+                "here but nothing else can be changed: run gpcache fit for that."
+            )
         model = clone(self._template).set_params(text_prior=prior)
         rows = np.stack([self._features(photo.hash) for photo in wanted])
         self.model = model.fit(rows, [str(photo.label) for photo in wanted])
@@ -156,7 +161,8 @@ class Learner:
         """Whether hyper-parameters were chosen on far fewer or more photos, or other classes."""
         n, then = len(self.photos), self._fitted_on
         grown = not then / GROWN <= n <= then * GROWN
-        return n > FEW and (grown or _classes(self.photos) != self._fitted_classes)
+        keeps_all = self.model is None or self.model.has_keys
+        return n > FEW and keeps_all and (grown or _classes(self.photos) != self._fitted_classes)
 
     # Answers.
 

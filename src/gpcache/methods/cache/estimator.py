@@ -23,13 +23,14 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
-from gpcache.methods.cache.fitted import Fitted, fit, with_class_names
+from gpcache.methods.cache.fitted import Fitted, fit, fit_streamed, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
+from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
-from gpcache.methods.cache.search import Choice, Defaults
-from gpcache.methods.cache.setup import recipe_of, settings_of
+from gpcache.methods.cache.search import Choice, Defaults, SearchOptions
+from gpcache.methods.cache.setup import recipe_of, settings_of, takes_explicit
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import (
@@ -169,7 +170,8 @@ class CacheClassifier(FeatureClassifier):
         Parameters
         ----------
         X : array of shape (n, d)
-            Features of the shots.
+            Features of the shots. A mapped file (`numpy.memmap`) and `StoredRows` of a feature
+            store are read in batches where shots are many.
         y : array of shape (n,)
             Labels of the shots.
         validation : tuple of arrays, optional
@@ -208,14 +210,22 @@ class CacheClassifier(FeatureClassifier):
         options = self._options()
         settings = settings_of(options, self)
         trainer = self._trainer()
-        features, labels = self._read_training(X, y)
+        array: Any = X
+        if getattr(X, "reads_in_batches", False):  # StoredRows: only their shape is checked here
+            labels = self._read_rows(np.broadcast_to(np.float32(1), array.shape), y)[1]
+        else:
+            array, labels = self._read_rows(X, y)
         if options.selection == "validation" and validation is None:
             raise ProtocolError(
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
                 "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
             )
-        text = self._text_vectors()
-        shots = self._make_shots(features, self._label_numbers(labels), text, settings.residual)
+        numbers = self._label_numbers(labels)
+        n, width = array.shape
+        if takes_explicit(options, n, width, len(self.classes_), self._device):
+            return self._fit_streamed(array, numbers, validation, options, settings)
+        text, features = self._text_vectors(), self._unit(np.asarray(array[:]), "X")
+        shots = self._make_shots(features, numbers, text, settings.residual)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
         recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
@@ -230,9 +240,33 @@ class CacheClassifier(FeatureClassifier):
             self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
         return self
 
+    def _fit_streamed(
+        self,
+        array: Any,
+        labels: Tensor,
+        validation: tuple[ArrayLike, ArrayLike] | None,
+        options: CacheOptions,
+        settings: SearchOptions,
+    ) -> Self:
+        """Fit in explicit features: rows are read in batches, in float32 by default."""
+        if self.dtype == "auto":
+            self._dtype = torch.float32
+        text = self._text_vectors()
+        rows = RowStream(array, labels, len(self.classes_), text, self._dtype)
+        known = rows.labels_alone()
+        recipe = recipe_of(options, known, self._read_projection(self.projection), self)
+        held_out = None
+        if validation is not None:
+            held_out = self._make_shots(*self._read_validation(validation), text, False)
+        name, count = type(self).__name__, options.n_features
+        with fitting(known):
+            self._keep(fit_streamed(rows, recipe, settings, held_out, n_features=count, name=name))
+        return self
+
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
         """Store a fitted value, and expose its hyper-parameters as attributes."""
         self.fitted_ = fitted
+        self.has_keys = fitted.streamed is None
         self.classes_ = self.classes_ if classes is None else classes
         choice = fitted.choice
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
@@ -362,6 +396,7 @@ class CacheClassifier(FeatureClassifier):
         if top is not None:
             whole("top", top, least=1)
         features, column = self._read_queries(X), None
+        self.fitted_.require_shots("explain an answer by shots")
         if labels is not None:
             column = self._label_numbers(label_array("explain", labels))
             if len(column) != len(features):
@@ -662,7 +697,8 @@ class CacheClassifier(FeatureClassifier):
         options, text = self._options(), self._text_vectors()
         settings = settings_of(options, self)
         features, labels = tensors("features"), tensors("labels")
-        if features is None or labels is None or tensors("keys") is None:
+        lacks_keys = tensors("keys") is None and "explicit" not in state.settings
+        if features is None or labels is None or lacks_keys:
             raise DataError("The saved model lacks its shots.")
         choice = Choice.from_settings(state.settings["choice"])
         shots = self._make_shots(features, labels, text, settings.residual)

@@ -163,6 +163,17 @@ class HeldOutReport:
             ece=metrics.ece(found, truth),
         )
 
+    def joined(self, n: int) -> HeldOutReport:
+        """The same report with `n` further shots at the end, which are not counted."""
+        more = self.empty(n, self.logits.shape[1], self.protocol)
+        return replace(
+            self,
+            logits=np.concatenate([self.logits, more.logits]),
+            probabilities=np.concatenate([self.probabilities, more.probabilities]),
+            counted=np.concatenate([self.counted, more.counted]),
+            labels=np.concatenate([self.labels, more.labels]),
+        )
+
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
         """Add the figures, and every setting that was tried, to a saved state."""
         settings["held_out"] = {

@@ -29,7 +29,7 @@ Way = Literal["softmax", "folds", "loo", "training"]
 
 # Bytes of the smallest fit (buffers of torch and LAPACK), and what a training step adds.
 LEAST, STEP = 10_000_000, 40_000_000
-REMEDY = "Use fewer shots, approximation='grouped' or approximation='nystrom'."
+REMEDY = "Use fewer shots, approximation='explicit' (softmax) or approximation='nystrom'."
 
 
 class Held(NamedTuple):
@@ -100,6 +100,12 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
         elements += (8 if recipe.precision is GroupedPrecision else 5) * min(n * n, BATCH_ELEMENTS)
     least = LEAST + STEP if way == "training" else LEAST
     return least + kept + int(size * (elements + small))
+
+
+def softmax_bytes(n: int, width: int, n_classes: int) -> int:
+    """Bytes that an exact fit of rows (n, width) takes at its peak, with the softmax likelihood."""
+    held, matrices = HELD["softmax"], MATRICES[ExactPrecision]["softmax"]
+    return LEAST + int(8 * n * (matrices * n + held.classes * n_classes + held.features * width))
 
 
 def _elements(recipe: Recipe, shots: Shots) -> int:

@@ -29,6 +29,7 @@ from gpcache.gp import (
     Precision,
     Unweighted,
 )
+from gpcache.gp.explicit import ExplicitPrecision
 from gpcache.support.onnx_graph import Graph
 
 
@@ -129,6 +130,10 @@ def _folded(precision: Precision) -> Folded:
     row = KernelRow(precision.keys, precision.beta)
     if isinstance(precision, Unweighted):
         return Folded(row, precision.values, None)
+    if isinstance(precision, ExplicitPrecision):
+        return Folded(
+            row, precision.values, Spread(row, 1, len(precision.keys), lambda: precision.root[None])
+        )
     if isinstance(precision, ExactPrecision):
         spread = Spread(row, 1, len(precision.keys), lambda: _inverse(precision._factor)[None])
         return Folded(row, precision.solved_values, spread)

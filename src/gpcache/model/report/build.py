@@ -47,13 +47,16 @@ def build_report(
         hardest = hardest_cases(classifier, test, seen.get)
     cases = {"Hardest test images": list(hardest)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
+    fitted = getattr(model, "fitted_", None)
     if model.has_keys:
-        embedding, search = _embedding(classifier, model), model.search_
+        embedding = _embedding(classifier, model)
+    if fitted is not None:
+        search = model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
     held_out = classifier.held_out()
     return Report(
-        title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
+        title=f"{len(classifier.classes)} classes from {classifier.n_images} images",
         test=test,
         held_out=held_out,
         cases={heading: listed for heading, listed in cases.items() if listed},
@@ -63,6 +66,7 @@ def build_report(
         facts={
             "encoder": classifier.encoder_name,
             "method": name_of(model),
+            **({} if fitted is None else {"posterior": fitted.approximation}),
             "training images": classifier.training.source,
             "gpcache": __version__,
             "torch": torch.__version__,
