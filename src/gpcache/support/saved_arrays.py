@@ -64,7 +64,7 @@ def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None
     if name in _WHOLE and array.size:
         least = 0 if name == "labels" else -1
         if array.min() < least or array.max() >= n_classes:
-            raise DataError(f"the array {name!r} holds numbers that are no class")
-    # What was not held out is NaN.
+            raise DataError(f"the array {name!r} holds class numbers that do not exist")
+    # Rows that were not held out are NaN.
     if kind == "f" and not name.startswith("held_out_") and not np.isfinite(array).all():
         raise DataError(f"the array {name!r} holds NaN or inf")
