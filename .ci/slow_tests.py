@@ -3,7 +3,7 @@
     make test-all PYTEST_ARGS=--junitxml=times.xml
     .venv/bin/python .ci/slow_tests.py times.xml --seconds 300
 
-Run it on a quiet machine. The longest tests are left out until the others take at most so many
+Run it on a quiet machine. The longest tests are left out until the others take at most this many
 seconds together (on two cores half as long). Tests that their files mark as slow do not count.
 """
 

@@ -175,7 +175,7 @@ class Contender(NamedTuple):
 
 
 def contenders(lite: Network, lite0: Network) -> dict[str, Contender]:
-    """Each alone, and both side by side, of which the class names meet that of `lite`."""
+    """Each encoder, and both vectors joined; class names are compared with that of `lite`."""
     found = {
         name: Contender(
             {key: network.vectors(*key) for key in network.photos},
@@ -223,7 +223,7 @@ def test_accuracies(
 def test_table(lite: Network, lite0: Network) -> str:
     """Accuracy on the test photos: class names alone, then with shots."""
     kinds = [f"{k} {'shot' if k == 1 else 'shots'}" for k in TEST_SHOTS]
-    head = ["data", "encoder", "names alone", *(f"logistic, {kind}" for kind in kinds)]
+    head = ["data", "encoder", "names only", *(f"logistic, {kind}" for kind in kinds)]
     rows: list[list[object]] = [[*head, *(f"gpcache, {kind}" for kind in kinds)]]
     for data, (name, one) in product(DATA, contenders(lite, lite0).items()):
         network = lite0 if name == "lite0" else lite
@@ -260,23 +260,23 @@ def main() -> None:
         "encoders",
         "The encoder `lite`: which network, which weights",
         "Photos: caltech20 (20 classes, 400 training and 378 test photos) and trash6 (6 classes, "
-        "120 and 480). Settings were chosen on the training photos alone. The image network has "
+        "120 and 480). Settings were chosen only on the training photos. The image network has "
         "seen ImageNet, and many classes of caltech20 are ImageNet classes.",
         "## Accuracy on the test photos",
         f"Percent. Shots are drawn from the training photos, {TEST_DRAWS} draws, and tested on all "
         "test photos. *logistic* is scikit-learn's `LogisticRegression(C=10)` without class names, "
         "*gpcache* the default of gpcache with them. *both side by side* joins the two vectors; "
-        "the class names meet that of `lite`.",
+        "class names are compared with the vector of `lite`.",
         tested,
         "Images a second and megabytes come from `python benchmarks/encoder_speed.py`.",
         "## How images are compared: the weight of the ConSE part",
         f"Accuracy in percent of `lite` on training photos that were not drawn, mean of "
-        f"{', '.join(map(str, CHOICE_SHOTS))} shots, {CHOICE_DRAWS} draws each. Class names have "
-        "no part in it. "
+        f"{', '.join(map(str, CHOICE_SHOTS))} shots, {CHOICE_DRAWS} draws each. Class names are "
+        "not used. "
         f"Chosen: w = {lite.recipe.mixing}, with the square root.",
         chosen,
         "## How class names are read: the ConSE point and its scale",
-        "Class names alone, on the training photos. "
+        "Class names without photos, on the training photos. "
         f"Chosen: {lite.recipe.candidates} classes and a scale of {lite.recipe.cosine_scale:g}. "
         "The scale of the logits is divided by √w, so that w does not change these answers.",
         named,

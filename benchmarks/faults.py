@@ -51,8 +51,8 @@ def counted(text: str, experiment: Experiment) -> Callable[[], str]:
 def costs() -> str:
     """A part of the page: what the checks of image files take."""
     return (
-        "What looking for damage takes beside the decoding, in processor time, the best of nine; a "
-        "drawn picture of 1600 × 1200 pixels.\n\n"
+        "Time of the checks and of the decoding, in processor time, the best of nine; a drawn "
+        "picture of 1600 × 1200 pixels.\n\n"
         + table([["file", "MB", "decoding, ms", "checks, ms", "share"], *check_costs()])
     )
 
@@ -68,7 +68,7 @@ EXPERIMENTS: dict[str, Callable[[], str]] = {
     "Forged models": counted(
         "Model folders whose checksums are right: every field removed, of another type, negative, "
         "huge, NaN or nested; every array missing, of another shape or type, NaN or huge. *Other "
-        "result* is no fault: what was changed is what another fit could have written.",
+        "result* is not a fault here: another fit could have written the changed model.",
         forged_models,
     ),
     "Flipped bits": counted(
@@ -86,7 +86,7 @@ def main() -> None:
     write_page(
         SECTION,
         "Damaged and forged files",
-        "What was tried, how often, and what became of it. The goal of the last column is zero.",
+        "What was tried, how often, and the outcome. The goal of the last column is zero.",
         *(parts[name] for name in EXPERIMENTS if name in parts),
         made_by="`python benchmarks/faults.py`",
     )

@@ -1,4 +1,4 @@
-"""Seconds of a whole default fit, beside what it replaces, in one run on the same rows.
+"""Seconds of a whole default fit and of its alternatives, in one run on the same rows.
 
     python benchmarks/fit_speed.py
 
@@ -107,7 +107,7 @@ def main() -> None:
         "# Seconds of a default fit\n\nMade by `python benchmarks/fit_speed.py` on "
         f"{os.cpu_count()} CPU cores, all methods in one run. Accuracy is on the test split (Cars: "
         "validation split). A default fit includes the search for every hyper-parameter, the "
-        "temperature and the held-out report, the whitening learned anew in each of 4 and then 8 "
+        "temperature and the held-out report, with the whitening fitted again in each of 4 and 8 "
         "folds; best of three for it, one run for the others. LogisticRegressionCV (5 values of C, "
         "4 folds) has no text. *Plain grid*: the paper's model in raw space by leave-one-out NLL, "
         "one explicit inverse for each of 35 (β, noise), a loop over 13 α and 4 η; *leave-one-out "

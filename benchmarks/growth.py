@@ -3,12 +3,11 @@
     python benchmarks/growth.py                   # a section of speed.md, and growth.png
     PYTHONPATH=src python3 benchmarks/growth.py --device cuda    # needs no matplotlib there
 
-*fit* is `GPCacheClassifier.fit` with its numbers given: the walk of a search looks at more or fewer
-settings as the data will have it, and its length is no matter of size. The whitening, the held-out
-report in four folds and the calibration are in it. *predict* is mean and variance of 256 rows. An
-exponent is the slope of the logarithms over the upper half of the sizes. Writes growth.json into
-the folder $OUT if that is set; ``--from FILE …`` makes page and plot of what was measured
-elsewhere.
+*fit* is `GPCacheClassifier.fit` with given hyper-parameters: a search tries more or fewer settings
+depending on the data, not on their size. It includes the whitening, the held-out report in four
+folds and the calibration. *predict* is mean and variance of 256 rows. An exponent is the slope of
+the logarithms over the upper half of the sizes. Writes growth.json into the folder $OUT if that is
+set; ``--from FILE …`` makes page and plot from results of another machine.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from gpcache.support.extras import require
 QUERIES = 256
 # As many as the fewest shots of a class below, so that every fit has them all.
 FOLDS = 4
-# How often memory is looked at, in seconds.
+# Seconds between two samples of the memory.
 SAMPLING = 5e-4
 STYLES = (("-o", "#2a78d6"), ("--s", "#6b6b68"))  # of the first and the second machine
 
@@ -203,9 +202,9 @@ def write_results(results: list[dict[str, Any]]) -> None:
             values = (f"{point[measure]:.3g}" for measure in MEASURES)
             rows.append([result["machine"], *(f"{point[name]:,}" for name in "ncd"), *values])
     about = f"""
-    Time and the most memory that is held at once, beyond the model and the features, of
-    `GPCacheClassifier.fit` with its numbers given (whitening, held-out report in {FOLDS} folds,
-    calibration) and of mean and variance of {QUERIES} rows. Synthetic features, medians.
+    Time and peak memory, beyond the model and the features, of `GPCacheClassifier.fit` with given
+    hyper-parameters (whitening, held-out report in {FOLDS} folds, calibration) and of mean and
+    variance of {QUERIES} rows. Synthetic features, medians.
     Exponents are slopes of the logarithms over the upper half of the sizes.
     """
     about = " ".join(about.split())

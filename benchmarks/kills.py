@@ -1,4 +1,4 @@
-"""Kill an extraction at random moments, many times: is the store ever corrupt, is work lost?
+"""Kills an extraction at random moments, many times: is the store ever corrupt, is work lost?
 
     python benchmarks/kills.py [KILLS]
 
@@ -37,7 +37,7 @@ print("end", flush=True)
 
 
 def main() -> None:
-    """Extract, kill, verify, and begin anew with an empty store whenever one is full."""
+    """Extract, kill, verify, and start again with an empty store whenever one is complete."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     photos = folder("images") / "unlabelled"
     total = len(list(photos.iterdir()))
@@ -81,9 +81,9 @@ def main() -> None:
         "Killed while extracting",
         f"{total} photos through `lite` in shards of {SHARD_ROWS}; `kill -9` of the whole process "
         "group at a uniformly random moment of the first three seconds after loading, then the "
-        "next run goes on in the same store. Every file is checked against its SHA-256 after each "
-        "kill. When a store is complete, every photo must be there once, with the features of an "
-        "undisturbed run.",
+        "next run continues in the same store. Every file is checked against its SHA-256 after "
+        "each kill. When a store is complete, every photo must be there once, with the "
+        "features of an undisturbed run.",
         table(
             [
                 ["kills", "corrupt stores", "rows lost that were there before", "stores completed"],

@@ -1,4 +1,4 @@
-"""Planted label errors and planted copies: what an audit finds, beside cleanlab and imagehash.
+"""Planted label errors and planted copies: what an audit, cleanlab and imagehash find.
 
 Writes a section of docs/results/photos.md. `lite`, `cleanlab` and `imagehash` must be installed:
 `pip install cleanlab imagehash`.
@@ -31,7 +31,7 @@ from gpcache.model.audit.verdicts import CERTAIN
 
 SEEDS = 5
 LARGE = 1000  # rows from which two seeds must do
-SHARE = 20  # one label in so many is planted wrong
+SHARE = 20  # one label in this many is planted wrong
 FOLDS = 5
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PRECISION = 0.8
@@ -46,20 +46,20 @@ random, {SEEDS} seeds, two where there are more than {LARGE:,} rows; means.
 scikit-learn's `LogisticRegression`, cross-validated in {FOLDS} folds on the same vectors. *AP* is
 the average precision of the ranking. *certain* are the labels called almost certainly wrong, and
 which share of them was planted; *both* is the share of the planted errors in the two lists
-together, beside that of cleanlab's list; *listed* is how long the two lists are together, and
-cleanlab's. *clean* counts what is called almost certainly wrong, and what worth a look, before
-anything was planted. Seconds are processor time of one thread: of the whole audit, copies and
-outliers included, and of cleanlab with its cross-validation.
+together, and in cleanlab's list; *listed* is the length of the two lists together, and that of
+cleanlab's. *clean* counts labels called almost certainly wrong, and labels worth a look, before
+errors were planted. Seconds are processor time of one thread: of the whole audit, including copies
+and outliers, and of cleanlab with its cross-validation.
 """
 
 CHOSEN = f"""
 ## The threshold
 
-A label is called almost certainly wrong where it is wrong with a probability over {CERTAIN}. Here
+A label is called almost certainly wrong if the probability that it is wrong is over {CERTAIN}. Here
 the threshold is the lowest of {", ".join(map(str, THRESHOLDS))} at which the precision is at least
-{PRECISION:.0%} on each of the other data sets; then its precision on the one that was left out.
-The threshold in use is higher, because where fewer labels than one in {SHARE} are wrong the
-precision is lower.
+{PRECISION:.0%} on each of the other data sets; the table shows its precision on the data set that
+was left out. The threshold in use is higher, because the precision is lower if fewer labels than
+one in {SHARE} are wrong.
 """
 
 COPIES = """
@@ -86,10 +86,10 @@ LIMITS = """
 ## What this does not show
 
 Errors that people make are not random: look-alike classes are confused first, and are harder to
-find. Width of the kernel, noise, threshold and the bounds on copies were chosen on these sets,
-seeing such figures, so the tables are no independent test; the threshold alone is also shown on
-sets that had no part in choosing it. Where rows are few, the estimated share of wrong labels stays
-low, and most planted errors are only worth a look.
+find. Width of the kernel, noise, threshold and the bounds on copies were chosen on these sets, so
+the tables are not an independent test; only the threshold is also shown on sets that it was not
+chosen on. With few rows, the estimated share of wrong labels stays low, and most planted errors are
+only worth a look.
 """
 
 Labels = NDArray[np.str_]
@@ -167,7 +167,7 @@ def measure() -> dict[str, Figures]:
         result, seconds = timed(
             lambda X=X, wrong=wrong, prior=prior: audit(X, wrong, text_prior=prior)
         )
-        probability = result.judge.wrong.numpy()
+        probability = result.model.wrong.numpy()
         certain, both = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
         certain[[finding.row for finding in result.of("label")]] = True
         both[[finding.row for finding in result.of("label") + result.of("look")]] = True

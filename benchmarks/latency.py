@@ -1,4 +1,4 @@
-"""What must stay quick, each beside its bar; the exit status is 1 where a bar is missed.
+"""Times that must stay below their bars; the exit status is 1 if a bar is missed.
 
     python benchmarks/latency.py
 

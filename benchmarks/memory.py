@@ -1,4 +1,4 @@
-"""The memory that a fit is expected to need, beside its real peak; each case in its own process.
+"""Compares the estimated memory of a fit with its real peak; each case in its own process.
 
     python benchmarks/memory.py
 
@@ -81,7 +81,7 @@ def measure(case: str, n: int, n_classes: int) -> None:
     CASES[case]().fit(*points(64, 4, 16))  # loads what every fit loads
     rows, labels = points(n, n_classes, WIDTH)
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     fitted = CASES[case]().fit(rows, labels).fitted_
     peak = resident("VmHWM") - before
     estimate = fit_bytes(fitted.recipe, fitted.shots, trained=fitted.training is not None)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))
 PLACE = ROOT / "build" / "data"
 SHOTS, SEEDS = (1, 2, 4, 8, 16), range(5)
-# Intervals and prediction sets are judged over many draws of one size.
+# Intervals and prediction sets are measured over many draws of one size.
 MANY_SEEDS, MANY_SHOTS = range(20), (4,)
 DRAWN, PHOTOS = "dtd_vitb32", ("caltech20", "trash6")
 Arrays = dict[str, NDArray[Any]]

@@ -33,14 +33,14 @@ class Killed(NamedTuple):
     longest: float
     missing: float
 
-    def told(self) -> str:
-        """What became of every request; lost is what got neither an answer nor a refusal."""
+    def summary(self) -> str:
+        """The outcome of all requests; lost ones got neither an answer nor a refusal."""
         statuses = Counter(answer.status for answer in self.answers)
         refused, answered = statuses[429], statuses[200]
         accepted = len(self.answers) - refused
         return (
             f"* `kill -9` of one of {REPLICAS} replicas, {AT_ONCE} requests at once: "
-            f"{len(self.answers)} requests, {refused} told to come back, {accepted} accepted, "
+            f"{len(self.answers)} requests, {refused} refused with 429, {accepted} accepted, "
             f"{answered} answered, {accepted - answered} lost (to be 0); the longest wait "
             f"{self.longest:.1f} s, another process in its place after {self.missing:.1f} s."
         )
@@ -110,7 +110,7 @@ def lines(seconds: float = 10) -> list[str]:
         f"Drawings of 640 × 480 pixels through `lite`, {os.cpu_count()} CPUs that clients and "
         f"server share; `ray` has {REPLICAS} replicas."
     )
-    return [about, "", *table(rows).splitlines(), "", found.told()]
+    return [about, "", *table(rows).splitlines(), "", found.summary()]
 
 
 def main() -> None:

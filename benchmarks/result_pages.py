@@ -1,4 +1,4 @@
-"""The result pages that are made of rows: headline, calibration, the paper, photos, training."""
+"""Makes the result pages from rows: headline, calibration, photos, training."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from result_rows import (
     NO_VALIDATION,
     PAPER,
     REPORTING,
+    TITLES,
     VALIDATION,
     Cell,
     Results,
@@ -34,22 +35,21 @@ PHOTOS = ("caltech20", "trash6")
 Table = list[list[object]]
 
 DATA = """
-**Data**: CLIP features in the community's splits and photos through `lite`. Defaults were chosen
-on the *choosing data*; no default was tuned on the *reporting data*, which were run once. DTD
-ViT-B/32 and the photos: five draws of the shots; the other files hold one draw for each number of
-shots. *text* means that every class has a text vector. Means are never taken over both kinds of
-data.
+**Data**: CLIP features in the usual splits, and photos through `lite`. Defaults were chosen on the
+*choosing data*; no default was tuned on the *reporting data*, which were run once. DTD ViT-B/32 and
+the photos have five draws of the shots; the other files have one draw for each number of shots.
+*text* means that every class has a text vector. Means are never taken over both kinds of data.
 
-**± is a standard error**: over the draws, or, where there is one draw, over the test images.
+**± is a standard error**: over the draws, or, if there is one draw, over the test images.
 """
 PROTOCOLS = """
-**Protocols**: *no validation*: everything is chosen on the shots alone. *full validation*:
-hyper-parameters are chosen by accuracy on the data set's validation rows; DTD ViT-B/32 and the
-photos take training rows that are not shots; Cars has no test rows, so each half of its
-validation rows is predicted by what was chosen on the other half. scikit-learn's classifiers
-choose by their own cross-validation, so they have no second protocol. ECE in %, 15 bins.
-*seconds* are those of a fit with its search, on one core; methods that train by steps ran on one
-H200, and their seconds do not compare with the others.
+**Protocols**: *no validation*: everything is chosen on the shots. *full validation*:
+hyper-parameters are chosen by accuracy on the data set's validation rows. DTD ViT-B/32 and the
+photos use training rows that are not shots. Cars has no test rows, so each half of its validation
+rows is predicted with values chosen on the other half. scikit-learn's classifiers choose by their
+own cross-validation, so they have no second protocol. ECE in %, 15 bins. *seconds* are those of a
+fit with its search, on one core; methods that train by steps ran on one H200, so their seconds
+cannot be compared with the others.
 """
 
 
@@ -134,13 +134,13 @@ def headline() -> list[str]:
             parts += [f"### {protocol.capitalize()}", *summaries(found, protocol, datasets)]
         parts += ["### Cell by cell", cell_by_cell(found, datasets)]
     parts += ["## Unequal shots and wrong labels"]
-    parts += ["One to sixteen shots a class; or sixteen, a tenth of the labels wrong."]
+    parts += ["One to sixteen shots a class; or sixteen shots with a tenth of the labels wrong."]
     parts += [_by_method("robust", protocol) for protocol in ("unequal shots", "wrong labels")]
     parts += ["## All test images at once"]
     parts += [
-        "A protocol of its own, which compares with no other: each method's probabilities are "
-        "refined by TransCLIP's rule, which sees all test images together, without labels. It "
-        "assumes classes of about equal size; those of Caltech are not."
+        "A separate protocol, which cannot be compared with the others: the probabilities of each "
+        "method are refined by TransCLIP's rule, which sees all test images together, without "
+        "labels. It assumes classes of about equal size; those of Caltech are not."
     ]
     return [*parts, _by_method("transductive", "transductive")]
 
@@ -179,14 +179,14 @@ def headline_csv() -> str:
 
 
 def calibration() -> list[str]:
-    """ECE of every method, what the default says of itself, sets, and refusals."""
+    """Calibration of the default, its held-out figures, prediction sets, and rejection."""
     found = results("headline")
     parts = [DATA, PROTOCOLS]
     for heading, datasets in GROUPS.items():
         parts += [f"## ECE of the default: {heading.lower()}", _own_figures(found, datasets)]
     parts += ["## Does the interval of the held-out accuracy hold?", _intervals()]
-    parts += ["## Do prediction sets hold the truth as promised?", *_coverage()]
-    return [*parts, "## Telling images of something else", *_rejection()]
+    parts += ["## Do prediction sets contain the true class as often as promised?", *_coverage()]
+    return [*parts, "## Rejecting images of unknown classes", *_rejection()]
 
 
 def _own_figures(found: Results, datasets: Sequence[str]) -> str:
@@ -205,9 +205,9 @@ def _own_figures(found: Results, datasets: Sequence[str]) -> str:
         figures = [shown(found.mean(NO_VALIDATION, cell, DEFAULT, name)) for name in names]
         rows.append([title(cell[0]), cell[1], *figures])
     text = (
-        "*held out* is what `loo_` says: folds of the shots, everything chosen on the other folds. "
-        "At two shots a model with one shot a class is tested, which is weaker than the model with "
-        "two. UCF101's shots are frames of the same videos, and easier than test rows. "
+        "*held out* is `loo_`: cross-validation on the shots, with everything chosen on the other "
+        "folds. At two shots, the held-out models have one shot a class and are weaker than the "
+        "final one. The shots of UCF101 are frames of the same videos, and easier than test rows. "
         "AURC in %: the mean error over all shares of images that are answered, lower is better."
     )
     return f"{text}\n\n{table(rows)}" if len(rows) > 1 else NOT_RUN
@@ -247,46 +247,47 @@ def _coverage() -> list[str]:
                     value = with_error(100 * fmean(draws), 100 * spread)
                     rows.append([title(cell[0]), label, promised, value, shown(size)])
     text = (
-        "Coverage is the share of test images whose set holds the true class, ± its standard error "
-        "over draws. Shots and test images of DTD are both single views."
+        "Coverage is the share of test images whose set contains the true class, ± its standard "
+        "error over draws. Shots and test images of DTD are both single views."
     )
     return [text, table(rows)] if len(rows) > 1 else [NOT_RUN]
 
 
 def _rejection() -> list[str]:
     found = results("rejection")
-    datasets = list(dict.fromkeys(row["dataset"] for row in found.rows))
-    head = ["data", "shots", "method", "probability", "variance", "both", "refused, known"]
-    rows: Table = [[*head, "refused, unknown"]]
+    head = ["data", "unknown", "shots", "method", "probability", "variance", "both"]
+    rows: Table = [[*head, "refused, known", "refused, unknown"]]
     names = ("auroc_probability", "auroc_variance", "auroc_both", "refused_inside")
-    for cell in found.cells(NO_VALIDATION, datasets):
+    datasets = [name for one in TITLES for name in (one, f"{one}:half")]
+    for name, shots in found.cells(NO_VALIDATION, datasets):
+        data = name.removesuffix(":half")
+        cells = [(name, shots)] + [(f"{data}:other-half", shots)] * name.endswith(":half")
+        unknown = "half of the classes" if name.endswith(":half") else "other photos"
         for label in found.labels:
-            figures = [
-                shown(found.mean(NO_VALIDATION, cell, label, name))
-                for name in (*names, "refused_outside")
-            ]
-            name, _, half = cell[0].partition(":")
-            rows.append(
-                [title(name) + half.replace("half", ", half of the classes"), cell[1], label]
-            )
-            rows[-1] += figures
+            draws = [row for cell in cells for row in found.draws(NO_VALIDATION, cell, label)]
+            figures = []
+            for figure in (*names, "refused_outside"):
+                values = [row[figure] for row in draws if row.get(figure) is not None]
+                figures.append(shown(100 * fmean(values) if values else math.nan))
+            rows.append([title(data), unknown, shots, label, *figures])
     text = (
-        "Half of the classes is known to the model, test images of the other half are not; or the "
-        "unknown are 1,000 unlabelled photos. AUROC in % of scores that tell known from unknown: "
-        "the highest probability, the posterior's variance, and both as one p-value, by which "
-        "gpcache refuses at 5 %."
+        "*Half of the classes*: the model knows one half, and test images of the other half are "
+        "unknown; then the other way round. Mean of both, and of five draws for DTD ViT-B/32 and "
+        "the photos. *Other photos*: 1,000 unlabelled photos of no class. AUROC in % of scores "
+        "that tell known from unknown: the highest probability, the posterior's variance, and both "
+        "as one p-value, by which gpcache refuses at 5 %."
     )
     return [text, table(rows)] if len(rows) > 1 else [NOT_RUN]
 
 
 def photos() -> list[str]:
-    """The photo sets by themselves."""
+    """The results on the two photo sets."""
     found = results("headline")
     text = """
 caltech20 (20 classes of Caltech-101: 400 photos to draw from, 378 to test on) and trash6 (six
 materials of TrashNet: 120 and 480) through the encoder `lite`, with class names. Most classes of
 caltech20 are ImageNet classes, which the image network of `lite` was trained on; those of trash6
-are not. Five draws. The sections below answer other questions, on draws of their own.
+are not. Five draws. The sections below answer other questions, with other draws.
 """
     parts = [text]
     for protocol in (NO_VALIDATION, VALIDATION):
@@ -307,18 +308,18 @@ are not. Five draws. The sections below answer other questions, on draws of thei
 
 
 def training() -> list[str]:
-    """Methods with training beside the same without."""
+    """Methods with training compared with the same methods without."""
     found = results("headline")
     pairs = ((PAPER, "GPCache-F as published"), (DEFAULT, "GPCache-F"))
     pairs += (("Tip-Adapter", "Tip-Adapter-F"), ("APE", "APE-T"))
     text = """
 Differences in points of test accuracy, trained minus untrained, on stored features: one view of
 every image. **GPCache-F adds little without views.** Its queries are its keys, and the process
-interpolates its keys: the training loss is near zero before the first step, so that nothing is left
-to learn. What does add: augmented views of the shots as further queries, a second model of another
-kind that is trained by itself and weighed on held-out folds (APE-T where there is text), and, most
-of all, the softmax likelihood. The untrained default has it and GPCache-F, which trains the keys of
-a regression, has not: that is why GPCache-F lies below GPCache without text.
+interpolates its keys: the training loss is near zero before the first step, so there is nothing
+left to learn. Three things do help: augmented views of the shots as further queries; a second model
+of another kind that is trained separately and weighted on held-out folds (APE-T if there is text);
+and, most of all, the softmax likelihood. The untrained default uses it. GPCache-F trains the keys
+of a regression, and is therefore worse than GPCache without text.
 """
     parts = [text]
     for protocol in (NO_VALIDATION, VALIDATION):

@@ -1,4 +1,4 @@
-"""The page of the paper's own tables and figures, each with what can be reproduced here."""
+"""The page of the paper's tables and figures, and what can be reproduced here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpcache.benchmark.published import published
 from gpcache.benchmark.spec import read_spec
 
 Rows = list[list[object]]
-NO_CLIP = "needs CLIP's weights and the images; `gpcache benchmark paper` runs it where they are"
+NO_CLIP = "needs CLIP's weights and the images; with them, `gpcache benchmark paper` runs it"
 # Experiment, where the paper has it, verdict, and why.
 VERDICTS = (
     ("few-shot", "11 data sets, 16 shots", "partly", "four of the data sets, other backbones"),
@@ -36,10 +36,10 @@ VERDICTS = (
     ("weight-function", "weights of cache and GP", "reproduced", "a figure that needs no data"),
 )
 READING_GROUPS = """
-**Groups cost accuracy on fine-grained data.** Every group is a process of its own, which does not
-know the classes of the other groups, and is divided by its own variance. The paper sees no loss at
-8 groups on ImageNet. The 196 classes of Cars lie close together: there the loss is large. Use the
-exact process where it fits into memory.
+**Groups cost accuracy on fine-grained data.** Every group is a separate process, which does not see
+the classes of the other groups, and is divided by its own variance. The paper reports no loss with
+8 groups on ImageNet. The 196 classes of Cars are similar to each other: there the loss is large.
+Use the exact process if it fits into memory.
 """
 
 
@@ -50,8 +50,8 @@ def paper() -> list[str]:
     parts = [
         "The paper's settings (`GPCacheClassifier.paper`): raw features, labels as targets, η on, "
         "the whole grid, chosen by accuracy on validation rows. No official code was found. "
-        "Published numbers are means over eleven data sets with RN50, or ImageNet: they stand "
-        "beside ours to compare differences between lines, not values.",
+        "Published numbers are means over eleven data sets with RN50, or ImageNet: compare the "
+        "differences between lines with ours, not the values.",
         table(rows),
         "`gpcache benchmark paper --experiment NAME` runs an experiment on the paper's data.",
         "## Few-shot: the paper's method on four reporting data sets",

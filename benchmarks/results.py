@@ -38,15 +38,15 @@ from result_rows import (
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "results"
-# What stored features can run; photos.toml and similarity.toml need images, and run by themselves.
+# Specs that need only stored features; photos.toml and similarity.toml need images.
 RUN_BY_DEFAULT = ("headline", "robust", "transductive", "coverage", "rejection", "modules")
 RUN_BY_DEFAULT += ("hyper-parameters", "approximations", "group-splits")
 MARKS = ("<!-- headline table: make results -->", "<!-- end of the headline table -->")
 
 SIMILARITY = """
-How a projection that is learned from unlabelled images changes similarity, and accuracy with it.
-The spec `similarity.toml` runs these comparisons; the sections below are of earlier versions
-where they say so, with draws of their own, so that their figures do not compare with those of the
+How a projection that is learned from unlabelled images changes similarity and accuracy. The spec
+`similarity.toml` runs these comparisons. Some of the sections below were measured with earlier
+versions, and say so. They use other draws, so their figures cannot be compared with those of the
 other pages.
 """
 # Title, what the page is made of, specs of its rows, and sections.
@@ -107,9 +107,9 @@ def pages() -> dict[str, str]:
         sources = [f"[{spec}.csv](rows/{spec}.csv)" for spec in run] + list(shown_here)
         index.append([f"[{heading}]({name}.md)", ", ".join(sources)])
     text = (
-        "Every figure stands on one page. `make results` renders the pages from the rows and "
-        "sections that lie here; `make results RUN=1` first runs what is missing. "
-        "[How the benchmark works](../reference/benchmark.md)."
+        "`make results` renders these pages from the rows and sections in this folder; `make "
+        "results RUN=1` first runs what is missing. [How the benchmark "
+        "works](../reference/benchmark.md)."
     )
     found["index.md"] = f"# Results\n\n{text}\n\n{table(index)}"
     return found
@@ -179,7 +179,7 @@ def problems() -> list[str]:
     ]
     known = {path.name for path in generated()} | {"rows", "sections"}
     extra = [
-        f"docs/results/{path.name} is no generated page"
+        f"docs/results/{path.name} is not a generated page"
         for path in sorted(RESULTS.iterdir())
         if path.name not in known and path.suffix != ".png"
     ]

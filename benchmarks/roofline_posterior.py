@@ -1,4 +1,4 @@
-"""Roofline tasks of a posterior: prediction with variance, leave-one-out, rows that come and go.
+"""Roofline tasks of a posterior: prediction with variance, leave-one-out, added and removed rows.
 
 Formulas stand beside the tasks: n keys of width d in c classes, m queries.
 """
@@ -220,30 +220,30 @@ def leave_one_out_tasks(rows: Rows) -> Iterator[Task]:
         bytes=rows.number_bytes * (n * rows.width + n**2 / 2 + 2 * n * rows.classes),
         dtype=rows.precision,
         naive_parts=n / LEFT_OUT,
-        note=f"The naive leave-one-out fits anew without each row; {LEFT_OUT} rows were timed and "
+        note=f"The naive leave-one-out fits again without each row; {LEFT_OUT} rows were timed and "
         "multiplied.",
     )
 
 
 def update_tasks(rows: Rows) -> Iterator[Task]:
-    """One row comes, one row goes."""
+    """One row is added, one row is removed."""
     n = rows.n
     posterior = rows.posterior()
     key, value = rows.queries(1), rows.values[:1]
     more = posterior.add(key, value)  # makes the inverse that updates need
     last = torch.tensor([n], device=rows.device)
 
-    def anew(keys: Tensor, values: Tensor) -> Tensor:
+    def refitted(keys: Tensor, values: Tensor) -> Tensor:
         return ExactPrecision(None, keys, values, beta=BETA, noise=NOISE).solved_values
 
     ways = {
         "one row added": (
             lambda: posterior.add(key, value).solved_values,
-            lambda: anew(torch.cat([rows.keys, key]), torch.cat([rows.values, value])),
+            lambda: refitted(torch.cat([rows.keys, key]), torch.cat([rows.values, value])),
         ),
         "one row removed": (
             lambda: more.remove(last).solved_values,
-            lambda: anew(rows.keys, rows.values),
+            lambda: refitted(rows.keys, rows.values),
         ),
     }
     for name, (ours, naive) in ways.items():

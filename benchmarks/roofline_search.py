@@ -57,7 +57,7 @@ def fit_tasks(rows: Rows, *, limit: float | None = None) -> Iterator[Task]:
         note="The naive fit is the plain grid of `fit_speed.py`: raw space, leave-one-out, an "
         f"explicit inverse for each of {PLACES} (β, noise), loops over {len(PLAIN_ETAS)} η and "
         f"{len(PLAIN_ALPHAS)} α; {POINTS} places were timed and multiplied. The operations of the "
-        "default fit are those of the settings that its walk looked at, in four folds, each with "
+        "default fit are those of the settings that its search tried, in four folds, each with "
         "two products with the kernel, and of the last model.",
         limit=limit,
         reason="The default fit whitens, weighs and calibrates in four folds, and reports figures "

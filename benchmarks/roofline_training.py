@@ -155,7 +155,7 @@ def similarity_tasks(images: int, width: int, device: torch.device) -> Iterator[
         bytes=steps * original.element_size() * 2 * (distinct * width + cosines),
         dtype="float32",
         naive_parts=steps,
-        note="The naive epoch projects every image anew for each anchor, in float32; one step was "
+        note="The naive epoch projects every image again for each anchor, in float32; one step was "
         "timed and multiplied.",
     )
 

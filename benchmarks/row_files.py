@@ -67,9 +67,9 @@ def typed(line: dict[str, str]) -> Row:
     return row | (json.loads(line["further"]) if line["further"] else {})
 
 
-def known_keys(folder: Path = ROWS, source: str | None = None) -> set[str]:
-    """The keys, cut to KEY_LENGTH, of rows that are done in a folder, of one source if given."""
-    rows = (row for file in folder.glob("*.csv") for row in read(file) if row["status"] == "done")
+def known_keys(spec: str, source: str | None = None, folder: Path = ROWS) -> set[str]:
+    """The keys, cut to KEY_LENGTH, of the rows of a spec that are done, of one source if given."""
+    rows = (row for row in read(folder / f"{spec}.csv") if row["status"] == "done")
     return {row["key"] for row in rows if source in (None, row["source"])}
 
 

@@ -9,10 +9,10 @@ spec. A machine without pydantic reads a plan, which a machine with it writes:
     PYTHONPATH=src python3 benchmarks/run_spec.py build/data/plan.json -o build/results
 
 It is `gpcache benchmark SPEC -o FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is
-known, and the same command goes on where it was stopped. Cells that have a row in docs/results/rows
-are left out. ``--jobs`` computes so many cells at once; ``--trained-device`` is where methods that
-train do so; ``--only`` names the specs of a plan; ``--stale`` repeats rows that other source of
-the estimators made. Data sets lie below ``--root``, by default
+known, and the same command goes on where it was stopped. Cells that have a row of the spec in
+docs/results/rows are left out. ``--jobs`` is the number of cells to compute at once,
+``--trained-device`` the device of methods that train. ``--only`` names specs of a plan; ``--stale``
+repeats rows that another version of the estimators made. Data sets lie below ``--root``, by default
 build/data (`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
 """
 
@@ -67,7 +67,7 @@ def main() -> int:
 def run_one(spec: Spec, options: argparse.Namespace) -> int:
     """Run a spec; returns how many rows failed."""
     start = time.monotonic()
-    known = known_keys(source=estimator_source() if options.stale else None)
+    known = known_keys(spec.name, estimator_source() if options.stale else None)
 
     def say(row: Row) -> None:
         what = f"{row.get('accuracy', 0):.4f}" if row["status"] == "done" else row["why"]

@@ -1,4 +1,4 @@
-"""Beyond one process: extraction, serving and a million keys on Ray, on one page.
+"""Beyond one process: extraction and serving on Ray, on one page.
 
 `python benchmarks/scale.py [PHOTOS]` takes about seven minutes. PHOTOS is a folder of photos;
 without it drawings are made. The million keys have a command of their own, in `million_keys.py`.
@@ -25,13 +25,6 @@ grow](#how-time-and-memory-grow)
 workers share one machine: it shows what Ray costs and that nothing is lost, not what more machines
 would bring.
 """
-MILLION = """
-## A million keys
-
-`python benchmarks/million_keys.py --keys 1000000 --classes 10000 --engine ray`: seconds, memory,
-what more keys are worth, and a plan on paper for 100 million images and 10,000 requests a second,
-[in a section of its own](#a-cache-of-1000000-keys).
-"""
 
 
 def drawings(place: Path) -> Path:
@@ -57,7 +50,6 @@ def main() -> None:
         "\n".join(extraction),
         "## Serving: `python benchmarks/ray_serving.py`",
         "\n".join(serving),
-        MILLION,
     )
 
 

@@ -61,7 +61,7 @@ def take(page: Page, name: str, height: int) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.wait_for_function("[...document.images].every((image) => image.complete)")
     # Notices say what was just done, and go after some seconds.
-    expect(page.locator("#said")).to_be_empty()
+    expect(page.locator("#messages")).to_be_empty()
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")
     page.evaluate("document.querySelector('main').scrollTo(0, 0)")
@@ -80,7 +80,7 @@ def files(drawn: Path, name: str) -> list[Path]:
 
 
 def collect(page: Page, drawn: Path) -> None:
-    """Three classes, one picture in the wrong one, and what the names alone say of another."""
+    """Three classes, one picture in the wrong one, and a prediction from class names only."""
     for name in CLASSES:
         page.locator("#new-class-name").fill(name)
         page.keyboard.press("Enter")
@@ -101,7 +101,7 @@ def put(page: Page, name: str, chosen: list[Path]) -> None:
 
 
 def check(page: Page) -> None:
-    """The figures, the suspect, and a cell of the grid; afterwards the label is mended."""
+    """The figures, the suspect, and a cell of the grid; afterwards the label is fixed."""
     go(page, "check")
     page.locator("#confusion .wrong button").first.click()
     take(page, "web-check", 1180)

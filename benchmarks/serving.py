@@ -167,13 +167,13 @@ class Load(NamedTuple):
     memory: list[float]
     client: float
 
-    def told(self) -> str:
-        """How many of which status; refusals must say when to come back."""
+    def summary(self) -> str:
+        """The number of answers by status, and of refusals without Retry-After."""
         counts = Counter(answer.status for answer in self.answers)
         refused = [answer for answer in self.answers if answer.status in (429, 503)]
-        silent = sum(not answer.retry for answer in refused)
+        without = sum(not answer.retry for answer in refused)
         statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(counts.items()))
-        return f"answers {statuses}; {silent} of {len(refused):,} refusals without Retry-After"
+        return f"answers {statuses}; {without} of {len(refused):,} refusals without Retry-After"
 
 
 async def open_loop(server: Server, rate: float, seconds: float) -> Load:
@@ -335,14 +335,14 @@ def main() -> None:
         table([head, *rows]),
         f"* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
         f"({beside / idle:.2f}×; to be below 2×).\n"
-        f"* Overload for {minutes:g} minutes, requests at random times that wait for nobody: "
-        f"{over.offered:.0f} a second offered, {over.offered / capacity:.1f} times the capacity; "
-        f"goodput {over.goodput:.1f} a second, {over.goodput / able:.0%} of the mean of the "
-        f"capacities before and after (to be at least 90 %), where asking took "
-        f"{over.client:.0%} of the machine; {over.told()}; memory {before:.0f} MB before, "
+        f"* Overload for {minutes:g} minutes, requests at random times, independent of the "
+        f"answers: {over.offered:.0f} a second offered, {over.offered / capacity:.1f} times the "
+        f"capacity; goodput {over.goodput:.1f} a second, {over.goodput / able:.0%} of the mean of "
+        f"the capacities before and after (to be at least 90 %), where asking took "
+        f"{over.client:.0%} of the machine; {over.summary()}; memory {before:.0f} MB before, "
         f"{max(over.memory):.0f} MB at most.\n"
         f"* Soak for {minutes:g} minutes at {soak.offered / capacity:.0%} of the capacity: "
-        f"{soak.told()}; memory {soak.memory[0]:.0f} → {soak.memory[-1]:.0f} MB, "
+        f"{soak.summary()}; memory {soak.memory[0]:.0f} → {soak.memory[-1]:.0f} MB, "
         f"{slope:+.1f} MB a minute.\n"
         f"* A photo added at n = 1,600: new figures {change:.0f} ms after its features (to be "
         "below 300 ms).",

@@ -1,4 +1,4 @@
-"""What labels chosen by `suggest` are worth: accuracy after 20 to 80 of them, beside other choices.
+"""Accuracy after 20 to 80 labels chosen by `suggest`, compared with other choices.
 
 Writes a section of docs/results/photos.md; `lite` must be installed.
 """
@@ -22,23 +22,23 @@ BUDGETS = (20, 40, 60, 80)
 
 TEXT = """
 A pool of 300 of the 400 caltech20 training photos through `lite` (20 classes), another one for each
-of 10 seeds; so many of them are labelled, the default classifier is fitted **without text** on
-those alone, and tested on the 378 test photos. Accuracy in %, mean ± deviation over the seeds, and
-how many of the 20 classes the first 20 labels reach.
+of 10 seeds. 20 to 80 of them are labelled. The default classifier is fitted **without text** on
+these only, and tested on the 378 test photos. Accuracy in %, mean ± deviation over the seeds, and
+the number of classes among the first 20 labels.
 
 - *random*: uniformly.
-- *suggest*: all labels chosen at once, before any is known.
+- *suggest*: all photos chosen at once, before any label is known.
 - *suggest, with model*: 20 without labels, then 20 at a time from a model fitted on those so far;
   *its own noise* takes the model's noise instead of 0.01.
-- *k-centre*: the row farthest from all chosen, from the most central one on. Its deviation at 20 is
-  that of the classifier, which gives up on one of the ten pools: there one class alone has two.
+- *k-centre*: the row farthest from all chosen ones, starting with the most central one. Its
+  deviation at 20 comes from one of the ten pools, in which only one class has two photos.
 - *uncertainty*: 20 at random, then 20 at a time by the least margin of a model fitted so far;
   *suggest, then uncertainty* starts from the 20 of suggest.
 
 β = 1, noise = 0.01 and the centred space were chosen among 40 settings on the training photos, some
-of them also on DTD and Caltech101 (ViT-B/32, test rows), never on these test photos; nor was the
-choice not to take the model's own noise. Most of these classes are ImageNet classes, which
-the image network of `lite` was trained on.
+of them also on DTD and Caltech101 (ViT-B/32, test rows), never on these test photos. The decision
+not to use the model's noise was not made on them either. Most of these classes are ImageNet
+classes, which the image network of `lite` was trained on.
 """
 
 Rows = NDArray[np.float32]

@@ -69,7 +69,9 @@ def main() -> None:
     """Print the table; see the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, nargs="*", default=[1, 8, 16, 32, 64])
-    parser.add_argument("--epochs", type=int, default=0, help="also train exactly for so many")
+    parser.add_argument(
+        "--epochs", type=int, default=0, help="also train the exact model for this many epochs"
+    )
     parser.add_argument("--page", help="write the table there, as Markdown")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,11 +1,11 @@
-"""Runs the shell and Python blocks of pages, in order, in a folder of drawn pictures.
+"""Runs the commands and Python code of documentation pages, in order, on drawn pictures.
 
-    python docs/run_pages.py                          # the pages that a new user follows, timed
+    python docs/run_pages.py                          # the tasks of a new user, each timed
     python docs/run_pages.py how-to/deploy how-to/clip
 
-Blocks marked `sh` and `python` run. Blocks marked `console` show what cannot run here: downloads,
-Docker, servers that stay. A `text` block beneath a Python block is what it prints. A Python block
-that begins with `# needs PACKAGE` is left out where the package is missing.
+Blocks marked `sh` and `python` run. Blocks marked `console` do not: downloads, Docker, servers that
+keep running. A `text` block below a Python block is its output. A Python block that starts with
+`# needs PACKAGE` is skipped if the package is missing.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 CLASSES = ("bricks", "marble", "wood")
 SECONDS = 600
-FIRST_PAGES = [
-    "get-started/first-model",
-    "how-to/fix-labels",
-    "how-to/clip",
-    "how-to/deploy",
-    "reference/http",
-    "how-to/write-a-method",
-]
+TASKS = {
+    "get-started/first-model": "first model",
+    "how-to/fix-labels": "fix labels",
+    "how-to/clip": "CLIP offline",
+    "how-to/deploy": "ONNX without gpcache",
+    "reference/http": "deploy over HTTP",
+    "how-to/write-a-method": "write a method",
+}
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -42,10 +42,10 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
 
 
 def make_folder(folder: Path) -> None:
-    """Draw what the pages assume, and train the model of the first page."""
+    """Draw the pictures that the pages use, and train the model of the first page."""
     from gpcache.images.drawn import draw_picture, draw_pictures
 
-    (folder / "data").mkdir()  # of data sets, which the documentation cannot bring along
+    (folder / "data").mkdir()  # for data sets, which are not part of the documentation
     draw_pictures(folder / "photos", CLASSES, each=8)
     draw_pictures(folder / "test_photos", CLASSES, each=4, seed=1)
     draw_pictures(folder / "more_photos", ["grass"], each=3)
@@ -62,7 +62,7 @@ def make_folder(folder: Path) -> None:
 
 
 def run_shell(code: str, folder: Path) -> None:
-    """Run a block; the exit code 1 of `gpcache check` says that it found something."""
+    """Run a block; exit code 1 is allowed for `gpcache check`, which has found something."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -e\n{code}"], cwd=folder, env=os.environ | {"PATH": path},
@@ -75,7 +75,7 @@ def run_shell(code: str, folder: Path) -> None:
 
 
 def run_python(code: str, page: Path, names: dict[str, object], folder: Path) -> str:
-    """Run a block and return what it printed."""
+    """Run a block and return its output."""
     printed = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.chdir(folder):
         warnings.simplefilter("ignore")
@@ -84,7 +84,7 @@ def run_python(code: str, page: Path, names: dict[str, object], folder: Path) ->
 
 
 def run_page(page: Path, folder: Path) -> None:
-    """Run every block of a page; a Python block must print what the page shows."""
+    """Run every block of a page; a Python block must print the output that the page shows."""
     module = types.ModuleType("documented_page")
     sys.modules[module.__name__] = module  # for classes that are pickled
     for language, code, shown in blocks(page):
@@ -98,8 +98,9 @@ def run_page(page: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the pages that are named, and say how long each took."""
-    names = sys.argv[1:] or FIRST_PAGES
+    """Run the given pages, or those of TASKS, and print a table of their times."""
+    names = sys.argv[1:] or list(TASKS)
+    total = 0.0
     with tempfile.TemporaryDirectory() as temporary:
         drawn = Path(temporary) / "drawn"
         drawn.mkdir()
@@ -109,7 +110,10 @@ def main() -> None:
             shutil.copytree(drawn, folder)
             start = time.perf_counter()
             run_page(DOCS / f"{name}.md", folder)
-            print(f"{name:28} {time.perf_counter() - start:6.1f} s", flush=True)
+            seconds = time.perf_counter() - start
+            total += seconds
+            print(f"{TASKS.get(name, ''):22} {name:28} {seconds:6.1f} s", flush=True)
+    print(f"{'all':22} {'':28} {total:6.1f} s")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ for neighbour in answer.neighbours:
 # %%
 # Find a wrong label
 # ------------------
-# Label one picture of wood as marble, and look for suspects.
+# Label one picture of wood as marble, and look for wrong labels.
 
 wrong = ImageClassifier("lite").fit(photos).relabel({"wood/05.jpg": "marble"})
 for finding in wrong.suspects():
@@ -72,7 +72,7 @@ for finding in wrong.suspects():
 # "I don't know"
 # --------------
 # A clock is none of the classes. ``reject=0.15`` rejects at most about 15 % of good pictures. A
-# lower rate rejects fewer good pictures, and catches fewer clocks.
+# lower rate rejects fewer good pictures, and fewer clocks.
 
 clocks = [draw_picture("clock", number) for number in range(4)]
 for answer in model.predict(clocks, reject=0.15):

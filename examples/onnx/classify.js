@@ -1,5 +1,5 @@
 // Classifies a photo in the browser with model.onnx, made by `gpcache export MODEL --images`.
-// Beside this file lie model.onnx and ort/, the folder dist of the npm package onnxruntime-web.
+// Put model.onnx and ort/, the folder dist of the npm package onnxruntime-web, next to this file.
 // The photo does not leave the browser.
 
 import * as ort from "./ort/ort.wasm.min.mjs";
@@ -14,26 +14,26 @@ const answer = document.getElementById("answer");
 answer.textContent = "Choose a photo.";
 
 document.getElementById("photo").addEventListener("change", async (event) => {
-  const found = await classify(event.target.files[0]);
-  answer.textContent = found.rejected ? `I don’t know (nearest: ${found.nearest})`
-    : `${found.nearest} ${(100 * found.probabilities[found.nearest]).toFixed(1)} %`;
-  answer.dataset.found = JSON.stringify(found);
+  const result = await classify(event.target.files[0]);
+  answer.textContent = result.rejected ? `I don’t know (nearest: ${result.nearest})`
+    : `${result.nearest} ${(100 * result.probabilities[result.nearest]).toFixed(1)} %`;
+  answer.dataset.result = JSON.stringify(result);
 });
 
 async function classify(file) {
   const { size } = preprocess;
   const input = new ort.Tensor("uint8", cropped(await decoded(file)), [1, size, size, 3]);
-  const found = await session.run({ pixels: input });
-  const shares = Array.from(found.probabilities.data);
+  const outputs = await session.run({ pixels: input });
+  const shares = Array.from(outputs.probabilities.data);
   return {
-    nearest: classes[Number(found.label.data[0])],
+    nearest: classes[Number(outputs.label.data[0])],
     probabilities: Object.fromEntries(classes.map((name, index) => [name, shares[index]])),
-    familiarity: found.familiarity.data[0],
-    rejected: Boolean(found.rejected.data[0]),
+    familiarity: outputs.familiarity.data[0],
+    rejected: Boolean(outputs.rejected.data[0]),
   };
 }
 
-// The pixels of a file, upright, on white where it is transparent: {width, height, data: RGB}.
+// The pixels of a file, upright, with transparency on white: {width, height, data: RGB}.
 async function decoded(file) {
   const image = await createImageBitmap(file, { colorSpaceConversion: "none" });
   const canvas = new OffscreenCanvas(image.width, image.height);
@@ -112,7 +112,7 @@ function resized({ width: before, height, data }, width) {
   return { width, height, data: out };
 }
 
-// Rows and columns change places.
+// Transposes an image.
 function turned({ width, height, data }) {
   const out = new Uint8Array(data.length);
   for (let y = 0; y < height; y += 1) {
@@ -124,16 +124,16 @@ function turned({ width, height, data }) {
   return { width: height, height: width, data: out };
 }
 
-// The entries `metadata_props` of an ONNX file, which onnxruntime-web does not show.
+// The entries `metadata_props` of an ONNX file, which onnxruntime-web does not expose.
 function metadata(file) {
   const text = new TextDecoder();
-  const found = {};
+  const entries = {};
   for (const [field, part] of fields(file)) {
     if (field !== 14) continue;
     const entry = Object.fromEntries(fields(part));
-    found[text.decode(entry[1])] = text.decode(entry[2]);
+    entries[text.decode(entry[1])] = text.decode(entry[2]);
   }
-  return found;
+  return entries;
 }
 
 // The numbers and contents of the fields of a protobuf message that hold bytes.

@@ -15,7 +15,7 @@ FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BI
 
 
 def upright(image):
-    """An RGB image, turned as its camera says, on white where it is transparent."""
+    """An upright RGB image (EXIF orientation applied), with transparency on white."""
     image = ImageOps.exif_transpose(image).convert("RGBA")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image).convert("RGB")
@@ -35,13 +35,13 @@ def pixels(image, preprocess):
 
 
 def classify(model, photos):
-    """For each photo the name of its class, all probabilities, and whether it is refused."""
+    """For each photo the nearest class, all probabilities, and whether it is rejected."""
     session = onnxruntime.InferenceSession(model)
     facts = session.get_modelmeta().custom_metadata_map
     classes, preprocess = json.loads(facts["classes"]), json.loads(facts["preprocess"])
     batch = np.stack([pixels(upright(Image.open(photo)), preprocess) for photo in photos])
     names = ["label", "probabilities", "familiarity", "rejected"]
-    found = zip(*session.run(names, {"pixels": batch}), strict=True)
+    outputs = zip(*session.run(names, {"pixels": batch}), strict=True)
     return [
         {
             "nearest": classes[label],
@@ -49,7 +49,7 @@ def classify(model, photos):
             "familiarity": float(familiarity[0]),
             "rejected": bool(rejected[0]),
         }
-        for label, row, familiarity, rejected in found
+        for label, row, familiarity, rejected in outputs
     ]
 
 

@@ -1,4 +1,4 @@
-"""Few-shot classifiers on CLIP-like features that know when they do not know.
+"""Few-shot image classifiers with calibrated probabilities, which can answer "I don't know".
 
 The public names are loaded on first use: importing gpcache imports neither torch nor numpy.
 """
@@ -20,7 +20,7 @@ from gpcache.errors import (
 )
 from gpcache.support.telemetry import disable_telemetry
 
-# Before any of the packages that report about their users can be imported.
+# Before any package with telemetry can be imported.
 disable_telemetry()
 
 __version__ = "0.2.0"
@@ -33,7 +33,6 @@ __all__ = [
     "GPCacheClassifier",
     "GPCacheError",
     "GPCacheFClassifier",
-    "GroupedCache",
     "ImageClassifier",
     "ImageRefusedError",
     "MissingExtraError",
@@ -54,7 +53,6 @@ _LAZY = {
     "FeatureStore": "gpcache.features.store",
     "GPCacheClassifier": "gpcache.methods",
     "GPCacheFClassifier": "gpcache.methods",
-    "GroupedCache": "gpcache.cluster.grouped",
     "ImageClassifier": "gpcache.model.classifier",
     "PaperGPCacheClassifier": "gpcache.methods",
     "Prompts": "gpcache.encoders.prompts",
@@ -64,7 +62,6 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from gpcache.cluster.grouped import GroupedCache
     from gpcache.encoders import load_encoder
     from gpcache.encoders.prompts import Prompts, text_weights
     from gpcache.features.store import FeatureStore
@@ -84,9 +81,14 @@ else:
                 raise ImportError(
                     f"{name} is in gpcache.methods: from gpcache.methods import {name}"
                 )
+            if name == "GroupedCache":
+                raise ImportError(
+                    "GroupedCache was removed: GPCacheClassifier now fits any number of shots, "
+                    "from a mapped file as well (approximation='explicit')."
+                )
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_LAZY[name]), name)
-        globals()[name] = value  # the next look-up finds it without coming here
+        globals()[name] = value  # the next look-up finds it without calling this function
         return value
 
 

@@ -80,6 +80,12 @@ def test_measures_add_figures_and_a_wrong_name_is_one_sentence(write_features, r
         rows_of("gpcache", measures=("covrage",))
 
 
+def test_other_measures_are_another_row(write_features, rows_of):
+    write_features()
+    assert "aurc" not in rows_of("gpcache")["no validation", "gpcache"]
+    assert "aurc" in rows_of("gpcache", measures=("calibration",))["no validation", "gpcache"]
+
+
 def test_without_validation_rows_each_half_is_judged_by_the_other(write_features):
     task = open_features(write_features(val=9, train2=2))
     first, second = halves(task.test.labels)
@@ -118,6 +124,8 @@ def test_a_file_names_its_draws_and_its_parts(write_features):
     assert set(text.test.labels) == {"bee", "dog"}
     assert len(half.class_names) == 2
     assert (len(half.test.labels), len(half.outside)) == (10, 10)
+    rest = open_features(f"{place}:other-half")
+    assert {*half.class_names, *rest.class_names} == set(whole.class_names)
     with pytest.raises(DataError, match="has no part 'third'"):
         open_features(f"{place}:third")
 

@@ -61,7 +61,7 @@ def test_rows_are_appended_once_and_the_last_of_a_cell_counts(modules, tmp_path)
     assert [one["accuracy"] for one in row_files.read(rows / "toy.csv")] == [0.75]
     with (rows / "toy.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 2
-    assert row_files.known_keys(rows) == {"k" * row_files.KEY_LENGTH}
+    assert row_files.known_keys("toy", folder=rows) == {"k" * row_files.KEY_LENGTH}
 
 
 def test_two_specs_with_different_figures_for_one_cell_are_found(modules, tmp_path):

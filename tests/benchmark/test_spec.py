@@ -85,15 +85,17 @@ MISTAKES = {
     METHOD + "options = 3\n": "methods[1].options must be a table",
     METHOD + "vary = { a = 1 }\n": "methods[1].vary.a must be a list of values",
     '[[methods]]\nname = "gpcach"\n': (
-        "methods[1].name is 'gpcach', which is no method (did you mean 'gpcache'?): use ape, ape-t"
+        "methods[1].name is 'gpcach', which is not a method (did you mean 'gpcache'?): use ape, "
+        "ape-t"
     ),
     METHOD + "options = { alfa = 1.0 }\n": (
-        "methods[1].options.alfa is no option of 'gda' (did you mean 'alpha'?): use alpha"
+        "methods[1].options.alfa is not an option of 'gda' (did you mean 'alpha'?): use alpha"
     ),
-    METHOD + 'options = { device = "cpu" }\n': "methods[1].options.device is no option of 'gda'",
-    METHOD + "vary = { speed = [1] }\n": "methods[1].vary.speed is no option of 'gda'",
+    METHOD
+    + 'options = { device = "cpu" }\n': "methods[1].options.device is not an option of 'gda'",
+    METHOD + "vary = { speed = [1] }\n": "methods[1].vary.speed is not an option of 'gda'",
     METHOD + "[[methods.where]]\noptions = { speed = 1 }\n": (
-        "methods[1].where[1].options.speed is no option of 'gda'"
+        "methods[1].where[1].options.speed is not an option of 'gda'"
     ),
     METHOD + '[[methods.where]]\ndatasets = ["imagenett"]\n': (
         "methods[1].where[1].datasets names 'imagenett' (did you mean 'imagenet'?)"
@@ -136,7 +138,7 @@ def test_a_mistake_is_one_sentence_that_names_file_and_key(write_spec, text, sen
 @pytest.mark.parametrize("method", registry())
 def test_every_registered_method_has_options_that_a_spec_may_set(write_spec, method):
     text = f'datasets = ["a.npz"]\n[[methods]]\nname = "{method}"\noptions = {{ xyzzy = 1 }}\n'
-    sentence = rf"options\.xyzzy is no option of '{re.escape(method)}': use \w+"
+    sentence = rf"options\.xyzzy is not an option of '{re.escape(method)}': use \w+"
     with pytest.raises(DataError, match=sentence):
         read_spec(write_spec(text))
 
@@ -147,7 +149,7 @@ def test_what_is_no_toml_or_not_there_is_said(write_spec, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_spec(tmp_path / "none.toml")
     (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
-    with pytest.raises(DataError, match="is no UTF-8 text"):
+    with pytest.raises(DataError, match="is not UTF-8 text"):
         read_spec(tmp_path / "latin.toml")
 
 
@@ -156,7 +158,7 @@ def test_the_specs_of_stored_features_can_be_read(path):
     spec = read_spec(path)
     assert spec.name == path.stem
     # Files that prepare_data.py writes, or photos.
-    files = re.compile(r"[a-z0-9_]+\.npz(:text|:half)?|images/[a-z0-9]+")
+    files = re.compile(r"[a-z0-9_]+\.npz(:text|:half|:other-half)?|images/[a-z0-9]+")
     assert all(map(files.fullmatch, spec.datasets))
     for method in spec.methods:
         assert all(override.source for override in method.where)

@@ -34,7 +34,7 @@ def test_an_error_of_ours_is_one_sentence_on_stderr(run, tmp_path):
     place = tmp_path / "nothing\x1b[31m"
     code, out, err = run("inspect", place)
     assert (code, out) == (2, "")
-    assert err == f"gpcache: {str(place)!r} is no gpcache model: it has no config.json.\n"
+    assert err == f"gpcache: {str(place)!r} is not a gpcache model: it has no config.json.\n"
 
 
 def test_what_the_system_says_is_one_sentence(run, tmp_path):

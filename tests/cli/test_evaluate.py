@@ -63,7 +63,7 @@ def test_what_the_doubts_are_worth(run, model, mixed, tmp_path):
     assert code == 0
     assert found["accuracy_at_coverage"]["0.33"] == pytest.approx(np.mean(right[:3]))
     wrong = right.index(False)
-    assert found["errors_told"]["auroc"] == pytest.approx(wrong / 8)
+    assert found["error_separation"]["auroc"] == pytest.approx(wrong / 8)
     _, told, _ = run("predict", model, noise, "--json", "--reject", "0.2")
     foreign = list(map(json.loads, told.splitlines()))
     assert found["unknown"]["n"] == 3
@@ -72,7 +72,9 @@ def test_what_the_doubts_are_worth(run, model, mixed, tmp_path):
     share = f"{100 * np.mean(right[:3]):.1f}"
     assert f"of the most confident 33.0 % of the answers {share} % are right\n" in out
     assert "unknown      n = 3, " in out
-    assert f"selective    AURC {found['aurc']:.4f}; telling right answers from wrong ones: " in out
+    assert (
+        f"selective    AURC {found['aurc']:.4f}; separating right answers from wrong ones: " in out
+    )
 
 
 def test_broken_images_are_listed_and_not_counted(run, model, broken, reasons):
@@ -108,7 +110,7 @@ def test_report_and_plots(run, model, mixed, tmp_path):
     ("images", "options", "sentence"),
     [
         ("flat", [], "has no label to compare with: give class folders"),
-        ("other", [], "'star', which is no class of the model: it has 'circle', 'square'"),
+        ("other", [], "'star', which is not a class of the model: it has 'circle', 'square'"),
         ("empty", [], "There is no image in"),
         ("good", ["--report", "{tmp}/no/report.html"], "make the folder"),
         ("good", ["--report", "{tmp}"], "is a folder: give the name of a file"),

@@ -46,5 +46,5 @@ def test_the_whole_model_takes_pixels(run, model, tmp_path):
 def test_mistakes_are_one_sentence(mistake, model, tmp_path):
     assert "make the folder" in mistake("export", model, "-o", tmp_path / "no" / "a.onnx")
     assert "is a folder: give the name of a file" in mistake("export", model, "-o", tmp_path)
-    assert "is no gpcache model" in mistake("export", tmp_path)
+    assert "is not a gpcache model" in mistake("export", tmp_path)
     assert list(tmp_path.iterdir()) == []

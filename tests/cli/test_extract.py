@@ -70,7 +70,7 @@ def test_verify_finds_and_repairs(run, mistake, extracted, tmp_path, photos):
     copy = shutil.copytree(store, tmp_path / "store")
     code, out, err = run("store", "verify", copy)
     assert (code, err) == (0, "")
-    assert "are what was written" in out
+    assert "are intact" in out
     (shard,) = (copy / "shards").glob("*.safetensors")
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
@@ -90,7 +90,7 @@ def test_verify_finds_and_repairs(run, mistake, extracted, tmp_path, photos):
         (["no/such/folder", "-o", "{out}"], "There is no file or folder"),
         (["{empty}", "-o", "{out}"], "no image"),
         (["{photos}", "-o", "{out}", "--encoder", "liet"], "There is no encoder 'liet'"),
-        (["{photos}", "-o", "{photos}"], "is no feature store and not empty"),
+        (["{photos}", "-o", "{photos}"], "is not a feature store and not empty"),
         (["{photos}", "-o", "{out}", "--device", "tpu"], "device must be"),
         (["{zip}", "-o", "{out}"], "unpack it"),
     ],
@@ -110,7 +110,7 @@ def test_a_mistake_is_one_sentence(mistake, photos, tmp_path, arguments, sentenc
 
 def test_no_store_is_one_sentence(mistake, tmp_path):
     for command in ("info", "verify"):
-        assert "is no feature store" in mistake("store", command, tmp_path)
+        assert "is not a feature store" in mistake("store", command, tmp_path)
 
 
 def test_an_interrupt_leaves_a_whole_store(tmp_path):

@@ -196,7 +196,7 @@ def test_a_mistake_is_one_sentence(mistake, shapes, tmp_path, arguments, sentenc
 def test_what_is_no_model_is_not_replaced(mistake, shapes, tmp_path, tree):
     folder = shutil.copytree(shapes, tmp_path / "photos")
     before = tree(folder)
-    assert "left as it is" in mistake("fit", shapes, "-o", folder)
+    assert "was not changed" in mistake("fit", shapes, "-o", folder)
     assert tree(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
@@ -268,10 +268,10 @@ def test_a_projection_that_does_not_belong_is_one_sentence(
     foreign = write_projection("foreign.gpp", fingerprint="f" * 64)
     place = ("-o", tmp_path / "m.gpc", "--projection")
     assert "not of 'lite'" in mistake("fit", shapes, *place, foreign)
-    assert "is no similarity projection" in mistake("fit", shapes, *place, model)
+    assert "is not a similarity projection" in mistake("fit", shapes, *place, model)
     assert "it has no config.json" in mistake("fit", shapes, *place, tmp_path / "none.gpp")
     own = write_projection("own.gpp")
-    assert "ZeroShotClassifier compares no images" in mistake(
+    assert "ZeroShotClassifier does not compare images" in mistake(
         "fit", shapes, *place, own, "--method", "zero-shot"
     )
     assert not (tmp_path / "m.gpc").exists()

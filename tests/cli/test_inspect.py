@@ -20,7 +20,7 @@ def test_json(run, model, shapes):
     assert (code, err) == (0, "")
     assert (found["encoder"], found["method"], found["images"]) == ("lite", "gpcache", 12)
     assert found["classes"] == {"circle": 4, "square": 4, "triangle": 4}
-    assert found["numbers"]["noise"] > 0
+    assert found["hyper_parameters"]["noise"] > 0
     assert (found["templates"], found["source"]) == (["a photo of a(n) {}."], str(shapes))
     assert found["held_out"]["n"] == 12
 
@@ -34,7 +34,7 @@ def test_a_model_of_text_alone(run, text_model):
 
 
 def test_what_is_no_model_is_one_sentence(mistake, shapes, own_model):
-    assert "is no gpcache model: it has no config.json" in mistake("inspect", shapes)
+    assert "is not a gpcache model: it has no config.json" in mistake("inspect", shapes)
     # Fields beyond the known ones, or a pickle in the place of tensors, are never read.
     (own_model / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR.")
     assert "is damaged" in mistake("inspect", own_model)

@@ -54,7 +54,7 @@ def test_long_lists_are_cut(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "60 refused:"
     assert lines[51] == "  … and 10 more."
-    assert lines[-1] == "note: … and 10 notes more."
+    assert lines[-1] == "note: … and 10 more notes."
     assert len(lines) == 52 + 21
 
 

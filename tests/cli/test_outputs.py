@@ -6,7 +6,7 @@ import stat
 import pytest
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-REFUSED = "is a device, a pipe or a socket, which an output never replaces"
+REFUSED = "is a device, a pipe or a socket and cannot be replaced"
 
 
 def modes(folder):

@@ -17,7 +17,7 @@ pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
 
 
 TOO_FEW = (
-    "note: No image can be refused: at a rate of 0.05 that takes 19 or more training images that "
+    "note: No image can be refused: a rate of 0.05 needs 19 or more training images that "
     "can be held out, and there are 12.\n"
 )
 
@@ -186,7 +186,7 @@ def test_why_a_set_is_everything_is_said_once(run, model, unseen):
     code, out, err = run("predict", model, unseen, "--sets", "0.05", "--reject", "0")
     assert code == 0
     assert out.count("one of: ") == 9
-    assert err.count("Every set holds every class: 12 labelled rows rule nothing out") == 1
+    assert err.count("Every set contains every class: 12 labelled rows cannot rule out") == 1
 
 
 def test_csv_runs_no_formula_and_the_terminal_obeys_no_name(run, model, hostile):
@@ -302,7 +302,7 @@ def test_a_mistake_is_one_sentence(mistake, model, unseen, arguments, sentence):
 
 @pytest.mark.parametrize(
     ("file", "missing"),
-    [("model.safetensors", "is missing"), ("config.json", "is no gpcache model")],
+    [("model.safetensors", "is missing"), ("config.json", "is not a gpcache model")],
 )
 def test_a_damaged_model_is_one_sentence(mistake, own_model, unseen, file, missing):
     place = own_model / file

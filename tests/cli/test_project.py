@@ -49,7 +49,7 @@ def test_mistakes_are_one_sentence(mistake, stores, model, tmp_path):
     place = ("-o", tmp_path / "p.gpp")
     assert "lower neighbours" in mistake("project", photos, "--views", views, *place)
     assert "no single views" in mistake("project", photos, "--views", photos, *place, *QUICK)
-    assert "no feature store" in mistake("project", tmp_path, "--views", views, *place)
+    assert "not a feature store" in mistake("project", tmp_path, "--views", views, *place)
     assert "a model of another kind" in mistake(
         "project", photos, "--views", views, "-o", model, *QUICK
     )

@@ -52,5 +52,5 @@ def test_mistakes_are_one_sentence(mistake, model, text_model, pool, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "Give a pool of images, or a model and a pool." in mistake("suggest", model, pool, pool)
     assert "There is no image in" in mistake("suggest", tmp_path / "empty")
-    assert "is no gpcache model" in mistake("suggest", pool, pool)
+    assert "is not a gpcache model" in mistake("suggest", pool, pool)
     assert "keeps no cache to suggest from" in mistake("suggest", text_model, pool)

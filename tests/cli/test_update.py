@@ -79,7 +79,10 @@ def test_an_image_is_found_by_name_path_or_content(run, own_model, shapes, tmp_p
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("0.png", "'0.png' fits 3 training images: give one of 'circle/0.png', 'square/0.png', "),
+        (
+            "0.png",
+            "'0.png' matches 3 training images: give one of 'circle/0.png', 'square/0.png', ",
+        ),
         ("circle/00.png", "no training image 'circle/00.png': did you mean 'circle/0.png', "),
         ("star/0.png", "no training image 'star/0.png': did you mean 'square/0.png'"),
         ("zzz", "no training image 'zzz': it has 'circle/0.png', 'circle/1.png', "),
@@ -97,7 +100,7 @@ def test_a_name_that_fits_none_or_several_is_answered_by_candidates(
 @pytest.mark.parametrize(
     ("command", "arguments", "sentence"),
     [
-        ("remove", [], "Say what to remove: --class NAME or --image NAME."),
+        ("remove", [], "Give the class or the image to remove: --class NAME or --image NAME."),
         ("remove", ["--class", "star"], "The model has no class 'star': it has 'circle'"),
         ("remove", ["--image", "star.png"], "The model has no training image 'star.png'"),
         ("relabel", ["star.png", "circle"], "The model has no training image 'star.png'"),

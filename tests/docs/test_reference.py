@@ -18,14 +18,15 @@ MODULES = [
     "gpcache.metrics",
     "gpcache.similarity",
     "gpcache.encoders",
-    "gpcache.cluster.grouped",
     "gpcache.features.store",
     "gpcache.features.extract",
     "gpcache.features.splits",
     "gpcache.features.neighbors",
 ]
 # How estimators build, save and read their own report: no user calls these.
-INTERNAL = {f"HeldOutReport.{name}" for name in ("empty", "of_shots", "of", "write", "read")}
+INTERNAL = {
+    f"HeldOutReport.{name}" for name in ("empty", "of_shots", "of", "joined", "write", "read")
+}
 # Base classes that are not exported but whose methods every estimator has.
 BASES = [
     "gpcache.methods.cache.estimator.CacheClassifier",

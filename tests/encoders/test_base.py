@@ -42,7 +42,7 @@ def images():
 
 def test_a_batch_that_does_not_fit_is_halved_with_a_warning(images):
     small = Brightness(room=2)
-    with pytest.warns(RuntimeWarning, match="ran out of memory at 9 images, going on with 5"):
+    with pytest.warns(RuntimeWarning, match="ran out of memory at 9 images: continuing with 5"):
         features = small.encode_images(images, batch_size=9)
     np.testing.assert_array_equal(features, Brightness().encode_images(images))
     assert max(small.batches) <= 2
@@ -61,7 +61,7 @@ def test_views_of_an_image_stay_together_when_a_batch_is_halved():
 def test_one_image_that_does_not_fit_is_an_error(images):
     with (
         pytest.warns(RuntimeWarning),
-        pytest.raises(EncoderError, match="not enough memory for 'brightness' and one image"),
+        pytest.raises(EncoderError, match="not have enough memory for 'brightness' and one image"),
     ):
         Brightness(room=0).encode_images(images)
 

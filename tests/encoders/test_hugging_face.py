@@ -324,7 +324,7 @@ def test_missing_weights_are_not_drawn_at_random(save_model):
     weights = load_file(folder / "model.safetensors")
     del weights["text_projection.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(EncoderError, match=r"not whole.*text_projection\.weight"):
+    with pytest.raises(EncoderError, match=r"incomplete.*text_projection\.weight"):
         HuggingFaceEncoder(str(folder), device="cpu")
 
 

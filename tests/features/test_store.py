@@ -116,13 +116,13 @@ def test_views_kept_apart_have_a_dimension_of_their_own(tmp_path, encoder):
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path, encoder):
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
-    with pytest.raises(StoreError, match=r"no feature store and not empty .*'holiday.jpg'"):
+    with pytest.raises(StoreError, match=r"not a feature store and not empty .*'holiday.jpg'"):
         FeatureStore.create(tmp_path, encoder)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
 def test_no_store_is_one_sentence(tmp_path):
-    with pytest.raises(StoreError, match=r"is no feature store: it has no store\.json"):
+    with pytest.raises(StoreError, match=r"is not a feature store: it has no store\.json"):
         FeatureStore.open(tmp_path)
 
 

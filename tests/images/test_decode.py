@@ -224,7 +224,7 @@ def test_floats_and_tensors_are_the_same_pixels(photo):
         ("null\0character.jpg", "cannot be read"),
         (bytes(20_000_001), "larger than 20 MB"),
         (os.curdir, "a folder"),
-        ("/dev/null", "no regular file"),
+        ("/dev/null", "not a regular file"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isprintable() else "",
 )

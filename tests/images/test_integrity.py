@@ -81,7 +81,7 @@ def test_a_jpeg_that_lost_a_restart_interval_is_refused(picture):
 def test_picture_data_after_the_picture_are_noted(picture):
     content = file_of(picture, "JPEG")
     (note,) = decode(content[:-2] + b"\x55" * 40 + content[-2:]).notes
-    assert "go on after the picture" in note
+    assert "continue after the picture" in note
 
 
 def test_several_jpegs_in_a_file_are_read_as_before(picture):

@@ -211,7 +211,9 @@ def solved_anew(estimator, X, y, **options):
     """
     fresh = changed(clone(estimator), **options).fit(X, y)
     known, fitted = estimator.fitted_, fresh.fitted_
-    shots = replace(fitted.shots.at_gain(known.choice.gain), belief=known.shots.belief)
+    shots = replace(
+        fitted.shots.at_gain(known.choice.gain), label_weights=known.shots.label_weights
+    )
     feature_map = known.model.feature_map
     precision = known.recipe.condition(shots, feature_map(shots.features), known.choice)
     unsolved = CacheModel(feature_map, precision, fitted.text, known.choice)

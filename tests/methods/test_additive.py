@@ -233,7 +233,7 @@ def test_the_weight_minimises_the_smoothed_nll_of_held_out_folds(method, problem
     best = minimize_scalar(lambda x: loss(math.exp(x)), bounds=(-9, 9), method="bounded")
     assert loss(model.alpha_) <= best.fun + 1e-5
     assert model.loo_.counted.all()
-    assert model.loo_.protocol.startswith("3 folds")
+    assert model.loo_.protocol.startswith("3-fold cross-validation")
 
 
 @pytest.mark.parametrize("method", FIXED)
@@ -255,7 +255,7 @@ def test_a_validation_set_decides_where_it_is_given(method, problem):
 def test_one_shot_takes_what_is_shipped(method):
     problem = Problem((1, 1, 1, 1))
     model = method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels)
-    assert {name: getattr(model, f"{name}_") for name in method._shipped} == method._shipped
+    assert {name: getattr(model, f"{name}_") for name in method._defaults} == method._defaults
     assert np.isfinite(model.predict_proba(problem.Q)).all()
 
 
@@ -285,7 +285,7 @@ def test_mistakes_are_one_sentence(method, problem):
         method(text_prior=problem.prior, **HERE, selection="validation").fit(
             problem.X, problem.labels
         )
-    views = "views must have shape" if method.learns_from_views else "knows one vector an image"
+    views = "views must have shape" if method.learns_from_views else "takes one vector per image"
     with pytest.raises(DataError, match=views):
         method(text_prior=problem.prior, **HERE).fit(problem.X, problem.labels, views=problem.X)
 

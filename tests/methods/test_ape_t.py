@@ -139,7 +139,7 @@ def test_given_numbers_are_kept_also_with_a_validation_set(problem):
 
 def test_what_it_says_of_its_shots_is_trained_anew_in_folds(problem):
     model = fitted(problem, epochs=5, n_folds=2, calibrate=True)
-    assert model.loo_.protocol.startswith("2 folds")
+    assert model.loo_.protocol.startswith("2-fold cross-validation")
     assert model.loo_.counted.all()
     labels = torch.tensor(problem.labels)
     shots = Shots(torch.tensor(problem.X), labels, 4, None)

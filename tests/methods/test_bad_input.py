@@ -1,4 +1,4 @@
-"""A mistake of the user's gets one sentence that says what, where, and how to mend it."""
+"""A mistake of the user's gets one sentence that says what, where, and how to fix it."""
 
 import signal
 

@@ -260,7 +260,7 @@ class WithoutPlaces(Encoder):
 
 
 def test_an_encoder_without_places_is_refused(tools):
-    with tools.one_sentence(EncoderError, "'colour' gives no spatial features"):
+    with tools.one_sentence(EncoderError, "'colour' has no spatial features"):
         image_and_places(WithoutPlaces("cpu"), [np.ones((9, 9, 3), dtype=np.uint8)])
 
 

@@ -214,7 +214,7 @@ def test_what_is_not_exchangeable_is_said(tools):
     chosen = GPCacheClassifier.from_options(likelihood="gaussian", kernel_space="raw").fit(X, y)
     told = conformal_sets(chosen, X[:2]).protocol
     assert told.endswith(
-        "approximate, because the numbers chosen saw the shots and not the new row"
+        "approximate, because the chosen hyper-parameters saw the shots and not the new row"
     )
     whitened = tools.gp_cache().fit(X, y)
     whitened.temperature_ = 1.0
@@ -232,8 +232,8 @@ def test_too_few_rows_rule_nothing_out_and_it_is_said_why(problem, tools):
     assert found.included.all()
     assert (found.sizes == 5).all()
     assert found.note == (
-        "Every set holds every class: 6 labelled rows rule nothing out at an error of 0.1, "
-        "which takes 9 or more."
+        "Every set contains every class: 6 labelled rows cannot rule out any class at an error "
+        "of 0.1, which needs 9 or more."
     )
     assert conformal_sets(estimator, problem.queries, error=0.2).note == ""
 
@@ -244,7 +244,7 @@ def test_where_nothing_was_held_out_nothing_is_ruled_out(tools):
     found = conformal_sets(estimator, problem.queries)
     assert found.included.all()
     assert "0 labelled rows" in found.note
-    assert found.protocol.endswith("4 shots without company not counted")
+    assert found.protocol.endswith("; 4 shots that are alone in their class are not counted")
 
 
 def test_the_only_shot_of_a_class_has_its_say(tools):
@@ -280,8 +280,12 @@ def test_classes_with_few_rows_are_in_every_set(problem, tools):
     found = conformal_sets(estimator, problem.queries, error=0.2, class_conditional=True)
     assert found.included[:, [0, 1, 4]].all()
     assert not found.included[:, [2, 3]].all()
-    assert found.note.startswith("3 of 5 classes are in every set: at an error of 0.2 a class can")
-    assert found.note.endswith("from 4 labelled rows of its own on, and the smallest has 0.")
+    assert found.note.startswith(
+        "3 of 5 classes are in every set: at an error of 0.2 a class needs"
+    )
+    assert found.note.endswith(
+        "a class needs 4 labelled rows of its own to be ruled out, and the smallest has 0."
+    )
     steps = found.p_values * (1 + np.array([3, 2, 4, 5, 0]))
     np.testing.assert_allclose(steps, steps.round(), atol=1e-9)
 
@@ -323,7 +327,7 @@ def test_bad_requests_are_one_sentence(problem, tools):
         conformal_sets(cache, queries, protocol="split")
     with tools.one_sentence(ProtocolError, "^ZeroShotClassifier learns nothing from labelled"):
         conformal_sets(text, queries)
-    with tools.one_sentence(ProtocolError, "TipAdapterClassifier has no closed form"):
+    with tools.one_sentence(ProtocolError, "TipAdapterClassifier cannot leave shots out"):
         conformal_sets(plain, queries, protocol="full")
     with tools.one_sentence(DataError, "validation must be a pair"):
         conformal_sets(plain, queries, calibration=(queries,))

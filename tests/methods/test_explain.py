@@ -98,7 +98,7 @@ def test_a_share_is_weight_times_value_over_the_divisor(prior, problem, tools):
 
 def test_shots_speak_for_and_against(problem, tools):
     told = tools.gp_cache(problem).fit(problem.X, problem.y).explain(problem.queries, top=None)
-    by_text = told.labels == "yew"  # no shot is of it, and none speaks of it
+    by_text = told.labels == "yew"  # it has no shot, and none speaks of it
     assert 0 < by_text.sum() < len(by_text)
     assert (told.shares[~by_text].max(1) > 0).all()
     assert (told.shares[~by_text].min(1) < 0).all()

@@ -108,7 +108,7 @@ def test_the_epochs_are_those_of_the_best_held_out_score(problem):
     model = fitted(problem)
     assert model.search_["score"].argmin() == 0
     assert model.epochs_ == model.search_["epochs"][0]
-    assert model.loo_.protocol.startswith("4 folds")
+    assert model.loo_.protocol.startswith("4-fold cross-validation")
     again = fitted(problem, epochs=int(model.epochs_))
     np.testing.assert_array_equal(model.logits(problem.Q), again.logits(problem.Q))
 
@@ -138,7 +138,7 @@ def test_a_class_without_shots_keeps_its_text():
 
 def test_one_shot_takes_what_is_shipped():
     model = fitted(Problem((1, 1, 1, 1)))
-    assert model.epochs_ == LPPlusPlusClassifier._shipped["epochs"]
+    assert model.epochs_ == LPPlusPlusClassifier._defaults["epochs"]
     assert model.temperature_ == 1.0
 
 

@@ -25,7 +25,7 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 300_000_000, resource.RLIM_INFINI
 for free in (devices.free_memory, lambda device: 10**12):
     devices.free_memory = free  # the second time as if the memory were taken after the check
     try:
-        GPCacheClassifier().fit(X, y)
+        GPCacheClassifier(approximation="exact").fit(X, y)
     except NumericalError as error:
         print(error)
 """
@@ -40,12 +40,12 @@ def test_a_fit_beyond_the_limit_of_the_process_is_one_sentence():
     refused, stopped = done.stdout.splitlines()
     assert re.fullmatch(
         r"A fit of 4,000 shots of 10 classes needs \d{3}\.\d MB, but cpu has [12]\d\d\.\d MB free. "
-        r"Use fewer shots, approximation='grouped' or approximation='nystrom'\.",
+        r"Use fewer shots, approximation='explicit' \(softmax\) or approximation='nystrom'\.",
         refused,
     )
     assert stopped == (
         "A fit of 4,000 shots of 10 classes ran out of memory. "
-        "Use fewer shots, approximation='grouped' or approximation='nystrom'."
+        "Use fewer shots, approximation='explicit' (softmax) or approximation='nystrom'."
     )
 
 

@@ -190,8 +190,8 @@ def test_a_method_without_the_slot_says_so(name, tools, matrix):
     ("projection", "sentence"),
     [
         (np.eye(5), r"matrix of shape \(12, 12\), got shape \(5, 5\)"),
-        (np.full((12, 12), np.nan), "holds NaN, inf or what is no number"),
-        (np.full((12, 12), "a"), "holds NaN, inf or what is no number"),
+        (np.full((12, 12), np.nan), "must hold finite numbers only"),
+        (np.full((12, 12), "a"), "must hold finite numbers only"),
         (SimilarityProjection((torch.zeros(5, 5),)), r"\(12, 12\), got shape \(5, 5\)"),
         (lambda rows: rows[:3], "must map 14 rows to as many"),
     ],

@@ -62,7 +62,7 @@ def test_in_whitened_space_loo_refits_every_fold_and_its_map(eta, tools):
     problem = tools.make_problem(shots=(9, 3, 4, 2, 1))
     options = {"confidence_scaling": True, "eta": eta}
     held_out = tools.gp_cache(problem, **options).fit(problem.X, problem.y).loo_
-    assert held_out.protocol == "8 folds of the shots, everything learned anew in each"
+    assert held_out.protocol == "8-fold cross-validation; everything is refitted in each fold"
     fold = folds_of(problem)
     for number in range(8):
         rest, rows = problem.rows(fold != number), fold == number
@@ -241,7 +241,7 @@ def test_where_nothing_leaks_both_protocols_are_offered(estimator, problem):
         for space in ("raw", "centred")
         for selection in ("auto", "loo", "folds")
     ]
-    folds = "5 folds of the shots, everything learned anew in each"
+    folds = "5-fold cross-validation; everything is refitted in each fold"
     assert protocols == 2 * ["leave-one-out", "leave-one-out", folds]
 
 

@@ -108,6 +108,15 @@ def test_what_is_restored_gives_the_same_state_again(likelihood, problem):
         np.testing.assert_allclose(again.arrays[name], array, **CLOSE)
 
 
+def test_hyper_parameters_under_their_former_key_are_read(problem):
+    original = fitted("gda", {}, problem, text=True)
+    settings, arrays = written(original)
+    settings["numbers"] = settings.pop("hyper_parameters")
+    found = restore(State(settings, arrays), device="cpu")
+    assert found.alpha_ == original.alpha_
+    assert_same(found, original, problem.queries)
+
+
 def test_the_space_of_the_fit_is_kept_when_shots_come_and_go(likelihood, problem):
     """One shot a class has no scatter to whiten by; that later ones would is no matter."""
     first = [int(np.flatnonzero(problem.y == name)[0]) for name in np.unique(problem.y)]

@@ -121,7 +121,7 @@ def test_a_large_strength_takes_the_best_prompt_and_stays_finite(problem):
 def test_a_class_without_shots_has_the_mean_of_its_prompts_alone():
     problem = Problem((4, 3, 3, 0))
     model, column = fitted(problem), list(problem.order).index(3)
-    said, votes = model._learned.scores(torch.tensor(problem.Q), model._numbers).numpy()
+    said, votes = model._learned.scores(torch.tensor(problem.Q), model._chosen).numpy()
     text = unit(problem.prompts[3].mean(0))
     np.testing.assert_allclose(said[:, column], SCALE * problem.Q @ text, atol=1e-9)
     others = np.delete(votes, column, axis=1)
@@ -136,7 +136,7 @@ def test_alpha_and_strength_are_chosen_where_held_out_shots_are_best(problem):
         model.search_[name][0] for name in ("strength", "alpha")
     )
     assert set(model.search_["gain"]) == {1.0}
-    assert model.loo_.protocol.startswith("3 folds")
+    assert model.loo_.protocol.startswith("3-fold cross-validation")
 
 
 def test_what_it_says_of_its_shots_is_learned_anew_in_folds(problem):
@@ -153,7 +153,7 @@ def test_what_it_says_of_its_shots_is_learned_anew_in_folds(problem):
 
 def test_one_shot_takes_what_is_shipped():
     model = fitted(Problem((1, 1, 1, 1)), alpha="auto")
-    assert model.alpha_ == TIMOClassifier._shipped["alpha"]
+    assert model.alpha_ == TIMOClassifier._defaults["alpha"]
 
 
 def test_the_order_of_rows_means_nothing(problem):

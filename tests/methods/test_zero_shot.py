@@ -56,6 +56,6 @@ def test_a_row_like_a_text_gets_its_class(problem):
 
 
 def test_without_text_there_is_one_clear_sentence(problem):
-    with pytest.raises(DataError, match=r"answers from text alone: give it text_prior=") as error:
+    with pytest.raises(DataError, match=r"predicts from text: give it text_prior=") as error:
         ZeroShotClassifier().fit(problem.X, problem.y)
     assert "\n" not in str(error.value)

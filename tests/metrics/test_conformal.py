@@ -43,8 +43,8 @@ def test_from_so_many_rows_on_a_label_can_be_ruled_out(error):
 def test_why_a_set_is_everything():
     assert why_everything(9, 0.1) == ""
     assert why_everything(8, 0.1) == (
-        "Every set holds every class: 8 labelled rows rule nothing out at an error of 0.1, "
-        "which takes 9 or more."
+        "Every set contains every class: 8 labelled rows cannot rule out any class at an error "
+        "of 0.1, which needs 9 or more."
     )
     assert [least_rows(error) for error in (0.5, 0.2, 0.1, 0.05, 0.01)] == [1, 4, 9, 19, 99]
 

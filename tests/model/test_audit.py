@@ -10,10 +10,9 @@ import torch
 from PIL import Image, ImageOps
 
 from gpcache import DataError, TextPrior
-from gpcache.model.audit import KINDS, audit, copies, verdicts
-from gpcache.model.audit import judge as judge_module
+from gpcache.model.audit import KINDS, audit, audit_model, copies, verdicts
+from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.fingerprints import fingerprint
-from gpcache.model.audit.judge import Judge
 from gpcache.model.audit.label_noise import fit_label_noise
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +34,10 @@ def make(per_class=8, classes=4, width=10, spread=0.35, seed=0):
     return unit(rows), NAMES[labels]
 
 
-def judge_of(features, labels, sets=None, prior=None):
+def model_of(features, labels, sets=None, prior=None):
     rows = torch.as_tensor(features)
     sets = torch.arange(len(rows)) if sets is None else torch.as_tensor(sets)
-    return Judge.of(rows, labels, sets, prior)
+    return AuditModel.of(rows, labels, sets, prior)
 
 
 def text_for(features, labels):
@@ -47,14 +46,14 @@ def text_for(features, labels):
 
 
 class Refit:
-    """The judge's model in numpy, fitted literally on whichever rows are kept."""
+    """The model's model in numpy, fitted literally on whichever rows are kept."""
 
-    def __init__(self, judge):
-        precision = judge.precision
+    def __init__(self, model):
+        precision = model.precision
         self.keys, self.values = precision.keys.numpy(), precision.values.numpy()
         self.beta, self.noise = precision.beta, precision.noise
-        self.scale, self.labels = judge.scale, judge.labels.numpy()
-        self.sets, self.counted = judge.sets.numpy(), judge.counted.numpy()
+        self.scale, self.labels = model.scale, model.labels.numpy()
+        self.sets, self.counted = model.sets.numpy(), model.counted.numpy()
 
     def kernel(self, first, second):
         return np.exp(-self.beta * (1 - first @ second.T))
@@ -72,10 +71,10 @@ class Refit:
         return self.mean(row, kept)
 
 
-def loss(judge, logits, label):
-    """Minus the log-probability of a label that is wrong at the rate of the judge."""
+def loss(model, logits, label):
+    """Minus the log-probability of a label that is wrong at the rate of the model."""
     right = np.exp(logits[label]) / np.exp(logits).sum()
-    return -np.log((1 - judge.rate) * right + judge.rate * (1 - right) / (len(logits) - 1))
+    return -np.log((1 - model.rate) * right + model.rate * (1 - right) / (len(logits) - 1))
 
 
 # The closed forms.
@@ -88,14 +87,14 @@ BURSTS = np.arange(32) // 3  # bursts of three, some across two classes
 def test_every_row_is_judged_by_a_model_that_has_not_seen_its_set(sets, with_text):
     features, labels = make()
     prior = text_for(features, labels) if with_text else None
-    judge = judge_of(features, labels, sets, prior)
-    refit = Refit(judge)
+    model = model_of(features, labels, sets, prior)
+    refit = Refit(model)
     # What the text says is the same in all models: compare the part that the shots say.
-    text = judge.logits.numpy() - judge.scale * judge.precision.leave_out(judge.sets).mean.numpy()
+    text = model.logits.numpy() - model.scale * model.precision.leave_out(model.sets).mean.numpy()
     for row in range(len(labels)):
         mean, variance = refit.without(row)
-        np.testing.assert_allclose(judge.logits[row], text[row] + judge.scale * mean, atol=1e-9)
-        np.testing.assert_allclose(judge.variance[row], variance, atol=1e-9)
+        np.testing.assert_allclose(model.logits[row], text[row] + model.scale * mean, atol=1e-9)
+        np.testing.assert_allclose(model.variance[row], variance, atol=1e-9)
     if with_text:
         zero_shot = 5.0 * features @ unit(prior.vectors).T
         spans = text / zero_shot
@@ -109,28 +108,28 @@ def test_every_row_is_judged_by_a_model_that_has_not_seen_its_set(sets, with_tex
 def test_the_gain_of_a_removal_is_that_of_refits_without_the_row(sets, with_text):
     features, labels = make(spread=0.6)
     labels[[3, 20]] = labels[[20, 3]]
-    judge = judge_of(features, labels, sets, text_for(features, labels) if with_text else None)
-    refit = Refit(judge)
-    gains = judge.removal_gains(torch.arange(len(labels))).numpy()
+    model = model_of(features, labels, sets, text_for(features, labels) if with_text else None)
+    refit = Refit(model)
+    gains = model.removal_gains(torch.arange(len(labels))).numpy()
     for removed in range(len(labels)):
         expected = 0.0
         for row in np.flatnonzero(refit.counted):
             if refit.sets[row] == refit.sets[removed]:
                 continue  # left out together: nothing changes
-            before, label = judge.logits[row].numpy(), refit.labels[row]
+            before, label = model.logits[row].numpy(), refit.labels[row]
             change = refit.without(row, removed)[0] - refit.without(row)[0]
             after = before + refit.scale * change
-            expected += loss(judge, before, label) - loss(judge, after, label)
+            expected += loss(model, before, label) - loss(model, after, label)
         assert gains[removed] == pytest.approx(expected, abs=1e-8)
 
 
 def test_removals_in_small_batches_give_the_same(monkeypatch):
     features, labels = make(spread=0.6)
-    judge = judge_of(features, labels, BURSTS)
+    model = model_of(features, labels, BURSTS)
     rows = torch.arange(32)
-    whole = judge.removal_gains(rows)
-    monkeypatch.setattr(judge_module, "BATCH_ELEMENTS", 1)
-    torch.testing.assert_close(judge.removal_gains(rows), whole)
+    whole = model.removal_gains(rows)
+    monkeypatch.setattr(audit_model, "BATCH_ELEMENTS", 1)
+    torch.testing.assert_close(model.removal_gains(rows), whole)
 
 
 # Planted faults.
@@ -177,7 +176,7 @@ def test_a_harmful_shot_is_one_with_a_wrong_label():
     features, labels = make(per_class=4, spread=0.5, seed=1)
     labels = labels.copy()
     labels[1] = "oak"
-    gains = judge_of(features, labels).removal_gains(torch.arange(16))
+    gains = model_of(features, labels).removal_gains(torch.arange(16))
     assert int(gains.argmax()) == 1
     (finding,) = audit(features, labels).of("harmful")
     assert (finding.row, finding.score) == (1, pytest.approx(float(gains[1])))
@@ -242,18 +241,20 @@ def test_names_are_what_the_sentences_say():
 
 def test_one_content_in_many_files_is_compared_and_judged_once(monkeypatch):
     """10,000 files of 12 contents: what is quadratic sees 12 rows, and every file is named."""
-    compared, judged = [], []
-    search, of = copies.nearest, Judge.of.__func__
+    compared, checked = [], []
+    search, of = copies.nearest, AuditModel.of.__func__
     monkeypatch.setattr(
         copies, "nearest", lambda rows, **kw: (compared.append(len(rows)), search(rows, **kw))[1]
     )
     monkeypatch.setattr(
-        Judge, "of", classmethod(lambda c, rows, *a: (judged.append(len(rows)), of(c, rows, *a))[1])
+        AuditModel,
+        "of",
+        classmethod(lambda c, rows, *a: (checked.append(len(rows)), of(c, rows, *a))[1]),
     )
     features, labels = make(per_class=3)
     rows = np.arange(10_000) % 12
     found = audit(features[rows], labels[rows], hashes=rows.tolist())
-    assert (compared, judged) == ([12], [12])
+    assert (compared, checked) == ([12], [12])
     assert len(found.of("duplicate")) == 10_000 - 12
 
 
@@ -336,12 +337,12 @@ def test_a_class_that_its_group_would_take_away_is_not_judged_and_said_so():
     groups = ["burst" if label == "elm" else None for label in labels]
     wrong = labels.copy()
     wrong[8] = "oak"  # of the burst, but oak has other rows
-    judge = judge_of(features, wrong, [0 if g else row + 1 for row, g in enumerate(groups)])
-    assert judge.counted.tolist() == [label != "elm" for label in wrong]
+    model = model_of(features, wrong, [0 if g else row + 1 for row, g in enumerate(groups)])
+    assert model.counted.tolist() == [label != "elm" for label in wrong]
     result = audit(features, wrong, groups=groups)
     assert not any(finding.row in range(9, 16) for finding in result.of("label"))
     assert any(
-        notice.startswith("Labels not judged: 7 (the first is that of Row 9)")
+        notice.startswith("Labels not checked: 7 (the first is that of Row 9)")
         for notice in result.notices
     )
 

@@ -87,8 +87,8 @@ def test_folders_inside_a_class_can_be_bursts(folder, encoder):
         groups: " ".join(check_images(open_source(folder), encoder, groups=groups).audit.notices)
         for groups in ("list", "folder", "none")
     }
-    assert "Labels not judged: 2 (the first is that of a/burst0/0.png)" in notices["folder"]
-    assert "Labels not judged" not in notices["list"] + notices["none"]
+    assert "Labels not checked: 2 (the first is that of a/burst0/0.png)" in notices["folder"]
+    assert "Labels not checked" not in notices["list"] + notices["none"]
 
 
 def test_a_list_names_its_groups(folder, encoder):

@@ -363,7 +363,7 @@ def test_where_nothing_can_be_refused_it_is_said_why(photos, method, held_out, c
     assert not found.rejected
     assert np.isnan(found.familiarity) == (held_out == 0)
     assert found.note == (
-        "No image can be refused: at a rate of 0.05 that takes 19 or more training images that can "
+        "No image can be refused: a rate of 0.05 needs 19 or more training images that can "
         f"be held out, and there are {held_out}."
     )
     assert model.predict([paint("red", 50)], reject=0)[0].note == ""
@@ -380,7 +380,7 @@ def test_sets_are_those_of_the_method(classifier):
     assert all(one.plausible is None for one in model.predict(pictures))
     few = classifier(shots(2)).predict(pictures, reject=0, sets=0.1)[0]
     assert set(few.plausible) == set(COLOURS)
-    assert few.note.startswith("Every set holds every class: 6 labelled rows rule nothing out")
+    assert few.note.startswith("Every set contains every class: 6 labelled rows cannot rule out")
     with one_sentence("error must be a rate between 0 and 1"):
         model.predict(pictures, sets=2.0)
     with one_sentence("learns nothing from labelled rows", ProtocolError):
@@ -463,7 +463,10 @@ def test_an_evaluation_counts_what_was_answered(folder, classifier):
 
 
 def test_an_evaluation_of_an_unknown_label_is_one_sentence(classifier):
-    phrases = {"pink": "has the label 'pink', which is no class", None: "has no label to compare"}
+    phrases = {
+        "pink": "has the label 'pink', which is not a class",
+        None: "has no label to compare",
+    }
     for label, phrase in phrases.items():
         with one_sentence(f"'item 0000000' {phrase}"):
             classifier(shots()).evaluate([(paint("red", 91), label)])
@@ -626,7 +629,7 @@ def test_a_method_of_its_own_takes_the_projection_of_the_classifier(classifier, 
     method = GPCacheClassifier.from_options(likelihood="gaussian", **NUMBERS, device="cpu")
     found = classifier(shots(), method=method, projection=projection)
     assert found.model.projection is projection
-    with one_sentence("TaskResClassifier compares no images with each other"):
+    with one_sentence("TaskResClassifier does not compare images with each other"):
         classifier(shots(), method="task-res", projection=projection)
-    with one_sentence("ZeroShotClassifier compares no images with each other"):
+    with one_sentence("ZeroShotClassifier does not compare images with each other"):
         classifier(projection=projection).fit([], classes=["red", "blue"])

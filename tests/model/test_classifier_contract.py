@@ -276,7 +276,7 @@ def test_parameters_are_stored_as_given_and_can_be_set():
 def test_another_encoder_is_for_the_next_fit():
     model = make().fit(PIXELS, LABELS)
     model.set_params(encoder=tiny.ColourEncoder(seed=1))
-    with pytest.raises(EncoderError, match="its features mean something else"):
+    with pytest.raises(EncoderError, match="use the encoder of the model"):
         model.predict(UNSEEN)
     assert model.fit(PIXELS, LABELS).score(UNSEEN, LABELS) > 0.5
 

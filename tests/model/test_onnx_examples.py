@@ -114,10 +114,10 @@ def _answers(address, photos):
             "Choose a photo.", timeout=120_000
         )
         for photo in photos:
-            page.evaluate("delete document.getElementById('answer').dataset.found")
+            page.evaluate("delete document.getElementById('answer').dataset.result")
             page.locator("#photo").set_input_files(str(photo))
-            page.wait_for_selector("#answer[data-found]", timeout=120_000)
-            found.append(json.loads(page.locator("#answer").get_attribute("data-found")))
+            page.wait_for_selector("#answer[data-result]", timeout=120_000)
+            found.append(json.loads(page.locator("#answer").get_attribute("data-result")))
         browser.close()
     assert all(url.startswith((address, "blob:")) for url in asked)
     return found

@@ -66,5 +66,5 @@ def test_another_run_and_damage_are_refused(tmp_path, rows):
         with pytest.raises(ModelFileError, match="belongs to other images or options"):
             learn_projection(*features, options=options, checkpoint=checkpoint, device="cpu")
     checkpoint.path.write_bytes(checkpoint.path.read_bytes()[:-9])
-    with pytest.raises(ModelFileError, match="is damaged: remove it to begin again"):
+    with pytest.raises(ModelFileError, match="is damaged: remove it to start again"):
         learn_projection(*rows, options=SMALL, checkpoint=checkpoint, device="cpu")

@@ -70,7 +70,7 @@ def test_it_is_told_where_a_projection_came_from(facts):
     assert origin(facts) == "contrastive, from 1,234 unlabelled images with 2 views each"
     own = origin(replace(facts, source="whitening", transductive=True))
     assert own.startswith("whitening, from 1,234")
-    assert own.endswith("; transductive: those are the images to be judged")
+    assert own.endswith("; transductive: those are the test images")
     assert origin(None) == "of unknown origin"
 
 
@@ -103,7 +103,7 @@ def test_damage_is_found(tmp_path, projection, facts):
 def test_models_of_another_kind_are_left_alone(tmp_path, projection, facts):
     save_folder(tmp_path / "pets.gpc", {"model": {}}, {"keys": torch.zeros(1).numpy()}, "")
     before = (tmp_path / "pets.gpc" / "config.json").read_bytes()
-    with pytest.raises(ModelFileError, match="is no similarity projection"):
+    with pytest.raises(ModelFileError, match="is not a similarity projection"):
         load_projection(tmp_path / "pets.gpc")
     with pytest.raises(DataError, match="is a model of another kind: choose another name"):
         save_projection(tmp_path / "pets.gpc", projection, facts)

@@ -166,7 +166,9 @@ def test_steps_that_make_all_images_alike_are_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learn_projection(images, views, options=usual, device="cpu")
-    with pytest.warns(UserWarning, match=r"collapsed: .*chance \(2\.77\).*Lower the learning rate"):
+    with pytest.warns(
+        UserWarning, match=r"collapsed: .*chance level \(2\.77\).*Lower the learning rate"
+    ):
         projection, _ = learn_projection(
             images, views, options=replace(usual, bottleneck=4), device="cpu"
         )

@@ -114,7 +114,7 @@ def test_a_truncated_file_is_noticed(name, share, saved):
 
 
 @pytest.mark.parametrize(
-    ("name", "phrase"), [("config.json", "no gpcache model"), (FILES[2], "missing")]
+    ("name", "phrase"), [("config.json", "not a gpcache model"), (FILES[2], "missing")]
 )
 def test_a_missing_file_is_named(name, phrase, saved):
     (saved / name).unlink()
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(name, phrase, saved):
 def test_no_folder_and_a_file_are_no_model(tmp_path):
     (tmp_path / "file").write_text("{}")
     for name in ("gone", "file"):
-        refused(tmp_path / name, name, "no gpcache model")
+        refused(tmp_path / name, name, "not a gpcache model")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_an_unrelated_folder_is_refused_and_untouched(files, tmp_path):
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    with pytest.raises(DataError, match=r"mine' exists and is no model.*left as it is"):
+    with pytest.raises(DataError, match=r"mine' exists and is not a model.*not changed"):
         save_folder(folder, CONFIG, arrays(), "")
     assert content(tmp_path) == {Path("mine") / name: data for name, data in sorted(files.items())}
 
@@ -237,7 +237,7 @@ def test_a_model_beside_files_of_the_users_is_not_replaced(saved):
 
 def test_a_file_in_the_way_is_refused_and_untouched(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DataError, match="exists and is no model"):
+    with pytest.raises(DataError, match="exists and is not a model"):
         save_folder(tmp_path / "file", CONFIG, arrays(), "")
     assert content(tmp_path) == {Path("file"): b"mine"}
 
@@ -436,7 +436,7 @@ def test_names_of_every_kind_are_saved_and_name_no_file(tmp_path):
 
 def test_another_encoder_is_refused(model, tmp_path):
     model.save(tmp_path / "model")
-    with pytest.raises(EncoderError, match=r"^[^\n]*its features mean something else\.$"):
+    with pytest.raises(EncoderError, match=r"^[^\n]*use the encoder of the model\.$"):
         loaded(tmp_path / "model", encoder=tiny.ColourEncoder(seed=1))
 
 

@@ -1,4 +1,4 @@
-"""The step Check in a real browser: what looks wrong cannot be mended into a ruin."""
+"""The step Check in a real browser: what looks wrong cannot be fixed into a ruin."""
 
 import importlib.util
 import re
@@ -79,7 +79,7 @@ def test_pressing_r_on_everything_ruins_nothing_silently(trash, server, visit):
         shown.append(figure(page))
     assert presses > 3
     assert shown == sorted(shown, reverse=True)
-    expect(page.locator("#accuracy")).to_contain_text("the model’s own proposal")
+    expect(page.locator("#accuracy")).to_contain_text("that the model proposed")
     for name, after in server.labels().items():
         left = set(labels[name]) & set(after)
         if 3 * (len(labels[name]) - len(left)) >= len(labels[name]):

@@ -128,8 +128,8 @@ def test_a_photo_of_which_nothing_is_left_is_named(whole, tmp_path, start):
     running = start(copy)
     state = running.client.get("/v1/state").json()
     assert state["notices"] == [
-        "The pictures of 1 damaged photo are lost, such as 'red1.jpg'; what the model learned from "
-        "them is not."
+        "The pictures of 1 damaged photo are lost, such as 'red1.jpg'; the model keeps what it "
+        "learned from them."
     ]
     assert len(state["photos"]) == 9
     start.stop(running)
@@ -137,8 +137,7 @@ def test_a_photo_of_which_nothing_is_left_is_named(whole, tmp_path, start):
     shutil.rmtree(copy / "model.gpc")
     state = start(copy).client.get("/v1/state").json()
     assert state["notices"] == [
-        "The photo 'red1.jpg' of the class 'red' is damaged, and nothing is left to repair it "
-        "from: add it again."
+        "The photo 'red1.jpg' of the class 'red' is damaged and cannot be repaired: add it again."
     ]
     assert len(state["photos"]) == 8
     assert "red1.jpg" not in [one["name"] for one in state["photos"]]
@@ -168,7 +167,7 @@ def test_a_workspace_of_the_last_version_is_brought_up_to_date(whole, tmp_path, 
     assert json.loads((copy / "workspace.json").read_text())["schema"] == 3
     flipped(next((copy / "photos").iterdir()), 300)
     notices = start(copy).client.get("/v1/state").json()["notices"]
-    assert "what the model learned from them is not" in notices[0]
+    assert "the model keeps what it learned from them" in notices[0]
 
 
 def made_old(folder: Path) -> None:

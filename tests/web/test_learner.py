@@ -117,7 +117,7 @@ def test_the_default_holds_photos_out_in_folds(learner):
     """Each fold learns the whitening anew, at the hyper-parameters in use."""
     found, report = learner.held_out(), learner.model.loo_
     assert found.counted.all()
-    assert found.protocol == "4 folds of the shots, everything learned anew in each"
+    assert found.protocol == "4-fold cross-validation; everything is refitted in each fold"
     np.testing.assert_array_equal(found.probabilities, report.probabilities)
     np.testing.assert_array_equal(found.novelty, learner.model.held_out_novelty_)
 
@@ -136,6 +136,24 @@ def test_copies_do_not_vouch_for_each_other(either, world):
     for row in places:
         assert found.classes[found.probabilities[row].argmax()] == "ant"
     assert {"p1", "p900"} <= {key for key, kinds in found.flags().items() if "duplicate" in kinds}
+
+
+@pytest.mark.parametrize("has_pictures", [True, False])
+def test_pictures_show_copies_that_features_miss(encoder, has_pictures):
+    """A mirrored photo has other features, but the same picture from left to right."""
+    random = np.random.default_rng(0)
+    width = 8 * encoder.dim
+    rows = {f"h{n}": random.normal(size=width).astype(np.float32) for n in range(20)}
+    pictures = {f"h{n}": random.integers(0, 256, (32, 32), dtype=np.uint8) for n in range(20)}
+    rows["copy"] = rows["h3"] + 0.6 * random.normal(size=width).astype(np.float32)
+    pictures["copy"] = np.ascontiguousarray(pictures["h3"][:, ::-1])
+    photos = [Photo(f"p{n}", f"{key}.jpg", CLASSES[n % 2], key) for n, key in enumerate(rows)]
+    contents = Contents().with_class("ant").with_class("bee").with_photos(photos)
+    picture = pictures.__getitem__ if has_pictures else None
+    learner = Learner(Texts(encoder), None, rows.__getitem__, picture=picture, device="cpu")
+    learner.follow(contents)
+    marked = {key for key, kinds in learner.held_out().flags().items() if "burst" in kinds}
+    assert marked == ({"p3", "p20"} if has_pictures else set())
 
 
 def test_numbers_are_chosen_anew_when_outgrown(learner, world):

@@ -25,7 +25,7 @@ def material(request):
 
 
 def test_from_nothing_to_a_model(material, server, visit):
-    """Collect, find a wrong label and mend it, try, be told "I don't know", grow a class."""
+    """Collect, find a wrong label and fix it, try, be told "I don't know", grow a class."""
     photos, strangers = material
     (first, second, third), seen = photos, visit()
     page = seen.page

@@ -167,7 +167,7 @@ def test_an_empty_workspace_has_a_header_that_says_so(server, visit):
     )
     seen.add_class("crab")
     expect(seen.page.locator("#summary")).to_contain_text("1 class · 0 photos")
-    expect(seen.page.locator("#summary")).to_contain_text("names alone")
+    expect(seen.page.locator("#summary")).to_contain_text("class names only")
 
 
 def test_figures_are_of_the_same_classes_or_are_not_shown(drawn, visit):
@@ -214,10 +214,10 @@ def test_a_test_set_has_its_figures_and_a_report(drawn, server, visit, tmp_path)
     (album / "tram").mkdir()
     (album / "tram" / "one.png").write_bytes(photos["ladder"][0].read_bytes())
     seen.page.locator("#test-choose input").set_input_files(str(album))
-    found = seen.page.locator("#test-found")
+    found = seen.page.locator("#test-results")
     expect(found).to_contain_text(re.compile(r"\d+ % right.*6 photos.*I don’t know", re.S))
-    expect(found).to_contain_text("2 others are trained on or of another class")
-    expect(found).to_contain_text("No class here: tram.")
+    expect(found).to_contain_text("2 others are training photos or of another class")
+    expect(found).to_contain_text("Folders that are not a class: tram.")
     assert len(server.labels()["ball"]) == 5  # nothing of it is learned
     pytest.importorskip("matplotlib")
     with seen.page.expect_download() as waiting:
@@ -306,4 +306,4 @@ def test_bad_options_of_sharing_are_one_sentence(tmp_path):
         return done.stderr
 
     assert "give --certificate and --key" in told("--certificate", "a.pem")
-    assert "is none of this machine" in told("--host", "203.0.113.7", "--port", "0")
+    assert "does not belong to this machine" in told("--host", "203.0.113.7", "--port", "0")

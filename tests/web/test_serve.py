@@ -80,7 +80,7 @@ def test_a_taken_port_is_a_sentence(fail, tmp_path):
 
 def test_a_missing_model_is_a_sentence(fail, tmp_path):
     told = fail("serve", tmp_path / "none.gpc", "--port", "0", "-w", tmp_path / "work")
-    assert "is no gpcache model" in told
+    assert "is not a gpcache model" in told
 
 
 def test_the_help_imports_neither_torch_nor_a_server():

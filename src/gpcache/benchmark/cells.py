@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def estimator_source() -> str:
-    """A digest of the code that decides the figures: a version between two releases."""
+    """A digest of the code that determines the figures: a version between two releases."""
     package = Path(gpcache.__file__).parent
     files = (
         file for part in ("gp", "methods", "metrics") for file in (package / part).rglob("*.py")
@@ -55,7 +55,7 @@ VERSIONS = {
     "numpy": np.__version__,
     "scikit-learn": sklearn.__version__,
 }
-# For each need of a method: the attribute of a task that meets it, and what a table says without.
+# For each requirement of a method: the attribute of a task that meets it, and the note without it.
 _NEEDS = {
     "spatial features": ("spatial_features", "needs spatial features"),
     "encoder": ("encoder", "needs a text encoder"),
@@ -65,12 +65,12 @@ _NEEDS = {
 
 
 class NotPossibleError(GPCacheError):
-    """A method cannot run on this data: no failure, but a fact that the tables show."""
+    """A method cannot run on this data: not a failure, but a fact that the tables show."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """A fitted model, the seconds it took, its warnings, and its accuracy where it chose."""
+    """A fitted model, its seconds, its warnings, and its accuracy on the rows it chose on."""
 
     model: Any
     seconds: float
@@ -119,6 +119,7 @@ class Cell:
             place
             | {"options": self.options, "projection": projection, "preset": self.line.preset}
             | ({"views": True} if self.views is not None else {})
+            | ({"measures": sorted(self.spec.measures)} if self.spec.measures else {})
             | {"version": __version__, "rows": self.sample.content, "test_rows": test.content}
         )
 
@@ -270,8 +271,8 @@ class Cell:
         unknown = ~np.isin(rows.labels, classes)
         if unknown.any():
             raise DataError(
-                f"The test rows have the class {str(rows.labels[unknown][0])!r}, of which the "
-                "model knows neither shots nor text."
+                f"The test rows have the class {str(rows.labels[unknown][0])!r}, for which the "
+                "model has neither shots nor text."
             )
         truth = rows.labels[order]
         probabilities = None if found[0][0] is None else np.concatenate([p for p, _ in found])
@@ -301,7 +302,7 @@ class Cell:
         return probabilities, model.classes_[probabilities.argmax(1)]
 
     def _held_out(self, model: Any) -> Row:
-        """What the model says of its own shots, if it needs no further training."""
+        """Held-out figures of the shots, if they need no further training."""
         names = ("held_out_accuracy", "held_out_ece", "held_out_rows")
         if self.sample.protocol not in ON_SHOTS_ALONE or self.options.get("calibrate") is False:
             return dict.fromkeys(names)
@@ -313,7 +314,7 @@ class Cell:
 
 
 def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
-    """The rows of a cell, or rows that say why there are no numbers; nothing is raised."""
+    """The rows of a cell, or rows with the reason for missing figures; nothing is raised."""
     try:
         return cell.rows(tests)
     except (NotPossibleError, ProtocolError) as error:
@@ -328,7 +329,7 @@ def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
 
 
 def _hyper_parameters(model: Any) -> dict[str, float]:
-    """The fitted numbers by name: attributes and properties that end in an underscore."""
+    """The fitted hyper-parameters by name: attributes that end in an underscore."""
     kind = type(model)
     names = {
         *vars(model),

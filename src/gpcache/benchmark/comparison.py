@@ -18,7 +18,7 @@ from gpcache.benchmark.significance import mean_ranks
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.errors import ProtocolError
 
-# The option that is varied to see the effect of chance, and has no effect of its own.
+# The option that is varied only to see the effect of chance.
 SEED = "random_state"
 
 
@@ -42,8 +42,8 @@ class Comparison:
             found = list(dict.fromkeys(row[name] for row in done))
             if len(found) != 1:
                 raise ProtocolError(
-                    f"A table is of one {name}, got {', '.join(map(repr, found)) or 'no rows'}: "
-                    "numbers of several do not compare."
+                    f"A table has one {name}, got {', '.join(map(repr, found)) or 'no rows'}: "
+                    "figures of several cannot be compared."
                 )
             setting += found
         cells: dict[tuple[str, str], dict[int, Row]] = {}
@@ -121,13 +121,13 @@ def by_attributes(
 
 
 def shared_columns(comparisons: Sequence[Comparison]) -> list[str]:
-    """The data sets that all have: means over others would not compare."""
+    """The data sets that all comparisons have; means over others could not be compared."""
     first, *others = comparisons
     return [column for column in first.columns if all(column in one.columns for one in others)]
 
 
 def comparisons_of(spec: Spec, rows: Iterable[Row]) -> list[Comparison]:
-    """The comparisons that a spec asks for; rows that it no longer asks for are left out."""
+    """The comparisons of a spec; rows that it no longer requests are left out."""
     labels = [method.label for method in spec.methods]
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in requested_rows(spec, rows):
@@ -138,9 +138,9 @@ def comparisons_of(spec: Spec, rows: Iterable[Row]) -> list[Comparison]:
 
 
 def requested_rows(spec: Spec, rows: Iterable[Row]) -> list[Row]:
-    """The last row of each cell that the spec asks for, and of data sets that failed.
+    """The last row of each cell that the spec requests, and of data sets that failed.
 
-    They are in the order of the spec, in whatever order they were computed.
+    They are in the order of the spec.
     """
     labels = {method.label for method in spec.methods}
 

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#1b2430", "#8a8f98")
 MARKERS = "osD^vPX*"
 _PANEL_WIDTH, _PANEL_HEIGHT, _MOST_ACROSS = 2.5, 2.1, 4
-_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend beside each other, if they fit
+_LEGEND_LINE, _FEWEST_ACROSS = 0.22, 3  # inches; entries of a legend in one row, if they fit
 _LEGEND_SIGN, _LETTER = 0.45, 0.078  # inches
 _LONGEST_LABEL = 32
 _EFFECTS = (("validation_accuracy", "validation", "-"), ("accuracy", "test", "--"))
 _TITLES = {"eta": "η, exponent of the variance", "noise": "σ², noise variance"}
-# Fewer methods or data sets say nothing about ranks.
+# With fewer methods or data sets, ranks mean nothing.
 _FEWEST_METHODS, _FEWEST_DATASETS = 3, 3
 # The settings of the paper's figure of weight functions.
 BETA, POINTS, NOISES = 100.0, 200, (1.0, 100.0)
@@ -60,7 +60,7 @@ def figures_of(spec: Spec, rows: Iterable[Row]) -> Iterator[tuple[str, Figure]]:
             ran = {label for one in group for label in one.labels}
             for kind, trained in (("training-free", False), ("trained", True)):
                 methods = [m for m in spec.methods if m.label in ran and trains(m) == trained]
-                # Methods that differ in one option have figures of their own.
+                # Methods that differ in one option have separate figures.
                 if methods := [m for m in methods if not m.varied] or methods:
                     yield f"{name}-curves-{kind}", curves_figure(group, methods)
         for one in group:
@@ -189,7 +189,8 @@ def ranks_figure(ranks: dict[str, float], n_datasets: int) -> Figure:
 def weight_functions(noise: float, query: float = 0.5) -> tuple[NDArray[Any], ...]:
     """Points x (200,) in [0, 1] and the weight of each for a query: of a plain cache, and of a GP.
 
-    The cache weighs by κ(query, x) = exp(−β (query − x)²), the GP by κ(query, X)(K + noise·I)⁻¹.
+    The weights of the cache are κ(query, x) = exp(−β (query − x)²), those of the GP are
+    κ(query, X)(K + noise·I)⁻¹.
     """
     x = np.linspace(0, 1, POINTS)
     plain = np.exp(-BETA * (query - x) ** 2)
@@ -198,7 +199,7 @@ def weight_functions(noise: float, query: float = 0.5) -> tuple[NDArray[Any], ..
 
 
 def weights_figure() -> Figure:
-    """How a cache and a GP weigh the training points around a query, each relative to its peak."""
+    """The weights of training points around a query, in a cache and a GP, relative to the peak."""
     figure = drawing.new_figure(6.4, 2.9)
     panels = list(figure.subplots(1, 2, sharey=True))
     for axes, noise in zip(panels, NOISES, strict=True):

@@ -1,8 +1,8 @@
-"""Measures: what is computed of a fitted model and its test rows, as plug-ins by name.
+"""Measures: functions of a fitted model and its test rows, as plug-ins by name.
 
-A spec lists further `measures`; accuracy, NLL and ECE are always there. To add one, write a
-function of a `Predicted` that returns figures by name, and give it a line in MEASURES. A figure of
-None means that the model cannot say it.
+A spec lists further `measures`; accuracy, NLL and ECE are always computed. To add one, write a
+function of a `Predicted` that returns figures by name, and add a line to MEASURES. A figure of None
+means that the model does not have it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFUSED_SHARE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """A fitted model, its test rows (m, d) with label numbers (m,), and what it predicts of them.
+    """A fitted model, its test rows (m, d) with label numbers (m,), and its predictions.
 
     `probabilities` (m, c) are None for a classifier that has none; `outside` (o, d) are rows of
     none of the classes.
@@ -49,7 +49,7 @@ def usual(prediction: Predicted) -> Figures:
 
 
 def calibration(prediction: Predicted) -> Figures:
-    """The ECE of a perfect model of the same confidences, and AURC, the mean risk over coverage."""
+    """The expected ECE of a calibrated model with the same confidences, and AURC."""
     if prediction.probabilities is None:
         return {"perfect_ece": None, "aurc": None}
     confidence = prediction.probabilities.max(1)
@@ -60,7 +60,7 @@ def calibration(prediction: Predicted) -> Figures:
 
 
 def coverage(prediction: Predicted) -> Figures:
-    """Share of prediction sets that hold the truth, and their mean size, at each error rate."""
+    """Share of prediction sets that contain the true class, and their mean size, at each error."""
     if not isinstance(prediction.model, FeatureClassifier) or not hasattr(prediction.model, "loo_"):
         return {}
     p_values = conformal_sets(prediction.model, prediction.features).p_values
@@ -74,7 +74,7 @@ def coverage(prediction: Predicted) -> Figures:
 
 
 def rejection(prediction: Predicted) -> Figures:
-    """AUROC of scores that tell test rows from outside rows, and the FPR at 95 % kept."""
+    """AUROC of scores that separate test rows from outside rows, and the FPR at 95 % TPR."""
     if prediction.outside is None or prediction.probabilities is None:
         return {}
     inside, outside = prediction.features, prediction.outside
@@ -92,7 +92,7 @@ def rejection(prediction: Predicted) -> Figures:
 
 
 def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]]:
-    """Scores of rows that are high for the familiar, by name, as far as a model has them."""
+    """Familiarity scores of rows by name, as far as a model has them."""
     scores: dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]] = {
         "probability": lambda rows: model.predict_proba(rows).max(1)
     }
@@ -100,7 +100,7 @@ def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[n
         scores["variance"] = lambda rows: metrics.certainty(model.novelty(rows))
     counted = model.loo_.counted if hasattr(model, "held_out_novelty_") else np.zeros(0, bool)
     if counted.any():
-        # What the product refuses by: both ranks beside those of held-out shots, as a p-value.
+        # The product's rule: both ranks among those of held-out shots, as a p-value.
         held_out = np.stack(
             [
                 metrics.certainty(model.held_out_novelty_[counted]),

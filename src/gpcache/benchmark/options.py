@@ -14,7 +14,7 @@ from gpcache.support.checks import shown
 
 # "2c" in the options of a spec: twice the number of classes.
 MULTIPLE = re.compile(r"(\d*)c")
-# What a run passes to a method itself: its data, its device, and the projection of the spec.
+# Options that a run sets itself: data, device, and the projection of the spec.
 _PASSED_BY_THE_RUN = ("text_prior", "prompt_vectors", "encoder", "projection", "device")
 _WORDS = {
     float: "a number",
@@ -36,7 +36,7 @@ def option_problem(method: str, option: str, value: Any) -> str:
     known = _options(method)
     if option not in known:
         names = ", ".join(sorted(known))
-        return f"is no option of {method!r}{did_you_mean(option, known)}: use {names}"
+        return f"is not an option of {method!r}{did_you_mean(option, known)}: use {names}"
     allowed = _allowed(known[option])
     if _fits(value, allowed):
         return ""

@@ -44,7 +44,7 @@ def paper_specs() -> dict[str, Path]:
     for folder in (here.parent / "paper", here.parents[3] / "benchmarks" / "paper"):
         if found := {path.stem: path for path in sorted(folder.glob("*.toml"))}:
             return found
-    raise DataError(f"The specs of the paper are not there: {here.parent / 'paper'} is missing.")
+    raise DataError(f"The specs of the paper are missing: there is no {here.parent / 'paper'}.")
 
 
 def write_tables(folder: str | Path, output: str | Path, command: str) -> list[Table]:
@@ -71,7 +71,7 @@ def write_tables(folder: str | Path, output: str | Path, command: str) -> list[T
         written += tables
     if not written:
         raise DataError(
-            f"No cell in {str(folder)!r} is done: run its spec again, which says what fails."
+            f"No cell in {str(folder)!r} is done: run its spec again to see what fails."
         )
     return written
 

@@ -1,8 +1,8 @@
-"""Methods that a spec may name: those of the registry, and scikit-learn's classifiers as peers.
+"""The methods of a spec: those of the registry, and scikit-learn's classifiers as peers.
 
-A peer is scikit-learn as it is, on the same features and without text: what a user would type. It
-chooses by its own cross-validation of the shots, so it runs under protocols without validation
-rows alone. With one shot a class nothing can be cross-validated, and a plain fit takes its place.
+A peer is a scikit-learn classifier on the same features without text, as a user would write it. It
+chooses by its own cross-validation on the shots, so it runs only under protocols without validation
+rows. With one shot a class nothing can be cross-validated, and it is fitted with fixed values.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def shrinkage_lda(labels: NDArray[Any]) -> Any:
     """Discriminant analysis with Ledoit and Wolf's shrinkage; nearest centroids at one shot."""
     if _shots(labels) < 2:
         return NearestCentroid()
-    # Ledoit and Wolf's formula gives no shrinkage at all for two rows, and a model that guesses.
+    # Ledoit and Wolf's formula gives no shrinkage for two rows, and a model that guesses.
     shrinkage = "auto" if _shots(labels) > 2 else 0.5
     return LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
 
@@ -63,10 +63,10 @@ def nearest_neighbour(_: NDArray[Any]) -> Any:
 
 
 class PeerClassifier:
-    """A classifier of scikit-learn behind what a cell asks of a method."""
+    """A classifier of scikit-learn with the interface of a method."""
 
     learns_from_views: ClassVar[bool] = False
-    # Shares of neighbours, distances and centroids are no probabilities worth scoring.
+    # Shares of neighbours, distances and centroids are not meaningful probabilities.
     _WITHOUT: ClassVar[tuple[type, ...]] = (NearestCentroid, KNeighborsClassifier)
 
     def __init__(self, make: Callable[[NDArray[Any]], Any]) -> None:

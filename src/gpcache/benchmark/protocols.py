@@ -1,4 +1,4 @@
-"""Protocols: the rows that a method may choose on, and what else is changed in its task."""
+"""Protocols: the rows that a method may choose on, and changes of its task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGACY_DATASETS = ("imagenet",)
 
 
 def check_legacy(dataset: str) -> None:
-    """Refuse to choose on test rows except where the published numbers did."""
+    """Raise an error for choosing on test rows, except for data sets where the paper did."""
     if dataset not in LEGACY_DATASETS:
         raise ProtocolError(
             f"The protocol {LEGACY!r} chooses on test images, as published numbers of "
@@ -34,7 +34,7 @@ def check_legacy(dataset: str) -> None:
 def rows_to_choose_on(
     protocol: str, task: Task, spare: Labelled | None, shots: int, seed: int
 ) -> Labelled | None:
-    """The rows on which a protocol lets a method choose; None for the shots alone.
+    """The rows on which a protocol lets a method choose; None for the shots only.
 
     `spare` are training rows that are not shots, for a task without validation rows.
     """

@@ -31,7 +31,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Published:
-    """A published table: row name → column name → number, None where none was given.
+    """A published table: row name → column name → number, None if none was given.
 
     Methods and data sets have gpcache's names; `titles` are the printed ones.
     """

@@ -41,14 +41,14 @@ def correct_rows(row: Row) -> NDArray[np.bool_]:
 
 
 def reason(row: Row) -> str:
-    """What did not run, and why: a line on a data set, or a data set that did not open."""
+    """What did not run and why: a method on a data set, or a data set that did not open."""
     if not row["label"]:
         return f"The data set {row['dataset']} was not opened: {row['why']}"
     return f"{row['label']} on {row['dataset']}: {row['why']}"
 
 
 class RowFile:
-    """The rows of one experiment: a file that only grows; the last row of a cell counts."""
+    """The rows of one experiment in an append-only file; the last row of a cell counts."""
 
     def __init__(self, folder: str | Path, name: str) -> None:
         self.folder = Path(folder)
@@ -132,7 +132,7 @@ def read_rows(path: Path) -> list[Row]:
             complete = False
         if not complete:
             raise DataError(
-                f"Line {number} of {str(path)!r} is no row of results: remove that line, and its "
+                f"Line {number} of {str(path)!r} is not a row of results: remove this line; its "
                 "cell runs again."
             )
         rows.append(row)

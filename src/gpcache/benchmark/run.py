@@ -21,7 +21,7 @@ from gpcache.support.files import write_atomic
 
 @dataclass
 class Outcome:
-    """How many rows were run now, known before, not possible, and failed; and the reasons."""
+    """Numbers of rows that were run now, known before, not possible and failed, with reasons."""
 
     counts: Counter[str] = field(default_factory=Counter)
     known: int = 0
@@ -69,9 +69,9 @@ def run(
     trained_device: str | None = None,
     progress: Callable[[Row], object] = lambda _: None,
 ) -> Outcome:
-    """Run what is not done of a spec, and append each row to `folder`/NAME.jsonl at once.
+    """Run the missing cells of a spec, and append each row to `folder`/NAME.jsonl at once.
 
-    A copy of the spec is kept beside the rows, and every row holds the `command` that made it.
+    A copy of the spec is kept next to the rows, and every row holds the `command` that made it.
     Features, text vectors and draws are loaded once for each data set and encoder and shared by all
     methods; image features are kept below `cache` for other experiments. Several `jobs` are as many
     processes that compute cells, while this one writes. A row that another experiment in the folder
@@ -98,7 +98,7 @@ def run(
 
 
 def _check(spec: Spec, root: Path | None, jobs: int, legacy: bool) -> None:
-    """Refuse what cannot be right before anything runs."""
+    """Raise an error for invalid input before anything runs."""
     if jobs < 1:
         raise DataError(f"There must be at least one job, got {jobs}.")
     for key, references in (("datasets", spec.datasets), ("tests", spec.tests)):
@@ -154,7 +154,7 @@ class _Runner:
         except GPCacheError as error:
             self._fail(reference, encoder, str(error))
             return []
-        # Features on disk have one encoder, whatever others the spec names.
+        # Features on disk have one encoder; the others of the spec do not apply.
         if tasks[0].encoder is None and encoder not in (None, *self._spec.encoders[:1]):
             return []
         first = self._references.setdefault(tasks[0].name, reference)

@@ -13,7 +13,7 @@ from gpcache.benchmark.task import Drawn, Labelled, RowNumbers, Task, digest
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """What all methods share: the shots of a draw, and the rows to choose on."""
+    """The shots of a draw and the rows to choose on, the same for all methods."""
 
     task: Task
     protocol: str
@@ -29,8 +29,8 @@ class Sample:
     def parts(self) -> list[tuple[Labelled | None, RowNumbers | None]]:
         """The rows to choose on, and the test rows (all if None) to predict with that choice.
 
-        Without validation rows, each half of the test rows is predicted by what was chosen on the
-        other half.
+        Without validation rows, each half of the test rows is predicted with the hyper-parameters
+        that were chosen on the other half.
         """
         task, spare = self.task, self.drawn.spare
         if self.protocol == FULL_VALIDATION and task.validation is None and spare is None:
@@ -53,10 +53,10 @@ class Sample:
             return list(self.task.notes)
         instead = ""
         if len(self.parts) > 1:
-            instead = "each half of its test rows is predicted by what was chosen on the other half"
+            instead = "each half of its test rows is predicted with values chosen on the other half"
         elif self.drawn.spare is not None:
             most = int(np.unique(choosing.labels, return_counts=True)[1].max())
             instead = "training rows that are not shots serve instead, "
-            instead += f"{most} a class where there are as many"
+            instead += f"up to {most} a class"
         notes = [f"{name} has no validation rows: {instead}."] if instead else []
         return [*self.task.notes, *notes]

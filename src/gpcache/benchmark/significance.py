@@ -1,4 +1,4 @@
-"""How far differences between methods can be trusted: draws, paired bootstrap, mean ranks."""
+"""Significance of differences between methods: draws, paired bootstrap, mean ranks."""
 
 from __future__ import annotations
 

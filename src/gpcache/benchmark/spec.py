@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pydantic import ValidationError as PydanticError
 
 MAX_SPEC_FILE = 1_000_000
-_TABLE = {"extra": "forbid"}  # pydantic's words for: no other keys
+_TABLE = {"extra": "forbid"}  # pydantic's option for: no other keys
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """Makes pydantic call `check` on the value of a field before it looks at its type."""
+    """Makes pydantic call `check` on the value of a field before it checks its type."""
 
     check: Callable[[Any], Any]
 
@@ -87,7 +87,7 @@ Preset = Literal["default", "paper"]
 class Override:
     """Options that apply only on these data sets and numbers of shots; empty means all.
 
-    `source` says who states them, and where.
+    `source` says where they are published.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
@@ -231,7 +231,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"The spec {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise DataError(f"The spec {file} is no UTF-8 text.") from None
+        raise DataError(f"The spec {file} is not UTF-8 text.") from None
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"The spec {file} is not TOML: {error}.") from None
 
@@ -241,13 +241,13 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
     place = f"methods[{number}]"
     if entry.name not in (known := known_methods()):
         near, names = did_you_mean(entry.name, known), ", ".join(sorted(known))
-        raise _Mistake(f"{place}.name is {entry.name!r}, which is no method{near}: use {names}")
+        raise _Mistake(f"{place}.name is {entry.name!r}, which is not a method{near}: use {names}")
     label, projection = entry.label or entry.name, entry.projection or ""
     given = [(f"{place}.options", entry.options)]
     given += [(f"{place}.where[{n}].options", one.options) for n, one in enumerate(entry.where, 1)]
     for values in itertools.product(*entry.vary.values()):
         varied = dict(zip(entry.vary, values, strict=True))
-        # A value that selects a projection is no option of the method.
+        # A value that selects a projection is not an option of the method.
         own = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
         for key, options in [*given, (f"{place}.vary", own)]:
             for option, value in options.items():
@@ -274,7 +274,7 @@ def _filled(text: str, varied: Mapping[str, Any]) -> str:
 
 
 def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
-    """Check what the types of the fields do not say."""
+    """Check what the types of the fields do not cover."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", spec.name):
         raise _Mistake(f"name must be small letters, digits and hyphens, got {spec.name!r}")
     for key, kind, given, choices in (
@@ -289,7 +289,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
         raise _Mistake("methods needs at least one [[methods]] with a name")
     labels = [method.label for method in spec.methods]
     if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
-        raise _Mistake(f"methods has the label {repeated[0]!r} twice: labels tell lines apart")
+        raise _Mistake(f"methods has the label {repeated[0]!r} twice: labels must differ")
     if spec.methods and not spec.datasets:
         raise _Mistake("datasets needs at least one data set")
     paths = [Path(dataset) for dataset in spec.datasets]
@@ -300,7 +300,7 @@ def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
             if unknown := [name for name in override.datasets if name not in known]:
                 raise _Mistake(
                     f"methods[{number}].where[{row}].datasets names {unknown[0]!r}"
-                    f"{did_you_mean(unknown[0], known)}, which is no data set of this spec"
+                    f"{did_you_mean(unknown[0], known)}, which is not a data set of this spec"
                 )
     for number, claim in enumerate(spec.claims, 1):
         for key, label in (("better", claim.better), ("worse", claim.worse)):

@@ -52,5 +52,5 @@ class Table:
 
 
 def _latex(text: str) -> str:
-    """Text that LaTeX prints as it is read here."""
+    """Text with LaTeX's special characters escaped."""
     return text.replace("σ²", "\0").translate(_LATEX)

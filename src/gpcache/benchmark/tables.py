@@ -1,4 +1,4 @@
-"""Tables of results beside the published numbers: accuracy, summaries, significance, claims."""
+"""Tables of results and published numbers: accuracy, summaries, significance, claims."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _accuracy_table(
 
 
 class _PublishedRows:
-    """The published numbers beside ours: a row for them and one for the differences.
+    """Rows with the published numbers and with the differences to ours.
 
     `means` says whether our means are over the same data sets as the published ones.
     """
@@ -131,7 +131,7 @@ class _PublishedRows:
         ]
 
     def notes(self) -> list[str]:
-        """The source, and what is known to be wrong with the numbers that were shown."""
+        """The source, and the known errors in the numbers that are shown."""
         return [] if self._paper is None else [f"Published: {self._paper.source}.", *self._notes]
 
     def _published_column(self, paper: Published, method: MethodSpec, column: str) -> str | None:
@@ -165,8 +165,8 @@ def _significance_table(spec: Spec, one: Comparison) -> Table:
         body.append([label, _signed(100 * found.mean), interval, p_value])
     note = (
         f"Difference in accuracy to {best}, in points, over the data sets where both ran; "
-        "paired bootstrap over test images, 95 % interval. It tells about other test images, not "
-        "about other draws or data sets."
+        "paired bootstrap over test images, 95 % interval. It holds for other test images, not for "
+        "other draws or data sets."
     )
     header = ["method", f"minus {best}", "95 % interval", "p"]
     name, title = f"{_name(spec, one)}-significance", f"{_title(spec, one)}: significance"
@@ -174,7 +174,7 @@ def _significance_table(spec: Spec, one: Comparison) -> Table:
 
 
 def _seed_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Table]:
-    """The spread of methods that differ in their seed alone."""
+    """The spread of methods that differ only in their seed."""
     families: dict[str, list[str]] = {}
     for method in spec.methods:
         if set(method.varied) == {SEED}:
@@ -237,7 +237,7 @@ def _summary(
 
 
 def _claim_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Table]:
-    """Whether the paper's sentences hold here."""
+    """Whether the claims of the paper hold here."""
     groups = by_attributes(comparisons, "protocol", "encoder") if spec.claims else {}
     for (protocol, encoder), group in groups.items():
         body = []
@@ -258,7 +258,7 @@ def _claim_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Tab
 
 
 def _missing_notes(spec: Spec, rows: Sequence[Row]) -> list[str]:
-    """What did not run, and why: methods and data sets with the same reason share a note."""
+    """What did not run and why; methods and data sets with the same reason share a note."""
     datasets = {row["dataset"] for row in rows if row["label"]}
     notes = dict.fromkeys(reason(row) for row in rows if not row["label"])
     reasons: dict[str, dict[str, set[str]]] = {}  # reason → label → data sets

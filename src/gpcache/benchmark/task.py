@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
     names: NDArray[Any] | None = None
 
     def only(self, rows: RowNumbers) -> Labelled:
-        """These rows alone."""
+        """These rows only."""
         names = None if self.names is None else self.names[rows]
         return Labelled(self.features[rows], self.labels[rows], names)
 
@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
     views: Features | None = None
 
     def only(self, rows: RowNumbers) -> Drawn:
-        """These shots alone."""
+        """These shots only."""
         views = None if self.views is None else self.views[rows]
         return self._replace(shots=self.shots.only(rows), views=views)
 
@@ -92,7 +92,7 @@ class Task:
     `given` are ready-made draws by their number of shots; others are drawn from the `pool`.
     `reference` is the spec's name of the data set, `notes` belong under every table. Tasks of
     images also have the `encoder`, `spatial_features` of rows, and `prompt_vectors`: those of every
-    prompt of a class. `outside` are features of something else than the classes.
+    prompt of a class. `outside` are features of images that belong to none of the classes.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Task:
 
 
 def digest(*parts: Labelled | None) -> str:
-    """The hash of features and labels: files of the same names may hold other images."""
+    """The hash of features and labels, because files of the same names may hold other images."""
     found = (
         "" if part is None else sha256(part.features.tobytes()) + "\n".join(map(str, part.labels))
         for part in parts

@@ -5,11 +5,11 @@ Written from the paper. The rows z_i of the test images maximise
     mean_i z_i·log p_i + Σ_ij w_ij z_i·z_j − mean_i (z_i·log z_i − λ z_i·log ŷ_i)
         + γ · the mean of log p over the shots at their labels
 
-with ŷ the probabilities of a method that saw the shots alone, p Gaussians of the classes with one
-diagonal covariance, and w the cosines to the nearest test images. Blocks in turn: z by a fixed
-point, then means and variances in closed form. λ = ½ as in the paper's few-shot setting; γ, which
-the paper chooses on validation rows, is fixed. As in the authors' code, log p is divided by 50 in
-the step for z, w is symmetric and averages over the neighbours, and means have length one.
+with ŷ the probabilities of a method that saw only the shots, p Gaussians of the classes with one
+diagonal covariance, and w the cosines to the nearest test images. The blocks are updated in turn: z
+by a fixed point, then means and variances in closed form. λ = ½ as in the paper's few-shot setting;
+γ, which the paper chooses on validation rows, is fixed. As in the authors' code, log p is divided
+by 50 in the step for z, w is symmetric and averages over the neighbours, and means have length one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def predicted_together(
     shots: NDArray[Any],
     labels: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Probabilities (m, c) of rows (m, d) that know each other.
+    """Probabilities (m, c) of rows (m, d) that are predicted together.
 
     Parameters
     ----------
-    probabilities : what a method says of each row by itself (m, c).
+    probabilities : probabilities (m, c) of each row, predicted separately.
     features, shots : unit rows (m, d) to predict, and those of the shots (n, d).
     labels : class numbers (n,) of the shots.
     """

@@ -27,7 +27,7 @@ from gpcache.encoders import Encoder, load_encoder
 
 @dataclass(frozen=True, eq=False)
 class DataSource:
-    """What a process needs to open the data sets of a spec through one encoder."""
+    """The settings with which a process opens the data sets of a spec through one encoder."""
 
     spec: Spec
     encoder_name: str | None
@@ -114,14 +114,14 @@ _sources: list[DataSource] = []  # the one of this process, set when it starts
 
 def _start(source: DataSource, threads: int) -> None:
     torch.set_num_threads(threads)
-    # scikit-learn's products run in libraries with threads of their own.
+    # scikit-learn uses libraries with their own threads.
     threadpool_limits(threads)
     _sources[:] = [source]
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is killed: it would wait for work for ever."""
+    """End this process when its parent is killed; otherwise it would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -23,7 +23,7 @@ ROWS = 4096
 
 
 class Shape(NamedTuple):
-    """What a row holds: the `top` classes, with `sets` the plausible ones, with `why` reasons."""
+    """The content of a row: the `top` classes, plausible ones with `sets`, reasons with `why`."""
 
     top: int = 1
     sets: bool = False
@@ -61,7 +61,7 @@ def write_answers(
 
 
 def lines(answer: Prediction, top: int) -> str:
-    """An answer for people, with further classes and reasons on the lines below it."""
+    """An answer as text, with further classes and reasons on the lines below it."""
     name, nearest = printable(answer.name), printable(answer.nearest)
     shown = [f"{name}  {nearest}  {percent(answer.probability)}"]
     if answer.rejected:
@@ -96,7 +96,7 @@ def _cell(text: str) -> str:
 
 def _write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Shape) -> None:
     if output is None:
-        raise DataError("Parquet is no text: give a file with --output answers.parquet.")
+        raise DataError("Parquet cannot be printed: give a file with --output answers.parquet.")
     arrow = require("pyarrow", "parquet", purpose="Writing parquet")
     parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
     text, number = arrow.string(), arrow.float64()

@@ -77,7 +77,7 @@ def _gpcache(_version: VersionOption = False, _verbose: VerboseOption = False) -
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
     warnings.showwarning = _show_warning
-    # Threads that wait actively would take the cores from other processes, and from each other.
+    # Spinning threads would take the cores from other processes, and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="gpcache")
@@ -98,6 +98,6 @@ def _fail(sentence: str) -> NoReturn:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print our warnings as notes; those for developers are left out."""
+    """Print our warnings as notes; leave out those for developers."""
     if issubclass(category, UserWarning | RuntimeWarning):
         typer.echo(f"note: {printable(str(message))}", err=True)

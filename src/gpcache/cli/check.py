@@ -15,12 +15,12 @@ HEADINGS = {
     "duplicate": "Copies",
     "near-duplicate": "Near copies",
     "look": "Labels worth a look: the image is hard, or its label is wrong",
-    "harmful": "Images without which the others do better",
+    "harmful": "Images that make the others worse",
     "outlier": "Unlike all other images",
 }
 GROUPS = (
-    "Which photos are one burst: 'list' reads the column group of a list, 'folder' takes the "
-    "innermost folder, 'none' nothing."
+    "Which photos are one burst: those with the same group in a list ('list'), those in the same "
+    "innermost folder ('folder'), or none ('none')."
 )
 TopOption = Annotated[int, Option(min=1, metavar="K", help="Show K findings of each kind.")]
 
@@ -38,8 +38,8 @@ def check(
 ) -> None:
     """Find wrong labels, copies, outliers and harmful images.
 
-    Every image is judged by a model that has not seen it. The exit code is 1 if a label is almost
-    certainly wrong or an image is there twice; what is only worth a look does not change it.
+    Every image is predicted by a model that has not seen it. The exit code is 1 if a label is
+    almost certainly wrong or an image is there twice, and 0 if images are only worth a look.
 
     **Examples**
 

@@ -1,4 +1,4 @@
-"""`gpcache demo`: show on drawn pictures, or on the user's own photos, what gpcache does."""
+"""`gpcache demo`: show what gpcache does, on drawn pictures or on the user's photos."""
 
 import shutil
 import sys
@@ -49,12 +49,12 @@ def demo(
         if json:
             content |= _as_json(step)
         else:
-            _tell(step)
+            _print_step(step)
     if json:
         output.print_json(content)
 
 
-def _tell(step: "Step") -> None:
+def _print_step(step: "Step") -> None:
     """Print a step for people."""
     from gpcache.cli.answers import lines
     from gpcache.images.records import plural
@@ -116,7 +116,7 @@ def _tell(step: "Step") -> None:
 
 
 def _as_json(step: "Step") -> dict[str, Any]:
-    """What `--json` prints of a step."""
+    """A step as `--json` prints it."""
     from gpcache.model import demo
 
     match step:
@@ -162,7 +162,7 @@ def _accuracy(found: "Evaluation", data: str) -> str:
 
 
 def _program() -> str:
-    """How this installation is called: `gpcache`, where the shell finds it."""
+    """The command of this installation: `gpcache` if the shell finds it."""
     return "gpcache" if shutil.which("gpcache") else f"{_relative(sys.executable)} -m gpcache"
 
 

@@ -10,7 +10,7 @@ import gpcache
 from gpcache.cli import options, output
 
 COVERAGE = "Also show the accuracy of this share of the answers, the most confident ones."
-UNKNOWN = "Images of none of the classes: also show how many of them are refused."
+UNKNOWN = "Images that belong to none of the classes: also show how many of them are refused."
 
 ReportOption = Annotated[Path | None, Option(metavar="FILE", help="Write a report, one HTML file.")]
 PlotsOption = Annotated[Path | None, Option(metavar="FOLDER", help="Write its plots (PNG, SVG).")]
@@ -31,7 +31,7 @@ def evaluate(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Compare a model's answers with the labels of unseen images.
+    """Measure the accuracy of a model on unseen images.
 
     Images that cannot be read are listed on stderr and not counted; then the exit code is 1.
 

@@ -1,4 +1,4 @@
-"""Evaluations in words, as rows for `print_rows`."""
+"""Formats evaluations as rows for `print_rows`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,19 @@ TextRows = dict[str, str | list[str]]
 
 
 def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]:
-    """What `--json` prints about a saved model."""
+    """A saved model as `--json` prints it."""
     held_out = classifier.held_out()
     return {
         "model": str(folder),
         "classes": classifier.classes,
-        "images": len(classifier.examples),
+        "images": classifier.n_images,
         "held_out": None if held_out is None else held_out.summary(),
     }
 
 
 def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> TextRows:
-    """What is printed about a saved model: its size, the details, and its held-out figures."""
-    classes, images = len(classifier.classes), plural(len(classifier.examples), "image")
+    """A saved model as rows: its size, the details, and its held-out figures."""
+    classes, images = len(classifier.classes), plural(classifier.n_images, "image")
     size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
     made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
     rows: TextRows = {"model": f"{folder}: {size}, {made_of}", **details}
@@ -41,7 +41,7 @@ def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> T
 
 
 def held_out_figures(classifier: "ImageClassifier") -> TextRows:
-    """The figures of the training images, each held out, or why there are none."""
+    """The held-out figures of the training images, or the reason why there are none."""
     held_out = classifier.held_out()
     if held_out is not None:
         return evaluation_figures(held_out)
@@ -68,7 +68,7 @@ def evaluation_figures(evaluation: "Evaluation") -> TextRows:
 
 
 def doubts(evaluation: "Evaluation", coverage: float | None) -> TextRows:
-    """What the model refuses, and how well its doubts single out errors and unknown images."""
+    """The refused images, and how well confidence and familiarity separate errors and unknowns."""
     answered, unknown = ~evaluation.rejected, evaluation.unknown
     rejected = _rejected(evaluation.rejected)
     if answered.any():
@@ -80,7 +80,7 @@ def doubts(evaluation: "Evaluation", coverage: float | None) -> TextRows:
         share, right = percent(coverage), percent(evaluation.accuracy_at(coverage))
         rows["coverage"] = f"of the most confident {share} of the answers {right} are right"
     if unknown is not None:
-        separation = _separation("known images from them", evaluation.unknown_separation)
+        separation = _separation("known images from these", evaluation.unknown_separation)
         rows["unknown"] = (
             f"n = {len(unknown.rejected):,}, {_rejected(unknown.rejected)}{separation}"
         )
@@ -89,10 +89,10 @@ def doubts(evaluation: "Evaluation", coverage: float | None) -> TextRows:
 
 def _rejected(rejected: "NDArray[np.bool_]") -> str:
     share = rejected.mean() if len(rejected) else 0.0
-    return f"{percent(share)} answered by 'I don't know'"
+    return f"{percent(share)} answered with 'I don't know'"
 
 
 def _separation(kinds: str, found: "Separation | None") -> str:
     if found is None:
         return ""
-    return f"; telling {kinds}: AUROC {percent(found.auroc)}, FPR95 {percent(found.fpr95)}"
+    return f"; separating {kinds}: AUROC {percent(found.auroc)}, FPR95 {percent(found.fpr95)}"

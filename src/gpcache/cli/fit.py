@@ -19,7 +19,7 @@ METHODS = (
     "proker, task-res, clip-adapter, clap, lp++, linear-probe or zero-shot."
 )
 PROMPT = "A sentence with {} for the class name. Repeat the option for several sentences."
-CLASS = "Add a class that is known by its name alone; repeatable."
+CLASS = "Add a class without images, known by its name only; repeatable."
 VIEWS = "Average the features of N random views of each image; 0 takes the centre view."
 DRY_RUN = "Measure how long the fit takes, its memory and its disk; write no model."
 PROJECTION = "Use a similarity projection, made by gpcache project."

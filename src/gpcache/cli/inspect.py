@@ -6,8 +6,8 @@ from dataclasses import asdict
 import gpcache
 from gpcache.cli import options, output
 
-# The hyper-parameters that are shown, of those that the model has.
-NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
+# The hyper-parameters that are shown, if the model has them.
+HYPER_PARAMETERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
 
 
 def inspect(
@@ -15,7 +15,7 @@ def inspect(
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
-    """Show what a model was made of, and how good it is.
+    """Show the training data, settings and accuracy of a model.
 
     **Example**
 
@@ -27,14 +27,19 @@ def inspect(
     fitted = classifier.model
     projection = getattr(fitted, "projection", None)
     counts = Counter(example.label for example in classifier.examples)
-    names = [name for name in (*NUMBERS, "temperature") if hasattr(fitted, f"{name}_")]
-    numbers = {name: getattr(fitted, f"{name}_") for name in names}
+    cache = getattr(fitted, "fitted_", None)
+    if cache is not None and cache.streamed is not None:
+        seen = cache.streamed.counts.int().tolist()
+        counts = Counter(dict(zip(classifier.classes, seen, strict=True)))
+    names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
+    values = {name: getattr(fitted, f"{name}_") for name in names}
     found = {
         "encoder": classifier.encoder_name,
         "method": classifier.method_name,
-        "images": len(classifier.examples),
+        "images": classifier.n_images,
         "classes": {name: counts[name] for name in classifier.classes},
-        "numbers": numbers,
+        "posterior": None if cache is None else cache.approximation,
+        "hyper_parameters": values,
         "templates": classifier.content.templates,
         "views": classifier.content.views,
         "projection": projection and (asdict(projection.facts) if projection.facts else {}),
@@ -44,8 +49,9 @@ def inspect(
     rows = model_rows(
         classifier,
         model,
-        images=f"{len(classifier.examples)} from {classifier.training.source}",
+        images=f"{classifier.n_images} from {classifier.training.source}",
+        **({} if cache is None else {"posterior": cache.approximation}),
         classes=", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
-        numbers=", ".join(f"{name} {value:.4g}" for name, value in numbers.items()),
+        settings=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
     )
     output.show(json, found, rows)

@@ -16,7 +16,7 @@ IMAGES = (
 ENCODER = "lite, lite0, clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS, hf:MODEL or a folder."
 REJECT = (
     "Answer 'I don't know' for the least familiar images. 0.05 refuses at most about 5 % of photos "
-    "that are like the training photos. How many other photos it catches is not promised. 0 "
+    "that are like the training photos. How many other photos it refuses is not guaranteed. 0 "
     "refuses none."
 )
 
@@ -45,7 +45,7 @@ VerboseOption = Annotated[bool, Option("--verbose", "-v", callback=_log_to_stder
 
 
 def check_file(path: Path) -> None:
-    """Refuse, before any work is done, a path that no file can be written to."""
+    """Raise an error before any work is done if a file cannot be written to this path."""
     output_place(path)
     if path.is_dir():
         raise DataError(f"{str(path)!r} is a folder: give the name of a file.")

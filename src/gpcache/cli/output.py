@@ -32,7 +32,7 @@ def percent(value: float) -> str:
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
-    """JSON that cannot control a terminal: what is not printable is escaped."""
+    """JSON that cannot control a terminal: characters that are not printable are escaped."""
     text = json_format.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     # Outside of strings everything is printable except line breaks.
     escaped = (x if is_printed(x) or x == "\n" else json_format.dumps(x)[1:-1] for x in text)
@@ -60,7 +60,7 @@ def print_rows(rows: Mapping[str, str | list[str]]) -> None:
 
 
 def shortened(lines: list[str], most: int, more: str) -> list[str]:
-    """The first lines, and how many more there are; `more` says how to see them."""
+    """The first lines and the number of further ones; `more` says how to see them."""
     rest = len(lines) - most
     return lines if rest <= 0 else [*lines[:most], f"… and {rest:,} more{more}"]
 
@@ -77,11 +77,11 @@ def print_notes(refused: "Sequence[Refused]", notices: Sequence[str] = ()) -> No
 
 
 def print_notices(notices: Sequence[str]) -> None:
-    """Print what the user should know on stderr."""
+    """Print notices on stderr."""
     for notice in notices[:MOST_NOTES]:
         typer.echo(f"note: {printable(notice)}", err=True)
     if len(notices) > MOST_NOTES:
-        typer.echo(f"note: … and {len(notices) - MOST_NOTES:,} notes more.", err=True)
+        typer.echo(f"note: … and {len(notices) - MOST_NOTES:,} more notes.", err=True)
 
 
 def refused_as_json(refused: "Sequence[Refused]") -> list[dict[str, str]]:

@@ -30,7 +30,7 @@ SETS = (
     "the true class."
 )
 
-PER_CLASS = "With --sets: keep the promise for each class, not on average. Lists are longer."
+PER_CLASS = "With --sets: let the rate hold for each class, not on average. Lists are longer."
 WHY = "Show the training images behind each answer, and the share of the class name."
 
 ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
@@ -85,6 +85,8 @@ def predict(
     notes: dict[str, None] = {}
     asked: dict[str, Any] = {}
     if quick is None:
+        if why and not getattr(classifier.model, "has_keys", False):
+            notes["--why names training images, and this model keeps none of its own."] = None
         asked = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
     answers = classifier.predict_stream(source, reject=reject, refused=refused, **asked)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
@@ -100,7 +102,7 @@ def predict(
 def _watched(
     answers: "Iterable[Prediction]", notes: dict[str, None], bar: Any
 ) -> "Iterator[Prediction]":
-    """The answers; collects their notes, each once, and advances the bar."""
+    """Yield the answers; collect each note once and advance the progress bar."""
     for answer in answers:
         notes[answer.note] = None
         yield answer

@@ -37,7 +37,7 @@ def project(
     hard_mining: MiningOption = True,
     bottleneck: BottleneckOption = 1,
     residual: Annotated[bool, Option(help="Add the feature itself.")] = True,
-    temperature: Annotated[float, Option(help="Divide cosines by this.")] = 0.07,
+    temperature: Annotated[float, Option(help="Temperature that divides the cosines.")] = 0.07,
     reduction: ReductionOption = "sum",
     epochs: Annotated[int, Option(min=1, help="Passes over all images.")] = 10,
     batch_size: Annotated[int, Option(min=1, help="Anchors in a step.")] = 256,
@@ -50,7 +50,7 @@ def project(
 ) -> None:
     """Learn a similarity projection from unlabelled images.
 
-    A run that was stopped continues after its last complete epoch, from a file beside the output.
+    A run that was stopped continues after its last complete epoch, from a file next to the output.
     A whitening has a closed form and ignores the options from `--neighbours` to `--seed`.
 
     **Examples**

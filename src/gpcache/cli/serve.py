@@ -1,4 +1,4 @@
-"""`gpcache serve`: the page and the API, on this machine alone."""
+"""`gpcache serve`: the page and the API, by default only for this machine."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from gpcache.cli.output import json_text, print_notices, printable
 if TYPE_CHECKING:
     from gpcache.web.workspace import Workspace
 
-HOST_HELP = "The address to listen on; 0.0.0.0 lets other machines of the network in."
+HOST_HELP = "The address to listen on; 0.0.0.0 lets other machines of the network connect."
 
 
 def serve(
@@ -35,7 +35,7 @@ def serve(
     ] = 8765,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
     certificate: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Speak HTTPS with this certificate.")
+        Path | None, typer.Option(metavar="PEM", help="Use HTTPS with this certificate.")
     ] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="PEM", help="The private key of the certificate.")
@@ -59,7 +59,8 @@ def serve(
     are kept in the workspace folder. `--encoder` is used only for a new workspace without a model.
 
     With `--host 0.0.0.0`, phones and other machines of the network can open it too; a QR code of
-    the address is printed. Give a certificate, or others in the network can read along.
+    the address is printed. Give a certificate; without one, others in the network can read photos
+    and the token.
 
     With `--engine ray`, replicas on the Ray cluster of RAY_ADDRESS decode and encode.
 
@@ -92,12 +93,12 @@ def serve(
 
 
 def _check(replicas: int | None, certificate: Path | None, key: Path | None, shared: bool) -> None:
-    """Refuse options that do not go together, and missing packages; `replicas` needs Ray."""
+    """Raise an error for options that do not fit together, and for missing packages."""
     from gpcache.errors import DataError
     from gpcache.support.extras import require
 
     if replicas is not None:
-        raise DataError("--replicas counts only with --engine ray: give both, or neither.")
+        raise DataError("--replicas needs --engine ray: give both, or neither.")
     if (certificate is None) != (key is None):
         raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
     needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -106,7 +107,7 @@ def _check(replicas: int | None, certificate: Path | None, key: Path | None, sha
 
 
 def _opened(folder: Path, **options: Any) -> "Workspace":
-    """The workspace; what was damaged in it is told."""
+    """Open the workspace, and print notices about damage."""
     from gpcache.web.open_workspace import open_workspace
 
     opened = open_workspace(folder, **options)
@@ -154,7 +155,7 @@ def _tell_network(page: str, *, encrypted: bool) -> None:
 
 
 def _own_folder(model: Path | None) -> Path:
-    """The user's own workspace for a model: told apart by where the model lies."""
+    """The default workspace of a model, which depends on the path of the model."""
     from gpcache.support.files import sha256
 
     root = Path(typer.get_app_dir("gpcache")) / "workspaces"

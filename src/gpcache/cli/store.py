@@ -82,7 +82,7 @@ def verify(
     run = f"Run 'gpcache store verify --repair {store}', then extract the images again."
     words = "They were dropped: extract the images again." if repair else run
     if not damaged:
-        words = f"{store}: all {files} files are what was written."
+        words = f"{store}: all {files} files are intact."
     for name in damaged if not json else ():
         echo(f"damaged: {printable(name)}")
     show(json, {"damaged": damaged, "files": files, "repaired": repair}, words)

@@ -23,8 +23,8 @@ def suggest(
 ) -> None:
     """Suggest which unlabelled images to label next, the best first.
 
-    It suggests the images that tell most about all the others. Without a model it suggests the
-    images to label first, and uses `--encoder`.
+    It suggests the images that help the model most. Without a model it suggests the images to
+    label first, and uses `--encoder`.
 
     **Examples**
 

@@ -55,7 +55,7 @@ def remove(
     - `gpcache remove pets.gpc --image cat/blurred.jpg`
     """
     if class_name is None and not image:
-        raise DataError("Say what to remove: --class NAME or --image NAME.")
+        raise DataError("Give the class or the image to remove: --class NAME or --image NAME.")
     _update(model, device, json, lambda found: found.remove(names=image or (), label=class_name))
 
 

@@ -1,1 +1,1 @@
-"""Ray: extraction, and caches of millions of keys."""
+"""Ray: extraction on many machines."""

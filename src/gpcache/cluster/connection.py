@@ -1,4 +1,4 @@
-"""Connects to the user's Ray cluster, or starts a small quiet one here and stops it again."""
+"""Connects to the user's Ray cluster, or starts a local one and stops it again."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PATIENCE = 5
 def connected(cpus: int | None = None) -> Iterator[ModuleType]:
     """Ray, connected: to the cluster of RAY_ADDRESS, else to a local one of `cpus` (all of them).
 
-    What this call started or joined is left again at the end; a connection that was there before
-    is used and stays.
+    At the end it disconnects, and stops the cluster that it started. An earlier connection is used
+    and stays open.
     """
     address = os.environ.get(ADDRESS, "")
     _settle(address)
@@ -51,7 +51,7 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
 
 
 def _settle(address: str) -> None:
-    """What Ray and the processes that it starts read from the environment."""
+    """Set the environment variables that Ray and its processes read."""
     # Ray would print what it recovers from.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if not address and "ray" not in sys.modules:
@@ -69,7 +69,7 @@ def _no_dashboard() -> Iterator[dict[str, Any]]:
     """Options of `ray.init` that start a local cluster without the dashboard's process.
 
     Without its page that process still asks the network which cloud this machine belongs to, even
-    when usage reports are off. Ray goes on without it where its port is taken.
+    when usage reports are off. If its port is taken, Ray continues without it.
     """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield {
@@ -80,7 +80,7 @@ def _no_dashboard() -> Iterator[dict[str, Any]]:
 
 
 def _knock(address: str) -> None:
-    """See within seconds whether anybody is there; Ray itself would try for minutes."""
+    """Raise within seconds if nothing listens at the address; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():  # not "auto" or "local"
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()

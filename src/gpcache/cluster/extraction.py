@@ -1,9 +1,9 @@
-"""A stream of images becomes a stream of features on Ray: its actors decode and encode.
+"""Extracts features on Ray: actors decode and encode images, and return vectors as a stream.
 
-Rows of paths or bytes go in and vectors come back in the source's order; the reader of the stream
-writes them. Ray runs again what a dead process has left, so that an image may be encoded twice,
-but it comes out once. Nothing here imports torch until an encoder is loaded: a process that only
-decodes does without.
+Rows hold paths or bytes. Vectors come back in the order of the source; the reader of the stream
+writes them. Ray repeats the work of a process that died: an image may be encoded twice, but it is
+returned once. Torch is imported only when an encoder is loaded: processes that decode do not need
+it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpcache.support.files import sha256
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
 
-# What one dataset of Ray holds at most: the actors load their encoder again for the next.
+# Rows of one Ray dataset at most; the actors load their encoder again for the next one.
 WINDOW_ROWS = 2**18
 WINDOW_BYTES = 2**29
 HASH = "S32"
@@ -54,7 +54,7 @@ def encoded_on_ray(
 ) -> Generator[Encoded | Refused, None, None]:
     """Every image of `source`, files or bytes, in its order, encoded or refused.
 
-    As `stream.encoded`, on the cluster at RAY_ADDRESS, or on a local one for as long as it lasts.
+    Like `stream.encoded`, on the cluster at RAY_ADDRESS, or on a local one that it starts.
     The actors load the encoder by its name, onto the kind of device it has here. `known` travels
     to every machine once, 32 bytes an image; `workers` bounds the decoding actors.
     """
@@ -99,7 +99,7 @@ def _windows(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def _rows(ray: Any, *settings: Any) -> Iterator[RayRow]:
-    """What the dataset of a window gives, row by row; whatever ends it is one sentence."""
+    """The rows of the dataset of a window; an error of Ray becomes one sentence."""
     try:
         dataset = _dataset(ray, *settings)
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -111,7 +111,7 @@ def _rows(ray: Any, *settings: Any) -> Iterator[RayRow]:
         raise
     except Exception as error:  # of Ray's: its own, those of its workers, of Arrow, of the network
         raise GPCacheError(
-            f"Ray gave up: {_reason(error)}. What was encoded is kept; run it again to go on."
+            f"Ray stopped: {_reason(error)}. Encoded images are kept: run it again to continue."
         ) from None
 
 
@@ -171,13 +171,14 @@ def _block(window: list[Record], start: int, size: int) -> Any:
     return _table(rows, "row", "path", "content")
 
 
-# What runs on the cluster. Errors travel as rows: Ray would print the traceback of an exception.
+# The code below runs on the cluster. It returns errors as rows, because Ray would print the
+# traceback of an exception.
 
 
 class _Decode:
-    """An actor that reads files: paths or bytes → hashes and pixels, or why there are none.
+    """An actor that reads files: paths or bytes → hashes and pixels, or the reason for refusal.
 
-    The decoding itself is done by a process beside it, where a crash is a refusal.
+    Another process decodes, so that a crash only refuses the image.
     """
 
     def __init__(self, preprocess: Preprocess, views: Views | None, known: Any) -> None:
@@ -245,7 +246,7 @@ class _Encode:
 
 
 def _table(rows: list[RayRow], *columns: str) -> Any:
-    """Rows as an Arrow table of exactly these columns; what a row lacks is null."""
+    """Rows as an Arrow table with exactly these columns; missing values are null."""
     arrow = require("pyarrow", "ray", purpose="engine='ray'")
     text = arrow.string()
     binary = dict.fromkeys(("path", "content", "pixels", "features"), arrow.large_binary())
@@ -255,7 +256,7 @@ def _table(rows: list[RayRow], *columns: str) -> Any:
 
 
 def _sorted_hashes(hashes: set[str]) -> NDArray[np.bytes_]:
-    """Hashes as one array, which the processes of a machine share instead of each its own set."""
+    """Hashes as one array, which all processes of a machine share."""
     return np.sort(np.frombuffer(bytes.fromhex("".join(hashes)), dtype=HASH))
 
 
@@ -266,7 +267,7 @@ def _contains(hashes: NDArray[np.bytes_], image_hash: str) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """One line of what Ray says: the first, or where it shows a worker's traceback the last."""
+    """One line of Ray's message: the first, or the last if it shows a worker's traceback."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     trace = any(line.startswith('  File "') for line in lines)
     return lines[-1 if trace else 0].strip().rstrip(".")

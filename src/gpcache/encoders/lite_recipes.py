@@ -23,7 +23,7 @@ class PublishedWeights:
 
     @property
     def preprocess(self) -> Preprocess:
-        """What the network was trained on: a crop less a border of 16 pixels, (x − 127) / 128."""
+        """Preprocessing as in its training: a crop minus a border of 16 pixels, (x − 127) / 128."""
         mean, std = (127 / 255,) * 3, (128 / 255,) * 3
         return Preprocess(size=self.size, resize=self.size + 32, mean=mean, std=std)
 
@@ -52,7 +52,7 @@ class LiteRecipe:
 
     `mixing` is w, the weight of the ConSE part; `candidates` the number of ImageNet classes in it;
     `cosine_scale` turns its cosines with texts into logits; `square_root` takes the root of the
-    features, which evens out the few that dominate a photo.
+    features, so that a few large ones do not dominate.
     """
 
     name: str
@@ -70,10 +70,10 @@ RECIPES = {
         LiteRecipe("lite0", LITE0, mixing=0.2, candidates=20, cosine_scale=25.0, square_root=False),
     )
 }
-# Lite0 was called `lite` once: files of that time name it so, beside this fingerprint.
+# Lite0 was called `lite` in earlier versions: their files use that name with this fingerprint.
 LITE0_FINGERPRINT = "7641421c6dfb58bb0b57a4b6eeefe76c4ee373ef91503d7bd15453c51de9c220"
 
 
 def current_name(name: str, fingerprint: str) -> str:
-    """Today's name of the encoder that a saved file calls `name`."""
+    """The current name of the encoder that a saved file calls `name`."""
     return "lite0" if (name, fingerprint) == ("lite", LITE0_FINGERPRINT) else name

@@ -1,4 +1,4 @@
-"""The models of open_clip: the CLIP of the paper (ResNets, ViTs) and all its successors there."""
+"""The models of open_clip: the CLIP models of the paper (ResNets, ViTs) and later ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpcache.errors import EncoderError, GPCacheError
 from gpcache.images import Preprocess
 from gpcache.support.extras import require
 
-# OpenAI's weights want the fast approximation of GELU, which open_clip says beside their tag.
+# OpenAI's weights need the fast approximation of GELU; open_clip says so with their tag.
 PAPER_MODELS = {
     "clip-rn50": ("RN50", "openai"),
     "clip-rn101": ("RN101", "openai"),
@@ -35,10 +35,10 @@ _FITS: dict[str, Literal["crop", "squash"]] = {"shortest": "crop", "squash": "sq
 
 
 class ModelFiles(NamedTuple):
-    """Where a model comes from, before anything is loaded.
+    """The files of a model, before anything is loaded.
 
-    `name` is what open_clip calls it, `weights` a safetensors file, `config` the architecture and
-    `options` what the architecture leaves open.
+    `name` is its name in open_clip, `weights` a safetensors file, `config` the architecture and
+    `options` the settings that are not part of the architecture.
     """
 
     name: str
@@ -53,12 +53,12 @@ class OpenCLIPEncoder(TokenEncoder):
     `model` is one of PAPER_MODELS; or an architecture of open_clip ("ViT-B-32") with a tag of its
     `weights` ("laion2b_s34b_b79k"), downloaded on first use; or, without `weights`, a local folder
     that holds safetensors weights and their open_clip_config.json, or that weights file itself. A
-    bare weights file is refused: it tells neither its activation nor its preprocessing.
+    weights file without its configuration is refused: activation and preprocessing are unknown.
 
-    Only safetensors are loaded, never the pickles that open_clip falls back on.
+    Only safetensors are loaded, never pickles, to which open_clip falls back.
 
-    Spatial features: a ResNet's attention pool is asked at every position; a ViT's patches are
-    normalised and projected as its class token is. Other image towers give none.
+    Spatial features: the attention pool of a ResNet is evaluated at every position; the patches of
+    a ViT are normalised and projected like its class token. Other image models have none.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class OpenCLIPEncoder(TokenEncoder):
         end = inner.eot_token_id if hasattr(inner, "encoder") else inner.tokenizer.eos_token_id
         if end is None:
             return ids, torch.ones_like(ids, dtype=torch.bool)
-        # Padding is no sign of its own: id 0 is also an exclamation mark.
+        # Padding cannot be recognised by its id: 0 is also an exclamation mark.
         last = (ids == end).int().argmax(dim=1, keepdim=True)
         return ids, torch.arange(ids.shape[1], device=ids.device) <= last
 
@@ -124,7 +124,7 @@ class OpenCLIPEncoder(TokenEncoder):
 
     @property
     def loadable_name(self) -> str:
-        """What `load_encoder` calls it, in any working directory."""
+        """Name for `load_encoder` that works in any working directory."""
         if self.name in PAPER_MODELS:
             return self.name
         place = Path(self.name)
@@ -135,7 +135,7 @@ class OpenCLIPEncoder(TokenEncoder):
 def attend_everywhere(pool: Any, maps: torch.Tensor) -> torch.Tensor:
     """CLIP's attention pool with every token as a query: maps (b, c, h, w) → (b, 1 + h·w, dim).
 
-    The first token is the mean, whose answer is the feature of the whole image.
+    The first token is the mean; its output is the feature of the whole image.
     """
     places = maps.flatten(2).transpose(1, 2)
     tokens = torch.cat([places.mean(dim=1, keepdim=True), places], dim=1)
@@ -151,7 +151,7 @@ def attend_everywhere(pool: Any, maps: torch.Tensor) -> torch.Tensor:
 
 
 def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
-    """Where to load `model` from; a tag's weights are downloaded on first use."""
+    """Find the files of `model`; the weights of a tag are downloaded on first use."""
     if weights is None and model in PAPER_MODELS:
         model, weights = PAPER_MODELS[model]
     if weights is None and Path(model).exists():
@@ -173,7 +173,7 @@ def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
         )
     published = open_clip.get_pretrained_cfg(architecture, weights)
     config = open_clip.get_model_config(architecture)
-    # The tag says with which activation and preprocessing its weights were trained.
+    # The tag defines the activation and preprocessing of its weights.
     config["quick_gelu"] = published.get("quick_gelu", False) or config.get("quick_gelu", False)
     options = {
         "force_quick_gelu": config["quick_gelu"],
@@ -187,7 +187,7 @@ def find_source(open_clip: Any, model: str, weights: str | None) -> ModelFiles:
 def _local_source(path: Path) -> ModelFiles:
     if path.is_file() and path.suffix != ".safetensors":
         raise EncoderError(
-            f"{str(path)!r} is no safetensors file; pickled weights (.pt, .bin) can run any code "
+            f"{str(path)!r} is not a safetensors file; pickled weights (.pt, .bin) can run code "
             "and are not loaded: convert them with safetensors.torch.save_file."
         )
     folder = path.parent if path.is_file() else path
@@ -196,25 +196,25 @@ def _local_source(path: Path) -> ModelFiles:
     if len(named) != 1:
         raise EncoderError(
             f"The folder {str(folder)!r} holds {len(named)} safetensors files and none is called "
-            f"{WEIGHTS}: pickled weights (.pt, .bin) are not loaded, of several files name one."
+            f"{WEIGHTS}: give the name of one file; pickled weights (.pt, .bin) are not loaded."
         )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         architecture, _ = {"quick_gelu": False} | config["model_cfg"], config["preprocess_cfg"]
     except FileNotFoundError:
         raise EncoderError(
-            f"The weights {str(named[0])!r} need {CONFIG} beside them, which tells their "
-            "activation and preprocessing: download it with them."
+            f"The weights {str(named[0])!r} need {CONFIG} in the same folder, with their "
+            "activation and preprocessing: download it too."
         ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise EncoderError(
-            f"{str(folder / CONFIG)!r} is no JSON object with model_cfg and preprocess_cfg."
+            f"{str(folder / CONFIG)!r} is not a JSON object with model_cfg and preprocess_cfg."
         ) from None
     return ModelFiles(f"local-dir:{folder}", named[0], architecture, {})
 
 
 def _fetch_weights(published: dict[str, Any], name: str) -> Path:
-    """The safetensors file of a tag: open_clip itself would go on to a pickle without one."""
+    """The safetensors file of a tag; without one, open_clip itself would load a pickle."""
     only_pickled = (
         f"The weights {name!r} are published only as a pickle, which can run any code and is not "
         "loaded: choose another tag."
@@ -239,7 +239,7 @@ def _library() -> Any:
 
 def _load(open_clip: Any, source: ModelFiles) -> Any:
     before = logging.root.manager.disable
-    # open_clip would warn of random weights, which are overwritten a line later.
+    # open_clip would warn of random weights, which the next line overwrites.
     logging.disable(logging.WARNING)
     try:
         model = open_clip.create_model(
@@ -252,7 +252,7 @@ def _load(open_clip: Any, source: ModelFiles) -> Any:
 
 
 def _preprocess(settings: dict[str, Any], name: str) -> Preprocess:
-    """The preprocessing that open_clip keeps with a model as ours; what we lack is an error."""
+    """Convert the preprocessing of a model of open_clip; raise if it is not supported."""
     size, fit = settings["size"], _FITS.get(settings["resize_mode"])
     height, width = (size, size) if isinstance(size, int) else size
     if fit is None or height != width:

@@ -23,7 +23,7 @@ from gpcache.support.names import tidy_name
 DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a(n) {}.",)
 PLAIN_TEMPLATES: tuple[str, ...] = ("a photo of a {}.",)
 
-# What CoOp and those after it ask of each data set.
+# The templates of CoOp and later papers for each data set.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "caltech101": PLAIN_TEMPLATES,
     "dtd": ("{} texture.",),
@@ -46,7 +46,7 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "ucf101": ("a photo of a person doing {}.",),
 }
 
-# Common nouns that take no article; others can be given a prompt of their own.
+# Common nouns without an article; use --prompt for others.
 _NOUNS = """
     asphalt bacon beef bread broccoli butter cardboard cash cement cheese clay clothing cloth coal
     coffee concrete copper corn cotton cutlery denim dirt dust fabric fire flour foam food fruit fur
@@ -59,12 +59,12 @@ _NOUNS = """
 UNCOUNTABLE = frozenset(_NOUNS.split())
 
 MAX_PROMPT_FILE = 50_000_000
-# An average of unit vectors that is shorter than this is rounding, and has no direction.
+# An average of unit vectors that is shorter than this is rounding error and has no direction.
 NO_DIRECTION = 1e-6
 
 
 def clean_class_name(name: str) -> str:
-    """The name as a sentence has it: composed (NFC), spaces for underscores, single spaces."""
+    """The name for a sentence: composed (NFC), spaces for underscores, single spaces."""
     return tidy_name(name.replace("_", " "))
 
 
@@ -318,8 +318,8 @@ def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:
     if (lengths < NO_DIRECTION).any():
         name = prompts.class_names[int(lengths.argmin())]
         raise DataError(
-            f"The sentences of the class {shown(name)} cancel each other out, their vectors "
-            "average to zero: change its prompts."
+            f"The vectors of the sentences of the class {shown(name)} average to zero: change its "
+            "prompts."
         )
     weights: NDArray[np.float32] = (average / lengths).astype(np.float32)
     return weights
@@ -374,7 +374,7 @@ def _filled(templates: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def _read_sentences(file: Path) -> dict[str, tuple[str, ...]]:
-    """A prompt file's classes and their lists; what is in the lists is checked by Prompts."""
+    """The classes of a prompt file and their lists; `Prompts` checks the content of the lists."""
     content = read_json(file, "prompt file", limit=MAX_PROMPT_FILE)
     if not isinstance(content, dict) or not content:
         raise DataError(f"The prompt file {file} must hold one object {{class: [sentence, …]}}.")

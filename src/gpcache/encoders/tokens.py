@@ -1,4 +1,4 @@
-"""TokenEncoder: what the encoders of several libraries share about tokenizers and token ids."""
+"""TokenEncoder: the base class of encoders whose text model reads token ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROBES = ("a photo of a cat.", "Été & CASE, isn't 42!", "  two   spaces &amp; 
 class TokenEncoder(Encoder):
     """An encoder whose text model reads token ids and lets their embeddings be replaced.
 
-    Features come from `_model`, whose positions, mask and pooling stay the library's.
+    Features come from `_model`; positions, mask and pooling are those of the library.
     """
 
     has_spatial: bool = True
@@ -42,7 +42,7 @@ class TokenEncoder(Encoder):
         return self._embed_ids(*self._tokenize(texts))
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenText:
-        """The texts' token embeddings, to be changed and given to `encode_tokens`."""
+        """Return the token embeddings of texts, to be changed and passed to `encode_tokens`."""
         ids, mask = self._tokenize(list(texts))
         with torch.no_grad():
             return TokenText(self._embedding_layer()(ids), ids, mask)
@@ -50,7 +50,7 @@ class TokenEncoder(Encoder):
     def encode_tokens(self, tokens: TokenText) -> torch.Tensor:
         """Unit vectors (n, dim) of token embeddings; gradients flow back into them.
 
-        One thread at a time: the embedding layer gives these embeddings meanwhile.
+        Only one thread at a time, because the embedding layer is replaced meanwhile.
         """
         handle = self._embedding_layer().register_forward_hook(lambda *_: tokens.embeddings)
         try:
@@ -59,7 +59,7 @@ class TokenEncoder(Encoder):
             handle.remove()
 
     def _parts_identity(self, settings: Sequence[object], words: object) -> Iterator[bytes]:
-        """What a fingerprint must know: weights, `settings`, the tokenizer's `words` and its ids.
+        """Bytes for a fingerprint: weights, `settings`, the tokenizer's `words` and its ids.
 
         The ids of a few texts show cleaning, special tokens, padding and context, whatever the
         library calls them.
@@ -76,5 +76,5 @@ def words_of(tokenizer: Any) -> object:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return tokenizer.get_vocab()
-    # The rest of the backend's description changes with how it was called last.
+    # The rest of the backend's description depends on its last call.
     return [json.loads(backend.to_str())["model"], tokenizer.get_added_vocab()]

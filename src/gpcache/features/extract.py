@@ -24,7 +24,7 @@ from gpcache.support.progress import progress_bar
 Stream: TypeAlias = Callable[..., Generator[Encoded | Refused, None, None]]
 
 SHARD_ROWS = 1024
-# A slow encoder must not hold hours of work in memory.
+# With a slow encoder, hours of work must not be held in memory.
 SHARD_SECONDS = 60.0
 
 
@@ -99,7 +99,7 @@ def extract(
     shard_rows : int, default=1024
         Number of images in a shard.
     stream : callable, optional
-        Decodes and encodes; this process alone writes the store.
+        Decodes and encodes; only this process writes the store.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def extract(
     store = FeatureStore.create(folder, encoder, views)
     report = Extraction()
     items: list[Item] = []
-    name = readable(source.name)  # a path, which may hold bytes that are no UTF-8
+    name = readable(source.name)  # a path, which may hold bytes that are not UTF-8
     settings = {"views": views, "batch_size": batch_size, "workers": workers}
     images = stream(source, encoder, known=store.hashes(), **settings)
     with _Writer(store, shard_rows) as writer:
@@ -139,7 +139,7 @@ def extract(
                 writer.add(found.hash, found.features)
             known = (record.label, record.split or split, record.group)
             items.append(Item(name, record.name, found.hash, *known))
-    # A stream's own refusals are complete only now.
+    # The refusals of a stream are complete only at its end.
     report.refused += source.refused
     report.notices += source.notices
     store.record(name, items, report.refused)
@@ -164,7 +164,7 @@ class Gathered:
     notices : list of str
         Notes.
     pictures : list of arrays, optional
-        What `picture` of `gather` made of each image.
+        The result of `picture` of `gather` for each image.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def gather(
     Returns
     -------
     Gathered
-        Features and what is known of the images.
+        Features and records of the images.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def gather(
         found.hashes.append(one.hash)
         found.notices += [f"{one.record.name}: {note}" for note in one.notes]
         rows.append(known[one.hash])
-    # A stream's own refusals are complete only now.
+    # The refusals of a stream are complete only at its end.
     found.refused += source.refused
     found.notices += source.notices
     if rows:
@@ -293,7 +293,7 @@ def _with_progress(
 
 
 class _Writer:
-    """Collects vectors into shards; also after Ctrl-C or an error what is encoded is kept."""
+    """Collects vectors into shards; after Ctrl-C or an error, encoded images are kept."""
 
     def __init__(self, store: FeatureStore, shard_rows: int) -> None:
         self._store, self._shard_rows = store, shard_rows
@@ -301,7 +301,7 @@ class _Writer:
         self._written = time.monotonic()
 
     def add(self, image_hash: str, features: NDArray[np.float32]) -> None:
-        """Take the vectors of one image."""
+        """Add the vectors of one image."""
         self._rows.append((image_hash, features))
         late = time.monotonic() - self._written > SHARD_SECONDS
         if late or len(self._rows) >= self._shard_rows:

@@ -30,7 +30,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. `views` is None for one centre view of each image."""
+    """The content of a store; `views` is None for one centre view of each image."""
 
     encoder: str
     fingerprint: str
@@ -44,7 +44,7 @@ class Manifest:
 
     @property
     def files(self) -> list[StoredFile]:
-        """Every file that belongs to the store, but the manifest itself."""
+        """Every file of the store except the manifest."""
         single = [file for file in (self.items, self.refused) if file is not None]
         return [*self.shards, *single, *self.texts.values()]
 
@@ -57,7 +57,7 @@ class Manifest:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the store in `folder`; a missing, damaged or newer one is a StoreError."""
-    # Estimators import this module, and work where pydantic is not installed.
+    # Estimators import this module and must work without pydantic.
     from pydantic import TypeAdapter
 
     path = folder / NAME
@@ -69,7 +69,7 @@ def read_manifest(folder: Path) -> Manifest:
         intact = schema == SCHEMA and sha256(_canonical(content)) == seal
         manifest = TypeAdapter(Manifest).validate_python(content) if intact else None
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(f"{str(folder)!r} is no feature store: it has no {NAME}.") from None
+        raise StoreError(f"{str(folder)!r} is not a feature store: it has no {NAME}.") from None
     except OSError as error:
         raise StoreError(
             f"{str(path)!r} cannot be read ({error.strerror}): check that you may read it."
@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether sizes, names of files and views can be what they say."""
+    """Whether sizes, file names and views are plausible."""
     files = manifest.files
     names = all(_FILE.fullmatch(file.name) and file.rows >= 0 for file in files)
     if not names or manifest.dim < 1 or not 0 < manifest.logit_scale < math.inf:

@@ -15,16 +15,16 @@ from gpcache.support.checks import number_array, require_directions, whole
 from gpcache.support.devices import ensure_memory, resolve_device
 from gpcache.support.progress import progress_bar
 
-# Few blocks keep threads and kernels busy; beyond this a CPU only waits for fresh memory.
+# This size keeps threads and kernels busy; larger blocks only cost memory bandwidth on a CPU.
 CPU_BLOCK_BYTES = 2**28
 GPU_BLOCK_BYTES = 2**30
-# The shortest segment whose maximum a CPU takes with vector instructions.
+# The shortest segment whose maximum a CPU computes with vector instructions.
 SEGMENT = 32
 # The last bit of a float64 near one.
 STEP = 2.0**-52
-# A product of whole tiles keeps a GPU busy; no more matters on a CPU.
+# Whole tiles keep a GPU busy; on a CPU this does not matter.
 TILE = 128
-# Keys at once where products are in float64.
+# Keys at once if products are in float64.
 COLUMNS = 4096
 
 
@@ -135,7 +135,7 @@ class _NearestSearch:
         return 4 * self.n_segments * self.width + 16 * sorted_parts + 64 * self.k
 
     def ensure_memory(self, n_queries: int, dim: int, rows: int, device: torch.device) -> None:
-        """Refuse what does not fit, before anything is allocated."""
+        """Raise an error if the search needs too much memory, before anything is allocated."""
         answer = 12 * n_queries * self.k
         needed = 4 * self.n_segments * self.width * dim + rows * self._bytes_per_row()
         what = f"The search for {self.k} neighbours among {self.n_keys:,} keys"
@@ -167,8 +167,8 @@ class _NearestSearch:
         block = torch.empty(rows, len(unit_keys), device=unit_keys.device)
         with progress_bar("Nearest neighbours", total=total, unit="row") as bar:
             for start in range(0, total, rows):
-                # The last block begins earlier instead of being smaller: products of one shape
-                # are computed one way, so that duplicates have equal similarities.
+                # The last block starts earlier instead of being smaller: products of equal shape
+                # are computed in the same way, so duplicates have equal similarities.
                 first = min(start, total - rows)
                 unit = _unit(queries[first : first + rows], unit_keys.device, "queries", first)
                 _multiply(unit, unit_keys, block)
@@ -197,19 +197,19 @@ class _NearestSearch:
 def _top(values: Tensor, k: int) -> Tensor:
     """The columns (rows, k) of the highest values, best first, and of equal ones the leftmost.
 
-    Going right, each column is lowered by a step that float64 can hold and float32 cannot: less
-    than its rounding, but enough to tell equals apart. As segments are runs of keys, this also
-    puts segments with equal maxima in the order of their best keys.
+    From left to right, each column is lowered by a step that is smaller than the rounding of
+    float32 but can be represented in float64. This breaks ties. Segments are runs of keys, so
+    segments with equal maxima also come in the order of their best keys.
     """
     steps = torch.arange(values.shape[1], dtype=torch.float64, device=values.device) * STEP
     return values.clamp(max=1).double().sub_(steps).topk(k).indices
 
 
 def _multiply(queries: Tensor, keys: Tensor, out: Tensor) -> None:
-    """Write queries keysᵀ of float32 rows to `out`, in full float32 whatever the caller allows.
+    """Write queries keysᵀ of float32 rows to `out`, always with full float32 precision.
 
-    Where the caller allows coarser float32 products, in float64, which takes longer: torch has no
-    other way to ask for full ones than a setting that all threads share.
+    If the caller allows coarser float32 products, it is computed in float64, which takes longer:
+    torch controls the precision only by a setting that all threads share.
     """
     if torch.get_float32_matmul_precision() == "highest":
         torch.mm(queries, keys.T, out=out)
@@ -231,7 +231,7 @@ def _matrix(name: str, rows: Any) -> Tensor:
 
 
 def _unit(rows: Tensor, device: torch.device, name: str, first: int) -> Tensor:
-    """Rows of length one in float32 on `device`; `first` is where they begin in `name`."""
+    """Rows of length one in float32 on `device`; `first` is the number of their first row."""
     rows = rows.to(device, torch.float32)
     lengths = rows.norm(dim=1, keepdim=True)
     require_directions(lengths, name, first)

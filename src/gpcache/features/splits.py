@@ -1,4 +1,4 @@
-"""Few-shot draws with a seed, and the split files that others publish."""
+"""Few-shot draws with a seed, and published split files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Draw:
     indices : array of int
         Row numbers, class by class, in the order drawn.
     rest : array of int
-        All other rows, those without a label among them.
+        All other rows, including those without a label.
     shots : int
-        Number of rows that was asked for.
+        Requested number of rows.
     seed : int
         Seed of the draw.
     short : mapping
@@ -154,7 +154,7 @@ def _rows_by_class(labels: Sequence[Any], names: Sequence[Any]) -> dict[Hashable
         )
     rows_of: dict[Hashable, dict[str, int]] = {}
     for row, (given, name) in enumerate(zip(labels, names, strict=True)):
-        # Elements of arrays and tensors are not the plain values that they hold.
+        # Elements of arrays and tensors are not plain Python values.
         label = given.item() if hasattr(given, "item") else given
         if label is None:
             continue
@@ -183,7 +183,7 @@ def _random_order(count: int, label: str, seed: int) -> list[int]:
     """The numbers below `count` in an order that depends on this class and seed only."""
     name = int.from_bytes(hashlib.sha256(label.encode(errors="surrogatepass")).digest(), "big")
     generator = np.random.PCG64(np.random.SeedSequence([seed, name]))
-    # numpy never changes the raw numbers of a generator, but may change how it shuffles.
+    # numpy guarantees the raw numbers of a generator, but not its shuffling.
     order: list[int] = np.argsort(generator.random_raw(count), kind="stable").tolist()
     return order
 

@@ -1,15 +1,15 @@
-"""FeatureStore: unit vectors on disk, found by what an image contains, safe against crashes.
+"""FeatureStore: unit vectors on disk, found by the content of an image, safe against crashes.
 
     store.json               the manifest: encoder, views, and every other file with its SHA-256
     shards/….safetensors     vectors (n, dim) or (n, views, dim), and the images' hashes (n, 32)
     items-….jsonl            the images that were extracted: source, path, label, split, group, hash
     refused-….json           the images that were not, with the reason
-    texts/….safetensors      class vectors, by the prompts they were made of
+    texts/….safetensors      class vectors, by their prompts
 
-Every file but the manifest is named by its content and never changes. A change writes new files
-first and then the manifest, in one rename. A process that is killed in between leaves files that
-are not in the manifest; the next change removes them. Writers take turns by a lock; readers need
-none.
+Every file except the manifest is named by its content and never changes. A change writes new files
+first, and then replaces the manifest in one rename. A process that is killed in between leaves
+files that are not in the manifest; the next change removes them. Writers use a lock; readers do not
+need one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Item:
     hash : str
         SHA-256 of its content.
     label, split, group : str, optional
-        What is known of it.
+        Its metadata.
 
     Examples
     --------
@@ -209,13 +209,13 @@ class FeatureStore:
         0
         """
         place = make_folder(folder)
-        # Another process may be creating this store at the same moment: its files are no others.
+        # Another process may be creating this store at the same time: ignore its files.
         own = (LOCK, "shards", NAME, f".{NAME}.")
-        foreign = [path.name for path in place.iterdir() if not path.name.startswith(own)]
-        if foreign and not (place / NAME).exists():
+        others = [path.name for path in place.iterdir() if not path.name.startswith(own)]
+        if others and not (place / NAME).exists():
             raise StoreError(
-                f"{str(folder)!r} is no feature store and not empty (it has {min(foreign)!r}): "
-                "give a folder of its own."
+                f"{str(folder)!r} is not a feature store and not empty (it has {min(others)!r}): "
+                "give an empty or new folder."
             )
         make_folder(place / "shards")
         made_by = encoder.name, encoder.fingerprint, encoder.logit_scale, encoder.dim
@@ -416,16 +416,9 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).vectors([]).shape
         (0, 1664)
         """
-        places = self._index()
-        unknown = [image_hash for image_hash in hashes if image_hash not in places]
-        if unknown:
-            raise StoreError(
-                f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
-                "extract them again."
-            )
+        places = self._places_of(hashes)
         wanted: dict[StoredFile, list[tuple[int, int]]] = {}
-        for position, image_hash in enumerate(hashes):
-            shard, row = places[image_hash]
+        for position, (shard, row) in enumerate(places):
             wanted.setdefault(shard, []).append((position, row))
         gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
         for shard, pairs in wanted.items():
@@ -434,6 +427,44 @@ class FeatureStore:
         if not np.isfinite(gathered).all():
             raise StoreError(f"The store {str(self.folder)!r} holds NaN or inf: extract it again.")
         return gathered
+
+    def places(self, hashes: Sequence[str]) -> list[tuple[str, int]]:
+        """Find where vectors are, to read them in this order.
+
+        Parameters
+        ----------
+        hashes : sequence of str
+            SHA-256 of the content of each image.
+
+        Returns
+        -------
+        list of tuple
+            Name of the file, and row in it, of each image.
+
+        Raises
+        ------
+        StoreError
+            If the store does not hold one of them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from gpcache import FeatureStore, load_encoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     FeatureStore.create(folder, load_encoder("lite")).places([])
+        []
+        """
+        return [(shard.name, row) for shard, row in self._places_of(hashes)]
+
+    def _places_of(self, hashes: Sequence[str]) -> list[tuple[StoredFile, int]]:
+        places = self._index()
+        unknown = [image_hash for image_hash in hashes if image_hash not in places]
+        if unknown:
+            raise StoreError(
+                f"The store {str(self.folder)!r} has no features of {len(unknown)} of the images: "
+                "extract them again."
+            )
+        return [places[image_hash] for image_hash in hashes]
 
     def text(self, digest: str) -> NDArray[np.float32] | None:
         """Read cached class vectors.
@@ -492,7 +523,7 @@ class FeatureStore:
         1
         """
         if features.shape != (len(hashes), *self._row_shape()) or not np.isfinite(features).all():
-            raise StoreError(f"Features of shape {features.shape} do not belong into this store.")
+            raise StoreError(f"Features of shape {features.shape} do not belong in this store.")
         with self._change():
             first = {image_hash: row for row, image_hash in reversed(list(enumerate(hashes)))}
             known = self._index()
@@ -635,7 +666,7 @@ class FeatureStore:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """Hold the lock, with the manifest as it is now and no files that it does not know."""
+        """Hold the lock; read the current manifest and remove files that it does not list."""
         with _locked(self.folder):
             self.manifest = read_manifest(self.folder)
             known = {file.name for file in self.manifest.files}
@@ -649,7 +680,7 @@ class FeatureStore:
     def _write(self, pattern: str, data: bytes, rows: int) -> StoredFile:
         digest = sha256(data)
         name = pattern.format(digest[:24])
-        # What killed writers left is removed by `_change`.
+        # `_change` removes the files that killed writers left.
         write_atomic(self.folder / name, data, sweep=False)
         self._checked.add(name)
         return StoredFile(name, digest, rows)
@@ -659,7 +690,7 @@ class FeatureStore:
         self.manifest.write(self.folder)
 
     def _index(self) -> dict[str, tuple[StoredFile, int]]:
-        """Where each image's vector is; shards are read once."""
+        """The shard and row of each image; shards are read once."""
         for shard in self.manifest.shards:
             if shard.name not in self._indexed:
                 for row, code in enumerate(self._tensor(shard, "hashes", HASH_BYTES)):
@@ -673,7 +704,7 @@ class FeatureStore:
         return (views["count"], self.manifest.dim) if views and apart else (self.manifest.dim,)
 
     def _read(self, kind: str) -> str:
-        """The text of "items" or "refused"; a writer may have replaced the file meanwhile."""
+        """The text of "items" or "refused"; retries if a writer has replaced the file."""
         for _ in range(10):
             file: StoredFile | None = getattr(self.manifest, kind)
             if file is None:
@@ -714,7 +745,7 @@ class FeatureStore:
 
 
 def _checksum(path: Path) -> str:
-    """The checksum of a file; one that cannot be read is not called damaged."""
+    """The checksum of a file; one that cannot be read raises another error than damage."""
     try:
         return sha256_of_file(path)
     except OSError as error:
@@ -728,7 +759,7 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
 
 
 def _described(views: Views | None) -> dict[str, Any] | None:
-    """The views as the manifest has them after JSON."""
+    """The views as they are written in the manifest."""
     described: dict[str, Any] | None = json.loads(json.dumps(views.describe() if views else None))
     return described
 

@@ -1,6 +1,6 @@
-"""A stream of images becomes a stream of features: read, hashed, decoded and encoded side by side.
+"""Turns a stream of images into features: reads, hashes, decodes and encodes in parallel.
 
-Memory is bounded whatever the length: a few batches are under way at any time.
+Memory is bounded for any length: only a few batches are in progress at any time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class _Task:
-    """An image on its way: `future` is None where its features are known or under way already."""
+    """An image in progress; `future` is None if its features are known or in progress already."""
 
     record: Record
     hash: str
@@ -80,7 +80,7 @@ def encoded(
             found = _result(task, failed)
             waiting += isinstance(found, Prepared)
             batch.append((task, found))
-            # What is not encoded holds no pixels, but still must come in its turn.
+            # Images that are not encoded hold no pixels, but must keep their place in the order.
             if waiting == size or len(batch) == 16 * size:
                 yield from _encode(batch, encoder, views)
                 batch, waiting = [], 0
@@ -88,7 +88,7 @@ def encoded(
 
 
 def images_at_once(encoder: Encoder, views: Views | None, batch_size: int | None) -> int:
-    """How many images make a batch: `batch_size`, or what the encoder can take, in views."""
+    """Images in a batch: `batch_size`, or the encoder's batch size divided by the views."""
     return max(1, (batch_size or encoder.batch_size) // (views.count if views else 1))
 
 
@@ -129,9 +129,9 @@ def _encode(
 
 
 class _Reader:
-    """Reads and hashes the records of a source and gives them to the decoders, one at a time.
+    """Reads and hashes the records of a source and passes them to the decoders, one at a time.
 
-    `known` grows by what is under way; None decodes everything.
+    Hashes of images in progress are added to `known`; None decodes everything.
     """
 
     def __init__(

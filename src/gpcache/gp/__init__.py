@@ -1,4 +1,4 @@
-"""Gaussian-process mathematics on tensors: knows no images, no estimators, no files.
+"""Gaussian-process mathematics on tensors, independent of images, estimators and files.
 
 Symbols of the paper and their names here: α `alpha`, β `beta`, σ² `noise`, η `eta`, F `keys`,
 Y `values`, g `n_groups`.

@@ -1,4 +1,4 @@
-"""The Cholesky policy: no exception on the hot path, jitter where needed, then one error."""
+"""The Cholesky policy: no exception on the hot path, jitter if needed, then one error."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ INVERTED = 512
 
 
 class JitterWarning(UserWarning):
-    """A covariance matrix was not positive definite and had to be lifted."""
+    """Jitter was added to a covariance matrix that was not positive definite."""
 
 
 def jitter_of(dtype: torch.dtype) -> float:
-    """The smallest lift of a unit diagonal that is worth trying: the square root of epsilon."""
+    """The smallest jitter for a unit diagonal: the square root of the dtype's epsilon."""
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """Lower factor of symmetric (..., n, n); batch members that fail are lifted, ×10 a try."""
+    """Lower factor of symmetric (..., n, n); members that fail get jitter, ×10 at each try."""
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
-    # One transfer from the device; in the common case nothing else happens. Some libraries let an
-    # infinite diagonal through without a word.
+    # One transfer from the device; in the common case nothing else happens. Some libraries accept
+    # an infinite diagonal.
     infinite = ~torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all()
     if not bool(info.any() | infinite):
         return factor
@@ -52,7 +52,7 @@ def cholesky(matrix: Tensor) -> Tensor:
                 stacklevel=2,
             )
             return factor
-        # Those that have failed once stay lifted: the warning then holds for all of them.
+        # Members that failed once keep their jitter: the warning then holds for all of them.
         failed = failed | (info != 0)
         jitter *= 10
     raise NumericalError(
@@ -72,15 +72,15 @@ def solve(factor: Tensor, right: Tensor) -> Tensor:
 
 
 def quadratic(factor: Tensor, rows: Tensor) -> Tensor:
-    """diag(B (L Lᵀ)⁻¹ Bᵀ) for rows B (..., m, n): (..., m). One triangular solve, no square."""
+    """diag(B (L Lᵀ)⁻¹ Bᵀ) for rows B (..., m, n): (..., m), by one triangular solve."""
     half: Tensor = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
     return half.square_().sum(-2)
 
 
 def inverse_factor(factor: Tensor) -> Tensor:
-    """L⁻¹ of a lower factor (n, n), by halves: all but the small blocks is products.
+    """L⁻¹ of a lower factor (n, n), by recursive halves, so that most work is matrix products.
 
-    The diagonal of (L Lᵀ)⁻¹ is the squares of its columns summed: a third of the whole inverse.
+    The diagonal of (L Lᵀ)⁻¹ is the sum of squares of its columns: a third of the cost of (L Lᵀ)⁻¹.
     """
     n = len(factor)
     if n <= INVERTED:

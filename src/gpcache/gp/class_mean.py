@@ -25,14 +25,14 @@ from gpcache.gp.precision import (
 
 @dataclass(frozen=True)
 class Membership:
-    """Which class key (n,) a row belongs to, and how many rows (p,) each class key has."""
+    """The class key (n,) of each row, and the number of rows (p,) of each class key."""
 
     key_of_row: Tensor
     counts: Tensor
 
 
 class _Moved(NamedTuple):
-    """Class keys that b sets of left-out rows touch, at most t each, and what is left of them."""
+    """Class keys that b sets of left-out rows change, at most t each, without these rows."""
 
     touched: Tensor  # (b, p) whether a class is
     classes: Tensor  # (b, t) which are, filled up with others
@@ -51,8 +51,8 @@ class ClassMeanPrecision(Precision):
     def plan(
         cls, labels: Tensor, n_classes: int, *, dtype: torch.dtype = torch.float64, **_: Any
     ) -> Membership:
-        """Which rows make which key; the classes must fit as the keys of an exact posterior do."""
-        # One group at most: the remedy of more groups would count shots, not classes.
+        """The class key of each row; raises an error if p class keys need too much memory."""
+        # One group at most: the advice to use more groups would count shots, not classes.
         need_memory(min(n_classes, len(labels)), 1, 1, labels, dtype)
         _, key_of_row, counts = torch.unique(labels, return_inverse=True, return_counts=True)
         return Membership(key_of_row, counts)
@@ -76,7 +76,7 @@ class ClassMeanPrecision(Precision):
         )
 
     def prior_rows(self, queries: Tensor) -> Tensor:
-        """A shot is seen through the key of its class."""
+        """Covariance (m, n) of queries and shots, through the key of each shot's class."""
         return self._over_classes.prior_rows(queries)[:, self._plan.key_of_row]
 
     @cached_property
@@ -91,7 +91,7 @@ class ClassMeanPrecision(Precision):
         return self._over_classes.mean(queries)
 
     def weights(self, queries: Tensor) -> Tensor:
-        """A class key's weight, shared equally by the shots it was made of."""
+        """Weights (m, n): that of a class key, divided equally between its shots."""
         shared = self._over_classes.weights(queries) / self._plan.counts
         return shared[:, self._plan.key_of_row]
 
@@ -108,13 +108,13 @@ class ClassMeanPrecision(Precision):
 
     @torch.no_grad()
     def leave_out(self, sets: Tensor) -> Posterior:
-        """Leaving shots out moves the keys of their classes: the old ones go, the moved ones come.
+        """Posterior without sets of shots: old keys of their classes are replaced by moved keys.
 
-        Both are block updates of P over the p classes. Without the touched classes T,
+        Both steps are block updates of P over the p classes. Without the changed classes T,
 
             k₋T P₋T = kP − (kP)_T (P_TT)⁻¹ P_T,
 
-        and the moved keys are appended by bordering: products with P alone, no refit.
+        and the moved keys are appended by bordering: only products with P, no refit.
         """
         n, c = self.values.shape
         p, d = len(self._plan.counts), self.keys.shape[1]
@@ -126,7 +126,7 @@ class ClassMeanPrecision(Precision):
             cross = torch.where(moved.touched[:, None, :], 0.0, cross)
             means, forms = self._without(moved, cross)
             s = rows.shape[1]
-            # Moved keys beside what is left of the others; one without shots touches nothing.
+            # Moved keys and the remaining ones; a key without shots has no effect.
             own = kernel(queries, moved.keys, self.beta) - forms[:, :, s:]
             own = torch.where(moved.left[:, None, :], own, 0.0)
             corner = torch.where(moved.left[:, :, None], own[:, s:], 0.0)
@@ -140,7 +140,7 @@ class ClassMeanPrecision(Precision):
         return Posterior(mean, variance)
 
     def _moved(self, rows: Tensor, present: Tensor) -> _Moved:
-        """The class keys that sets of rows (b, s) touch, as they are without these rows."""
+        """The class keys that sets of rows (b, s) change, computed without these rows."""
         b, p = len(rows), len(self._plan.counts)
         copy = torch.arange(b, device=rows.device)[:, None].expand_as(rows)[present]
         inside = rows[present]
@@ -148,7 +148,7 @@ class ClassMeanPrecision(Precision):
         place = (copy, self._plan.key_of_row[inside])
         gone.index_put_(place, torch.ones_like(inside), accumulate=True)
         touched = gone > 0
-        # The touched classes first; sets that touch fewer than others are filled up.
+        # The changed classes first; sets that change fewer classes are padded.
         classes = touched.long().argsort(dim=1, descending=True, stable=True)
         classes = classes[:, : int(touched.sum(1).max())]
         real = touched.gather(1, classes)
@@ -180,4 +180,4 @@ class ClassMeanPrecision(Precision):
         return means, weights @ cross.mT - solved @ own.mT
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        raise AssertionError("leave_out does not go through P here: its keys move")
+        raise AssertionError("leave_out does not use P here, because its keys move")

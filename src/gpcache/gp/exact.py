@@ -1,4 +1,4 @@
-"""The exact posterior over all keys, and exact updates in O(n²) when rows come and go."""
+"""The exact posterior over all keys, and exact updates in O(n²) for added or removed rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpcache.gp.quick_variance import LARGE, QuickVariance, quick_variance
 class ExactPrecision(FactoredPrecision):
     """P = (K + noise·I)⁻¹ over all keys.
 
-    After an update it holds P itself: there is no factor, and none is needed.
+    After an update it holds P itself, without a factor.
     """
 
     _holds_inverse = False
@@ -45,7 +45,7 @@ class ExactPrecision(FactoredPrecision):
         dtype: torch.dtype = torch.float64,
         **_: Any,
     ) -> Any:
-        """Nothing depends on the labels; this is the moment to see whether the keys fit."""
+        """No plan is needed; raises an error if the keys need too much memory."""
         need_memory(len(labels), 1, n_classes, labels, dtype)
 
     def log_marginal_likelihood(self) -> Tensor:
@@ -55,7 +55,7 @@ class ExactPrecision(FactoredPrecision):
         return -0.5 * (fit + c * determinant + n * c * math.log(2 * math.pi))
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        # On its own keys the posterior needs no kernel: K P = I − noise·P.
+        # At its own keys the posterior needs no kernel: K P = I − noise·P.
         block = self._inverse[rows[:, :, None], rows[:, None, :]]
         eye = torch.eye(rows.shape[1], dtype=block.dtype, device=block.device)
         weights = eye - self.noise * block
@@ -92,7 +92,7 @@ class ExactPrecision(FactoredPrecision):
         form = ((cross @ inverse) * cross).sum(1, keepdim=True)
         return Posterior(mean, proper(1 - form + weight.square() / own))
 
-    # Exact updates. Each returns a new posterior that carries G, P and PY along.
+    # Exact updates. Each returns a new posterior with updated G, P and PY.
 
     def add(self, keys: Tensor, values: Tensor) -> ExactPrecision:
         """The posterior with rows (k, d), (k, c) appended, by bordering."""
@@ -118,7 +118,7 @@ class ExactPrecision(FactoredPrecision):
         )
 
     def remove(self, rows: Tensor) -> ExactPrecision:
-        """The posterior without the rows of these numbers, by the Schur complement."""
+        """The posterior without these rows, by the Schur complement."""
         kept = torch.ones(len(self.keys), dtype=torch.bool, device=self.keys.device)
         kept[rows] = False
         gone = ~kept
@@ -136,7 +136,7 @@ class ExactPrecision(FactoredPrecision):
     def revalue(self, rows: Tensor, values: Tensor) -> ExactPrecision:
         """The posterior with other values (k, c) for these rows (relabelling): O(n) a row."""
         if len(torch.unique(rows)) != len(rows):
-            raise DataError("revalue got a row more than once: which of its values should hold?")
+            raise DataError("revalue got a row more than once: give one value for each row.")
         changed = self.values.clone()
         changed[rows] = values
         solved = self.solved_values + self._inverse[:, rows] @ (values - self.values[rows])
@@ -155,9 +155,9 @@ class ExactPrecision(FactoredPrecision):
         return self._covariance().detach()
 
     def drift(self) -> float:
-        """How far G P z is from z, and G (P Y) r from Y r, for one random z and r.
+        """The residuals of G P z = z and G (P Y) r = Y r, for one random z and r.
 
-        Relative to the largest entry, in O(n²), where the full residual is O(n³).
+        They are relative to the largest entry and cost O(n²); the full residual costs O(n³).
         """
         n, c = self.values.shape
         generator = torch.Generator().manual_seed(n)
@@ -174,12 +174,12 @@ class ExactPrecision(FactoredPrecision):
         result = ExactPrecision(None, keys, values, beta=self.beta, noise=self.noise)
         result._holds_inverse = True
         result.covariance, result._inverse, result._solved = covariance, inverse, solved
-        # Written so that a drift of NaN counts as too much.
+        # A drift of NaN must count as too large.
         if len(keys) and not result.drift() <= drift_tolerance(keys.dtype):
             return ExactPrecision(None, keys, values, beta=self.beta, noise=self.noise)
         return result
 
 
 def drift_tolerance(dtype: torch.dtype) -> float:
-    """How far an updated inverse may be off before it is computed anew: 1e-8 in float64."""
+    """The drift at which an updated inverse is computed again: 1e-8 in float64."""
     return 1e-8 if dtype == torch.float64 else 1e-3

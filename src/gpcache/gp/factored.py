@@ -1,4 +1,4 @@
-"""Posteriors through Cholesky factors: what the exact and the grouped precision share."""
+"""Posteriors from Cholesky factors: the base of the exact and the grouped precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MATRICES = 3
 
 
 def need_memory(n: int, n_groups: int, n_classes: int, labels: Tensor, dtype: torch.dtype) -> None:
-    """Refuse before allocating what n keys in n_groups need beyond what the device has free."""
+    """Raise an error if n keys in n_groups need more memory than the device has free."""
     required = MATRICES * n * n * dtype.itemsize // n_groups
     free = max(1, free_memory(labels.device))
     enough = math.ceil(2 * required * n_groups / free)
@@ -37,7 +37,7 @@ def need_memory(n: int, n_groups: int, n_classes: int, labels: Tensor, dtype: to
 class FactoredPrecision(Precision):
     """P = (K + noise·I)⁻¹, of all keys at once or block by block."""
 
-    # How keys, values and results are laid out; grouping overrides these.
+    # The layout of keys, values and results; grouping overrides these.
 
     @property
     def _block_keys(self) -> Tensor:
@@ -48,7 +48,7 @@ class FactoredPrecision(Precision):
         return self.values
 
     def _covariance(self) -> Tensor:
-        """G = K + noise·I, without a gradient where the paper's *nograd* is asked for."""
+        """G = K + noise·I; without a gradient for the paper's *nograd*."""
         keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
         return lifted(gram(keys, self.beta), self.noise)
 

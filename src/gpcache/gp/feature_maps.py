@@ -1,14 +1,14 @@
-"""The space the kernel works in: raw, centred or whitened features, behind an optional projection.
+"""The space of the kernel: raw, centred or whitened features, after an optional projection.
 
-A `KernelSpace` is the recipe, a `FeatureMap` what it became on given rows. Leaving rows out means
-fitting the recipe again without them: `KernelSpace.sees_labels` says where that is needed.
+A `KernelSpace` is the recipe, a `FeatureMap` the map fitted on given rows. To leave rows out, fit
+the recipe again without them: `KernelSpace.sees_labels` says whether this is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class ResidualProjection:
 
 @dataclass(frozen=True)
 class CastProjection:
-    """A projection that is given rows of `dtype`, whatever the dtype of the features."""
+    """A projection that gets rows of `dtype`, whatever the dtype of the features."""
 
     projection: Projection
     dtype: torch.dtype
@@ -63,16 +63,54 @@ class FeatureMap:
         return features
 
 
+class Moments(NamedTuple):
+    """Sums over labelled rows, in float64: counts (c,), rows (c, d) and products (d, d)."""
+
+    counts: Tensor
+    sums: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, batches: Iterable[tuple[Tensor, Tensor]], n_classes: int) -> Moments:
+        """Of batches of rows (b, d) and class numbers (b,), in one pass."""
+        total: Moments | None = None
+        for rows, labels in batches:
+            rows = rows.double()
+            counts = torch.bincount(labels, minlength=n_classes).double()
+            sums = rows.new_zeros(n_classes, rows.shape[1]).index_add(0, labels, rows)
+            part = cls(counts, sums, rows.mT @ rows)
+            total = part if total is None else cls(*map(torch.add, total, part))
+        assert total is not None
+        return total
+
+    def without(self, rows: Tensor, labels: Tensor) -> Moments:
+        """The moments without rows (k, d) of class numbers (k,) that are among them."""
+        gone = Moments.of([(rows, labels)], len(self.counts))
+        return Moments(*map(torch.sub, self, gone))
+
+    @property
+    def class_means(self) -> Tensor:
+        """(c, d); zeros for a class without rows."""
+        return self.sums / self.counts.clamp(min=1)[:, None]
+
+    def scatter(self, *, within: bool) -> Tensor:
+        """Σ (x − mean)(x − mean)ᵀ (d, d), around the mean of the class or of all rows."""
+        if within:
+            return self.products - self.sums.mT @ self.class_means
+        total = self.sums.sum(0)
+        return self.products - torch.outer(total, total) / self.counts.sum()
+
+
 @dataclass(frozen=True)
 class KernelSpace:
     """How to make a feature map from labelled rows.
 
     *centred*: the mean of the rows is subtracted. *whitened*: then multiplied by the inverse square
-    root (a Cholesky factor serves: only inner products matter) of the shrunk scatter within
+    root (a Cholesky factor is enough: only inner products matter) of the shrunk scatter within
     classes, S + λ·tr(S)/(n − 1)·I, with S = Σ (x − class mean)(x − class mean)ᵀ and λ `shrinkage`.
-    *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels:
-    the best there is where classes have one shot each. With `diagonal` above 0, the ridge follows
-    the diagonal of S by that share, so that features of little scatter are not drowned by it.
+    *decorrelated*: the same with the scatter of all rows around their mean, which needs no labels;
+    it is used if classes have one shot each. `diagonal` is the share of the ridge that follows the
+    diagonal of S, so that it does not dominate features with little scatter.
     """
 
     name: SpaceName = "raw"
@@ -92,13 +130,31 @@ class KernelSpace:
         rows = features if self.projection is None else projected(self.projection, features)
         mean = rows.mean(0)
         if is_constant(rows):
-            # One distinct row: it is its own mean, and nothing would be left of it.
+            # A single distinct row equals its mean: centring would leave nothing.
             return FeatureMap(self.projection)
         if self.name == "centred":
             return FeatureMap(self.projection, mean)
         if self.name == "decorrelated":
             labels = torch.zeros_like(labels)
         return FeatureMap(self.projection, mean, self._whitening(rows, labels))
+
+    def fit_moments(self, moments: Moments, dtype: torch.dtype) -> FeatureMap:
+        """As `fit`, from the moments of (projected) rows; the whitening differs by a rotation."""
+        if self.name == "raw":
+            return FeatureMap(self.projection)
+        n = float(moments.counts.sum())
+        mean = moments.sums.sum(0) / n
+        if self.name == "centred":
+            return FeatureMap(self.projection, mean.to(dtype))
+        scatter = moments.scatter(within=self.name == "whitened")
+        variance = scatter.diagonal() / n
+        if float(variance.mean()) <= torch.finfo(dtype).eps:
+            return FeatureMap(self.projection, mean.to(dtype))
+        scale = 1 / (self.diagonal * variance + (1 - self.diagonal) * variance.mean()).sqrt()
+        scatter = scale[:, None] * scatter * scale
+        ridge = self.shrinkage * scatter.diagonal().sum() / (n - 1)
+        matrix = scale[:, None] * _from_scatter(scatter, ridge)
+        return FeatureMap(self.projection, mean.to(dtype), matrix.to(dtype))
 
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
         centred = within_class(rows, labels)
@@ -161,14 +217,19 @@ def within_class(rows: Tensor, labels: Tensor) -> Tensor:
 
 def _many_rows(centred: Tensor, ridge: Tensor) -> Tensor:
     """A matrix W (d, d) with W Wᵀ = (RᵀR + ridge·I)⁻¹ for rows R (n, d)."""
-    eye = torch.eye(centred.shape[1], dtype=centred.dtype, device=centred.device)
-    factor = torch.linalg.cholesky(centred.mT @ centred + ridge * eye)
+    return _from_scatter(centred.mT @ centred, ridge)
+
+
+def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
+    """The same for RᵀR (d, d)."""
+    eye = torch.eye(len(scatter), dtype=scatter.dtype, device=scatter.device)
+    factor = torch.linalg.cholesky(scatter + ridge * eye)
     whitening: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
     return whitening.mT
 
 
 def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """Such a matrix by way of the small RRᵀ = U s Uᵀ.
+    """The same from the small matrix RRᵀ = U s Uᵀ.
 
     (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
     """
@@ -182,7 +243,7 @@ def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
 
 
 def projected(projection: Projection, features: Tensor) -> Tensor:
-    """Unit rows of what the projection makes of rows (m, d); it must keep their number."""
+    """Projected rows (m, d') of rows (m, d), scaled to length one."""
     rows = projection(features)
     if rows.ndim != 2 or len(rows) != len(features):
         raise DataError(

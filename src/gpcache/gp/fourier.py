@@ -1,7 +1,7 @@
 """Random Fourier features: κ(x, y) ≈ φ(x)ᵀφ(y) with frequencies drawn from N(0, β).
 
-Cosine and sine of each frequency go together: φ(x)ᵀφ(x) = 1 exactly, so the variance of the
-approximation needs no correction, and the error is lower than with random phases.
+Each frequency has a cosine and a sine: φ(x)ᵀφ(x) = 1 exactly, so the variance of the approximation
+needs no correction, and the error is lower than with random phases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpcache.gp.low_rank import Cross, LowRankPrecision, need_low_rank_memory
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Standard normal draws (d, D/2), scaled by √β when used, and the reading."""
+    """Standard normal draws (d, D/2), which are scaled by √β when used, and the option `cross`."""
 
     draws: Tensor
     cross: Cross

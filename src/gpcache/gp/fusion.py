@@ -1,4 +1,4 @@
-"""Logits = gain · zero_shot + α · mean / variance^η: how text and cache become one answer."""
+"""The fusion of text and cache: logits = gain · zero_shot + α · mean / variance^η."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-# A posterior variance below this is rounding: it would turn a division into an explosion.
+# A posterior variance below this is rounding error, and must not be divided by.
 MIN_VARIANCE = 1e-6
 
 
 def scaled_mean(mean: Tensor, variance: Tensor | None, eta: float | Tensor) -> Tensor:
     """mean (..., c) / variance^η, with the variance (..., c) or (..., 1) of each entry.
 
-    In log space, and held below overflow: 1e-6 to the power 8 is beyond float32 both ways, and a
-    class without shots, whose mean is exactly zero, must not become 0 · ∞.
+    It is computed in log space and bounded below overflow: 1e-6 to the power 8 is out of the range
+    of float32, and a class without shots, whose mean is exactly zero, must not become 0 · ∞.
     """
     if variance is None:
         return mean
@@ -32,6 +32,6 @@ def fuse(
     eta: float | Tensor = 0.0,
     gain: float | Tensor = 1.0,
 ) -> Tensor:
-    """Logits (m, c); without text the cache speaks alone."""
+    """Logits (m, c) of text and cache, or of the cache if there is no text."""
     cache = alpha * scaled_mean(mean, variance, eta)
     return cache if zero_shot is None else cache + gain * zero_shot

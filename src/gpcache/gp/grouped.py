@@ -1,7 +1,7 @@
-"""Classes split into random groups, each with a Gaussian process of its own over its own shots.
+"""Classes split into random groups; each group has a separate Gaussian process over its shots.
 
-Groups are a batch dimension: unequal groups are padded with keys that touch nothing (a kernel row
-of zeros and a diagonal of one), so that one batched factorisation serves all of them.
+Groups are a batch dimension: unequal groups are padded with keys that have no effect (a kernel row
+of zeros and a diagonal of one), so that one batched factorisation is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpcache.gp.precision import OwnTerms
 
 @dataclass(frozen=True)
 class Groups:
-    """Where rows and classes sit: (group, slot) for each, and the padded lists of each group."""
+    """The (group, slot) of each row and class, and the padded lists of each group."""
 
     rows: Tensor  # (g, s) row numbers, padded
     row_present: Tensor  # (g, s)
@@ -36,7 +36,7 @@ class Groups:
 
 
 class GroupedPrecision(FactoredPrecision):
-    """P block by block: keys see the other keys of their group alone."""
+    """P block by block: a key depends only on the other keys of its group."""
 
     _plan: Groups
 
@@ -51,7 +51,7 @@ class GroupedPrecision(FactoredPrecision):
         dtype: torch.dtype = torch.float64,
         **_: Any,
     ) -> Groups:
-        """A seeded random split into groups whose numbers of classes differ by at most one."""
+        """A seeded random split of the classes into groups of equal size, up to one class."""
         n_groups = min(n_groups, n_classes)
         device = labels.device
         shuffled = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed))
@@ -81,7 +81,7 @@ class GroupedPrecision(FactoredPrecision):
     def _column_of_rows(self) -> Tensor:
         return self._plan.row_group
 
-    @property  # not cached: inference would leave it without the gradient that training needs
+    @property  # not cached: a value from inference has no gradient, which training needs
     def _block_keys(self) -> Tensor:
         # Selecting, not indexing: its gradient is a plain sum, that of indexing sorts first.
         rows = self._plan.rows
@@ -113,7 +113,7 @@ class GroupedPrecision(FactoredPrecision):
         return [(rows, gram(self.keys[rows].detach(), self.beta)) for rows in groups]
 
     def prior_product(self, right: Tensor) -> Tensor:
-        """Group by group: a class is a function of its own group's keys alone."""
+        """The prior's covariance times (..., n, c), group by group."""
         inside = torch.where(self._same_group, right, 0.0)
         found = torch.zeros_like(inside)
         for rows, block in self._prior_blocks:
@@ -150,7 +150,7 @@ class GroupedPrecision(FactoredPrecision):
         classes = self._plan.class_present.sum(-1).to(self.values.dtype)
         rows = self._plan.row_present.sum(-1)
         fit = (self._block_values * self._solved).sum()
-        # Padding adds a unit diagonal, and so nothing to the determinant.
+        # Padding has a unit diagonal, which does not change the determinant.
         determinant = (classes * log_determinant(self._factor)).sum()
         return -0.5 * (fit + determinant + (rows * classes).sum() * math.log(2 * math.pi))
 

@@ -4,10 +4,10 @@ With V_C = G⁻¹C and V_B = G⁻¹Bᵀ from the forward pass, and incoming grad
 
     dB = dm V_Cᵀ + 2 diag(dq) V_Bᵀ,    dC = V_B dm,    dG = −V_B (dm V_Cᵀ + diag(dq) V_Bᵀ),
 
-so nothing is differentiated through the Cholesky factor, and no inverse is made. V_C serves through
-dm V_Cᵀ = (G⁻¹ C dmᵀ)ᵀ alone: where C has more columns than B has rows, that is solved for in the
-backward pass instead. G is symmetric: dG is one representative of the gradient, and whatever built
-G symmetrically (`kernels.gram`, a product UᵀU) symmetrises it.
+so nothing is differentiated through the Cholesky factor, and no inverse is computed. V_C is only
+used in dm V_Cᵀ = (G⁻¹ C dmᵀ)ᵀ: if C has more columns than B has rows, the backward pass solves for
+this instead. G is symmetric: dG is one representative of the gradient, and the symmetric function
+that built G (`kernels.gram`, a product UᵀU) symmetrises it.
 """
 
 from __future__ import annotations
@@ -81,6 +81,6 @@ class _Inverse(torch.autograd.Function):
 
 
 def symmetric_inverse(matrix: Tensor) -> Tensor:
-    """G⁻¹ (n, n) with its gradient −G⁻¹ dP G⁻¹, where entries of the inverse itself are needed."""
+    """G⁻¹ (n, n) with its gradient −G⁻¹ dP G⁻¹, for callers that need entries of the inverse."""
     inverse: Tensor = _Inverse.apply(matrix)  # type: ignore[no-untyped-call]
     return inverse

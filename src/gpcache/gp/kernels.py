@@ -9,9 +9,9 @@ from gpcache.gp.mixed import is_large, product
 
 
 def unit_rows(features: Tensor) -> Tensor:
-    """Scale every row (..., d) to length one; a row of zeros stays one.
+    """Scale every row (..., d) to length one; a row of zeros stays zero.
 
-    By the largest entry first: the square of a very large or small number is beyond its dtype.
+    Rows are divided by their largest entry first, because its square could overflow or underflow.
     """
     largest = features.detach().abs().amax(-1, keepdim=True)
     scale = torch.where(largest > 0, largest, 1.0)
@@ -72,7 +72,7 @@ def kernel(x: Tensor, y: Tensor, beta: float) -> Tensor:
 def gram(x: Tensor, beta: float) -> Tensor:
     """κ among the rows of x (..., n, d): (..., n, n). Differentiable.
 
-    The diagonal is what xᵀx makes of it: 1 for unit rows, more for stretched ones.
+    The diagonal is exp(−β(1 − xᵀx)): 1 for unit rows, more for longer ones.
     """
     result: Tensor = _Kernel.apply(x, None, beta)  # type: ignore[no-untyped-call]
     return result

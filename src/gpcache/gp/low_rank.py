@@ -1,15 +1,15 @@
-"""What Nyström and random Fourier features share: K ≈ U S⁻¹ Uᵀ with a small core S.
+"""The base of Nyström and random Fourier features: K ≈ U S⁻¹ Uᵀ with a small core S.
 
-Everything goes through M = noise·S + UᵀU (L, L), by Woodbury: P = (I − U M⁻¹ Uᵀ) / noise.
-There are two readings of "approximate the precision" (both are offered, and they differ much):
+Everything is computed from M = noise·S + UᵀU (L, L), by Woodbury: P = (I − U M⁻¹ Uᵀ) / noise.
+"Approximate the precision" can mean two things, which differ much (the option `cross`):
 
 * ``cross="consistent"``: the query's kernel row is approximated as well, mean = b M⁻¹ Uᵀ Y with
   b = u(query) — the posterior of the approximate kernel.
 * ``cross="exact"``: the query's kernel row k stays exact, mean = k P Y — usually the better mean.
 
-Both take the variance 1 − b S⁻¹ bᵀ + noise·b M⁻¹ bᵀ (deterministic training conditional): it lies
-in (0, 1], where 1 − k P kᵀ with an exact k may fall below zero.
-The core is computed in float64 whatever the keys are: it is small, and it is ill-conditioned.
+Both use the variance 1 − b S⁻¹ bᵀ + noise·b M⁻¹ bᵀ (deterministic training conditional): it lies in
+(0, 1], while 1 − k P kᵀ with an exact k may be negative. The core is always computed in float64,
+because it is small and ill-conditioned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Cross = Literal["exact", "consistent"]
 
 
 def need_low_rank_memory(n: int, rank: int, device: torch.device, remedy: str) -> None:
-    """Refuse before allocating U, its copy in the making, and the three matrices of the core."""
+    """Raise an error if U, a temporary copy and the three matrices of the core do not fit."""
     ensure_memory(
         torch.float64.itemsize * (2 * n * rank + 3 * rank * rank),
         device,
@@ -47,7 +47,7 @@ class LowRankPrecision(Precision):
     @property
     @abstractmethod
     def _cross_is_exact(self) -> bool:
-        """Which of the two readings is asked for."""
+        """Whether the option `cross` is "exact"."""
 
     @abstractmethod
     def _features(self, points: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class LowRankPrecision(Precision):
         return kernel(queries.double(), self.keys.double(), self.beta)
 
     def prior_rows(self, queries: Tensor) -> Tensor:
-        """u S⁻¹ Uᵀ, whatever `cross` is: only then do keys get the answers they were fitted to."""
+        """u S⁻¹ Uᵀ (m, n), also if `cross` is "exact": the coefficients were fitted with it."""
         return (self._features(queries) @ self._prior_reach).to(self.values)
 
     def prior_product(self, right: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Large float32 systems on a GPU: products on the tensor cores, in parts that keep the digits.
+"""Large float32 systems on a GPU: products on the tensor cores, without loss of precision.
 
-A number is the sum of three bfloat16 numbers of eight bits each, and six products of such parts
-stand for one of float32. Tensor cores take less time for all six than the ordinary cores for one.
-TF32 would do as well, but torch allows it for the whole process or not at all. A Cholesky factor in
-blocks is little else than such products. It is not taken on trust: what it makes of columns whose
-solution is known is looked at, and where that is too far off, the ordinary factor takes its place.
+A float32 number is the sum of three bfloat16 numbers of eight bits each, and six products of such
+parts replace one product in float32. Tensor cores compute all six faster than the ordinary cores
+compute one. TF32 would also work, but torch can only allow it for the whole process. A blocked
+Cholesky factorisation consists mostly of such products. Its result is checked on columns whose
+solution is known; if the error is too large, the ordinary factorisation is used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, solve
 
-# Below so many rows the ordinary routines are as fast.
+# With fewer rows the ordinary routines are as fast.
 LARGE = 6144
 BLOCK = 1536
-# Columns that the factor is tried on, and what their solutions may be off.
+# Columns that the factor is checked on, and the largest error of their solutions.
 PROBES = 8
 TOLERANCE = 1e-3
 # Which parts of left and right are multiplied; the large product comes last, into the small ones.
@@ -29,7 +29,7 @@ AVAILABLE = hasattr(torch.ops.aten.mm, "dtype")
 
 
 def is_large(rows: Tensor) -> bool:
-    """Whether a matrix (n, k) has so many rows, in a precision and place where blocks pay."""
+    """Whether a matrix (n, k) is float32, on a GPU, and has enough rows for blocks to be faster."""
     fits = rows.ndim == 2 and len(rows) >= LARGE and rows.dtype == torch.float32
     return fits and rows.is_cuda and AVAILABLE
 
@@ -41,13 +41,13 @@ def product(left: Tensor, right: Tensor, *, count: int = 3) -> Tensor:
     """
     lefts = parts_of(left, count)
     rights = lefts if right is left else parts_of(right, count)
-    # The small terms apart: in one sum with the large ones they would lose bits.
+    # Sum the small terms separately: together with the large ones they would lose bits.
     small = _product(*_paired(lefts, rights, SMALL if count == 3 else SMALL[:2]))
     return small.add_(_product(lefts[0], rights[0]))
 
 
 def parts_of(x: Tensor, count: int = 3) -> list[Tensor]:
-    """So many bfloat16 tensors; three of them sum to the float32 one."""
+    """`count` bfloat16 tensors that approximate x; three of them sum to the float32 tensor."""
     parts = [x.bfloat16()]
     rest = x
     while len(parts) < count:
@@ -68,25 +68,25 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     """left rightᵀ in float32 of bfloat16 rows."""
     if left.is_cuda:
         return torch.mm(left, right.mT, out_dtype=torch.float32)
-    return left.float() @ right.float().mT  # a CPU multiplies into bfloat16 alone
+    return left.float() @ right.float().mT  # on a CPU the result is in bfloat16
 
 
 def factorise(matrix: Tensor, block: int = BLOCK) -> Sequence[Tensor]:
-    """What `solve_factored` needs of a symmetric positive definite G (..., n, n)."""
+    """Factorise a symmetric positive definite G (..., n, n) for `solve_factored`."""
     if is_large(matrix):
         parts = block_factor(matrix, block)
-        # G times a unit vector is a column of G, and no other solution is known as well.
+        # G times a unit vector is a column of G: these are solutions that are known exactly.
         probes = torch.arange(PROBES, device=matrix.device) * (len(matrix) // PROBES)
         found = solve_factored(parts, matrix[:, probes])
         found[probes, torch.arange(PROBES)] -= 1
-        # NaN, from a block that was not positive definite, counts as too much.
+        # NaN, from a block that was not positive definite, must count as too large.
         if bool(found.square().sum(0).max() <= TOLERANCE**2):
             return parts
     return [cholesky(matrix)]
 
 
 def solve_factored(parts: Sequence[Tensor], right: Tensor) -> Tensor:
-    """G⁻¹B for what `factorise` made of G, and B (..., n, k)."""
+    """G⁻¹B for the factors of G that `factorise` returned, and B (..., n, k)."""
     lower, *inverses = parts
     if not inverses:
         return solve(lower, right)
@@ -104,7 +104,7 @@ def solve_factored(parts: Sequence[Tensor], right: Tensor) -> Tensor:
 
 
 def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
-    """The lower factor (above its diagonal blocks is no zero), and their inverses."""
+    """The lower factor (not zero above its diagonal blocks), and the inverses of the blocks."""
     lower, n = matrix.clone(), len(matrix)
     inverses: list[Tensor] = []
     for start in range(0, n, block):
@@ -118,7 +118,7 @@ def block_factor(matrix: Tensor, block: int) -> list[Tensor]:
         lower[stop:, start:stop] = panel
         parts = parts_of(panel)
         left, right = _paired(parts, parts, (*SMALL, (0, 0)))
-        # Block column by block column: what is above the diagonal is not needed.
+        # Block column by block column: the part above the diagonal is not needed.
         for first in range(stop, n, block):
             rows, columns = slice(first - stop, None), slice(first - stop, first - stop + block)
             lower[first:, first : first + block] -= _product(left[rows], right[columns])

@@ -1,7 +1,7 @@
-"""Nyström: the kernel seen through landmarks, an equal number of shots of every class.
+"""Nyström approximation of the kernel through landmarks, an equal number of shots of every class.
 
-U = K(keys, landmarks) and S = K(landmarks, landmarks), lifted by the jitter that any factor would
-get: no singular value decomposition, so any number of landmarks works, duplicates included.
+U = K(keys, landmarks) and S = K(landmarks, landmarks) plus jitter. It needs no singular value
+decomposition, so any number of landmarks works, also with duplicates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpcache.gp.low_rank import Cross, LowRankPrecision, need_low_rank_memory
 
 @dataclass(frozen=True)
 class Landmarks:
-    """Row numbers (L,) of the landmarks, and the reading of the approximation."""
+    """Row numbers (L,) of the landmarks, and the option `cross`."""
 
     rows: Tensor
     cross: Cross
@@ -45,7 +45,7 @@ class NystromPrecision(LowRankPrecision):
     ) -> Landmarks:
         """The first rows of each class in `order` (n,), as many per class as `n_landmarks` allows.
 
-        A class with fewer rows gives what it has; at least one row of each class is taken.
+        A class with fewer rows gives all of them; at least one row of each class is taken.
         """
         if order is None:
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))

@@ -1,11 +1,11 @@
 """The interface that exact and approximate precisions share, and leaving rows out in closed form.
 
-A precision stands for P = (K + noise·I)⁻¹ over the cache keys. Leaving the rows T out of the
-posterior of a query needs no refit. With the query's weights w = kP and A = PY,
+A precision is P = (K + noise·I)⁻¹ over the cache keys. Leaving the rows T out of the posterior of a
+query needs no refit. With the query's weights w = kP and A = PY,
 
     mean₋T = mean − w_T (P_TT)⁻¹ A_T,    variance₋T = variance + w_T (P_TT)⁻¹ w_Tᵀ,
 
-which holds for any query, and so for the left-out rows themselves: with one row it is the textbook
+This holds for any query, also for the left-out rows themselves. With one row it is the textbook
 leave-one-out, y_i − A_i/P_ii and 1/P_ii − noise (Rasmussen and Williams, 2006, eq. 5.12).
 """
 
@@ -48,10 +48,10 @@ class Posterior(NamedTuple):
 
 
 class OwnTerms(NamedTuple):
-    """What leaving sets out needs of the cached rows themselves: b sets of s rows, padded.
+    """Terms of the cached rows for leaving out b sets of s rows, padded.
 
-    mean (b, s, c), variance (b, s, g), weights (b, s, s) of each row on its set as they enter the
-    mean and as they enter the variance, and the block of P (b, s, s).
+    Mean (b, s, c), variance (b, s, g), weights (b, s, s) of each row on its set in the mean and in
+    the variance, and the block of P (b, s, s).
     """
 
     mean: Tensor
@@ -64,7 +64,7 @@ class OwnTerms(NamedTuple):
 class Precision(ABC):
     """Interface of the precisions P = (K + noise·I)⁻¹ over the cache keys.
 
-    Values are immutable. `plan` holds what does not depend on the keys.
+    Instances are immutable. `plan` holds everything that does not depend on the keys.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ class Precision(ABC):
     [0, 0, 1, 1]
     """
 
-    #: Whether P is defined at all, i.e. whether `noise` means anything.
+    #: Whether P, and so `noise`, is defined.
     uses_noise: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
     def plan(cls, labels: Tensor, n_classes: int, **options: Any) -> Any:
-        """What depends on labels (n,) and options alone: made once, used for every set of keys."""
+        """Prepare what depends only on labels (n,) and options; it is reused for all keys."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Precision(ABC):
         self.noise = noise
         self.precision_gradient = precision_gradient
 
-    # The prior of the softmax likelihood (`gpcache.gp.softmax`): the kernel, or what stands for it.
+    # The prior of the softmax likelihood (`gpcache.gp.softmax`): the kernel or its approximation.
 
     def prior_rows(self, queries: Tensor) -> Tensor:
         """The prior's covariance (m, n) of queries (m, d) and keys."""
@@ -134,16 +134,16 @@ class Precision(ABC):
         return self.prior @ right
 
     def prior_coefficients(self, coefficients: Tensor) -> Tensor:
-        """The coefficients (n, c) that `prior_rows` multiplies: those that the product has seen."""
+        """The coefficients (n, c) that `prior_rows` multiplies."""
         return coefficients
 
     @property
     def class_column(self) -> Tensor | None:
-        """Which variance column (c,) belongs to which class; None where there is only one."""
+        """The variance column (c,) of each class; None if there is only one column."""
         return None
 
     def variance_of_classes(self, variance: Tensor) -> Tensor:
-        """(m, g) → (m, c), or (m, 1) where all classes share it."""
+        """The variance of each class: (m, g) → (m, c), or (m, 1) if all classes share it."""
         return variance if self.class_column is None else variance[:, self.class_column]
 
     @abstractmethod
@@ -152,14 +152,14 @@ class Precision(ABC):
 
     @abstractmethod
     def mean(self, queries: Tensor) -> Tensor:
-        """The mean (m, c) alone, where the variance is not asked for: O(mn) instead of O(mn²)."""
+        """The mean (m, c) without the variance, in O(mn) instead of O(mn²)."""
 
     def variance(
         self, queries: Tensor, *, quick: bool = False, rows: Tensor | None = None
     ) -> Tensor:
-        """The variance (m, g) alone; `quick` allows 1 % of error where it saves much.
+        """The variance (m, g) without the mean; `quick` allows an error of 1 % to save time.
 
-        `rows` are the kernel rows (m, n) of the queries, where they are known already.
+        Pass `rows`, the kernel rows (m, n) of the queries, if they are known already.
         """
         return self.posterior(queries).variance
 
@@ -179,19 +179,19 @@ class Precision(ABC):
 
     @abstractmethod
     def log_marginal_likelihood(self) -> Tensor:
-        """log p(Y) of all columns of Y as independent processes with this covariance."""
+        """log p(Y), with the columns of Y as independent processes with this covariance."""
 
     @abstractmethod
     def _own_terms(self, rows: Tensor) -> OwnTerms:
         """The terms above for sets of row numbers (b, s)."""
 
     def leave_one_out(self) -> Posterior:
-        """Posterior at every cached row as if that row had never been seen."""
+        """Posterior at every cached row without that row."""
         return self.leave_out(torch.arange(len(self.keys), device=self.keys.device))
 
     @torch.no_grad()
     def leave_out(self, sets: Tensor) -> Posterior:
-        """Posterior at every cached row without its set: rows of equal number (n,) go together."""
+        """Posterior at every cached row without its set; `sets` (n,) has the set of each row."""
         n, c = self.values.shape
         mean = self.values.new_empty(n, c)
         variance: Tensor | None = None
@@ -222,12 +222,12 @@ class Precision(ABC):
         return Posterior(mean, proper(variance))
 
     def _column_of_rows(self) -> Tensor | None:
-        """Which variance column (n,) a row lives in; None where there is only one."""
+        """The variance column (n,) of each row; None if there is only one column."""
         return None
 
 
 def proper(variance: Tensor) -> Tensor:
-    """Hold a variance in (0, 1] against rounding."""
+    """Clip a variance to (0, 1] against rounding errors."""
     return variance.clamp(torch.finfo(variance.dtype).eps, 1.0)
 
 

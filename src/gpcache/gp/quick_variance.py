@@ -1,13 +1,13 @@
-"""The posterior variance without n² a query, where the kernel's spectrum allows it.
+"""The posterior variance in less than O(n²) per query, if the kernel's spectrum allows it.
 
-The directions Q (n, r) of K with the largest eigenvalues are kept; the others are taken to share
-one eigenvalue, their mean. Of a query with kernel row k, what matters is its length and its r
+The directions Q (n, r) of K with the largest eigenvalues are kept; the others are assumed to share
+one eigenvalue, their mean. A query with kernel row k then needs only its length and its r
 coordinates in Q:
 
     k P kᵀ ≈ Σ_j (k q_j)² / (λ_j + noise) + (|k|² − Σ_j (k q_j)²) / (λ_rest + noise).
 
-Whether that is good enough is asked of some keys as if they had never been seen: the variance at
-them without any of them is exactly diag(P_TT⁻¹) − noise (see `precision`).
+The error is measured on some keys T that are left out: their exact variance without T is
+diag(P_TT⁻¹) − noise (see `precision`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-# The relative error that is allowed, and the number of keys from which it is worth anything.
+# The allowed relative error, and the number of keys from which on it saves time.
 WITHIN = 0.01
 LARGE = 4096
 # Beyond a quarter of all directions the exact way is as fast.
@@ -46,8 +46,8 @@ class QuickVariance:
 def quick_variance(matrix: Tensor, factor: Tensor, noise: float) -> QuickVariance | None:
     """For a kernel (n, n) and the factor of matrix + noise·I; None if none is good enough.
 
-    The smallest basis that keeps the variance of every probe within half of `WITHIN`: other images
-    may be a little further off.
+    It has the smallest basis whose error at every probe is within half of `WITHIN`; other images
+    may have a slightly larger error.
     """
     n = len(matrix)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(matrix.device)

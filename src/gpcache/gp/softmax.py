@@ -1,4 +1,4 @@
-"""The Gaussian process with the likelihood that labels have: softmax instead of regression.
+"""The Gaussian process with the softmax likelihood, for classification instead of regression.
 
     f = offset + K A,    A minimises  Σ cross-entropy(f, y) + tr(Aᵀ K A) / (2 τ)
 
@@ -7,9 +7,9 @@ conjugate gradients (Polak–Ribière) in the inner product ⟨U, V⟩ = tr(Uᵀ
 G = softmax(f) − Y + A / τ, and an iteration costs one product with K and no factorisation. For
 τ → 0 the solution tends to τ (Y − softmax(offset)), one step of regression.
 
-The large eigenvalues of K belong to the class means, which is why they are preconditioned: with
-Z the classes' indicators (n, c) scaled to length one, the metric is K + γ K Z Zᵀ K, whose inverse
-needs a matrix of c rows and columns. That halves the iterations.
+The large eigenvalues of K belong to the class means, so these are preconditioned: with Z the class
+indicators (n, c) scaled to length one, the metric is K + γ K Z Zᵀ K. Its inverse needs a matrix of
+c rows and columns. This halves the number of iterations.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gpcache.errors import NumericalError
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.precision import BATCH_ELEMENTS
 
-# How far the coefficients may be from the optimum, in the kernel's norm relative to that of the
-# labels: what a search needs, and what gives probabilities to 1e-6 (float64) or 1e-4 (float32).
+# Largest distance of the coefficients from the optimum, in the kernel's norm relative to that of
+# the labels: for a search, and for probabilities to 1e-6 (float64) or 1e-4 (float32).
 SEARCH_TOLERANCE = 1e-1
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
-# No gradient is asked to be smaller than this many units of rounding. In float32 this takes the
-# place of the tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
+# The gradient need not be smaller than this many units of rounding. In float32 this replaces the
+# tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
 ROUNDINGS = 4
 MAX_ITERATIONS = 2_000
 # Newton steps of a line search; it stops where the slope has fallen to this share of its start.
 LINE_STEPS = 8
 LINE_SHARE = 0.05
 
-# The mean curvature overstates what most rows have once they are fitted.
+# The mean curvature is larger than that of most rows once they are fitted.
 CURVATURE_SHARE = 0.3
-# Iterations at which the curvature is looked at again, and the directions start afresh.
+# Iterations at which the curvature is computed again and the directions are restarted.
 _NEW_METRIC = (0, 3, 10, 30, 100, 300)
 
 Product = Callable[[Tensor], Tensor]
@@ -72,7 +72,7 @@ def softmax_map(
     offset : Tensor
         Logits (..., n, c) before the shots are seen. A class at −inf takes no part.
     targets : Tensor
-        One-hot labels (..., n, c), times how much each row counts. A row of zeros is left out: its
+        One-hot labels (..., n, c) times the row weights. A row of zeros is left out: its
         coefficients are zero.
     tau : float
         Variance of the prior.
@@ -80,10 +80,10 @@ def softmax_map(
         Where to start: the solution of a similar problem.
     tolerance : float, optional
         Bound on max(τ, 1) times the gradient in the kernel's norm, relative to the norm of the
-        targets; it bounds the distance to the optimum. By default what the dtype allows
-        (`TOLERANCES`); never less than rounding lets a gradient be (`ROUNDINGS`).
+        targets; it bounds the distance to the optimum. By default that of the dtype
+        (`TOLERANCES`); never smaller than the rounding error of the gradient (`ROUNDINGS`).
     max_iterations : int
-        When to give up.
+        Largest number of iterations.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def softmax_map(
         direction, k_direction, slope = directions.next(gradient, k_gradient, distance, seen)
         curve = _dot(direction, k_direction) / tau
         length = _line_search(logits, k_direction, probability, present, slope, curve)
-        # A problem of the batch that is solved stays where it is.
+        # Problems of the batch that are solved do not change any more.
         length = torch.where(distance <= bound, 0.0, length)
         a = torch.addcmul(a, direction, length)
         ka = torch.addcmul(ka, k_direction, length)
@@ -133,14 +133,13 @@ class _Directions:
     def next(
         self, gradient: Tensor, k_gradient: Tensor, distance: Tensor, seen: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The direction to go, K times it, and the slope (..., 1, 1) along it.
+        """The next direction, K times it, and the slope (..., 1, 1) along it.
 
-        With probabilities `seen` the curvature is looked at again, and earlier directions are
-        forgotten.
+        With probabilities `seen` the curvature is computed again and the directions restart.
         """
         if not bool(torch.isfinite(distance).all()):
             raise NumericalError(
-                "The softmax likelihood met a number that is not finite: check the features, the "
+                "The softmax likelihood got a number that is not finite: check the features, the "
                 "text logits and tau."
             )
         if seen is not None:
@@ -155,7 +154,7 @@ class _Directions:
         self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
         slope = _dot(gradient, self._k_direction)
         uphill = slope >= 0
-        if bool(uphill.any()):  # by rounding: go on from the gradient alone
+        if bool(uphill.any()):  # by rounding: continue from the gradient
             self._direction = torch.where(uphill, -gradient, self._direction)
             self._k_direction = torch.where(uphill, -k_gradient, self._k_direction)
             slope = torch.where(uphill, -distance, slope)
@@ -167,7 +166,7 @@ class _Metric:
 
     def __init__(self, product: Product, targets: Tensor, tau: float) -> None:
         indicators = targets / targets.sum(-2, keepdim=True).clamp(min=1.0).sqrt()
-        # A row of Z has one entry: its size, and the class, counted through the whole batch.
+        # A row of Z has one entry: its size and its class, numbered through the whole batch.
         self._size, self._class = indicators.max(-1)
         c = targets.shape[-1]
         first = c * torch.arange(self._size[..., 0].numel(), device=targets.device)
@@ -209,10 +208,10 @@ def leave_out(
     fitted: Coefficients,
     sets: Tensor,
 ) -> Tensor:
-    """K A (n, c) at every row as if the rows of its set had never been seen.
+    """K A (n, c) at every row, fitted without the rows of its set.
 
-    Rows of equal number in `sets` (n,) go together. Each set is a problem of its own that starts
-    from the fitted coefficients without the set's rows: exact to the solver's tolerance.
+    `sets` (n,) has the set of each row. Each set is a separate problem that starts from the fitted
+    coefficients without its rows; the result is exact to the solver's tolerance.
     """
     n, c = targets.shape
     found = torch.empty_like(targets)
@@ -230,7 +229,7 @@ def leave_out(
 def _line_search(
     logits: Tensor, way: Tensor, probability: Tensor, present: Tensor, slope: Tensor, curve: Tensor
 ) -> Tensor:
-    """How far to go along `way` (..., n, c): Newton on the convex slope, kept in a bracket.
+    """The step along `way` (..., n, c), by Newton's method on the convex slope within a bracket.
 
     `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
     """
@@ -241,11 +240,11 @@ def _line_search(
     for step in range(LINE_STEPS):
         weighted = probability * way
         expected = weighted.sum(-1, keepdim=True)
-        # A row that counts w has w times the variance of its way under the probabilities.
+        # A row of weight w adds w times the variance of its direction under the probabilities.
         known = (expected.square() / present.clamp(min=tiny)).sum(-2, keepdim=True)
         second = _dot(weighted, way) - known
         newton = length - first / (second + curve)
-        # Outside of the bracket: the middle, or twice as far while there is no upper end.
+        # Outside of the bracket: take the middle, or double the step if there is no upper end.
         inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
         length = torch.where((newton > low) & (newton < high), newton, inner)
         if step + 1 == LINE_STEPS:

@@ -1,8 +1,8 @@
 """Exact posteriors of one set of keys at many (β, noise): similarities are computed once.
 
-Up to a few noises per β a Cholesky factor each is cheapest; beyond that one symmetric
-eigendecomposition K = U Λ Uᵀ serves every noise. It costs as much as six factors on a CPU, fourteen
-on a GPU.
+For a few noises per β, one Cholesky factor each is fastest. For more, one symmetric
+eigendecomposition K = U Λ Uᵀ is used for every noise. It costs as much as six factors on a CPU and
+fourteen on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EIGEN_FROM = {"cpu": 7, "cuda": 15}
 
 
 class SweepPoint(NamedTuple):
-    """mean (m, c), variance (m, 1) or None where it was not asked for, log marginal likelihood."""
+    """Mean (m, c), variance (m, 1) or None if not requested, and log marginal likelihood."""
 
     mean: Tensor
     variance: Tensor | None
@@ -36,7 +36,7 @@ class Sweep:
     """
 
     def __init__(self, keys: Tensor, queries: Tensor | None = None, *, keep: bool = True) -> None:
-        """`keep` holds the similarities between calls; otherwise memory is needed for one alone."""
+        """`keep` holds the similarities between calls, which takes more memory."""
         self._keys = keys
         self._queries = queries
         self._kept = self._similarities() if keep else None
@@ -82,7 +82,7 @@ def _by_eigenvalues(
     with_variance: bool,
 ) -> list[SweepPoint]:
     spectrum, vectors = torch.linalg.eigh(matrix)
-    # The kernel is positive semi-definite; what is below zero is rounding.
+    # The kernel is positive semi-definite; negative eigenvalues are rounding errors.
     spectrum = spectrum.clamp(min=0)
     projected = vectors.mT @ values
     reach = None if cross is None else cross @ vectors

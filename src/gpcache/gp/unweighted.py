@@ -1,4 +1,4 @@
-"""No precision at all: the plain kernel sum k Y of Tip-Adapter, the limit of infinite noise."""
+"""The plain kernel sum k Y of Tip-Adapter, without a precision: the limit of infinite noise."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpcache.gp.precision import OwnTerms, Posterior, Precision
 
 
 class Unweighted(Precision):
-    """Every key counts by its similarity alone; nothing is known of the variance, so it is one."""
+    """Every key counts by its similarity; the variance is unknown and set to one."""
 
     uses_noise: ClassVar[bool] = False
 
     @classmethod
     def plan(cls, labels: Tensor, n_classes: int, **_: Any) -> None:
-        """Nothing is shared between keys."""
+        """No plan is needed."""
 
     def posterior(self, queries: Tensor) -> Posterior:
         mean = self.mean(queries)
@@ -37,8 +37,8 @@ class Unweighted(Precision):
 
     def log_marginal_likelihood(self) -> Tensor:
         raise ProtocolError(
-            "A plain kernel cache is no probability model and has no marginal likelihood: "
-            "choose its parameters by criterion='nll' or 'accuracy'."
+            "A plain kernel cache is not a probability model and has no marginal likelihood: "
+            "use criterion='nll' or 'accuracy'."
         )
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:

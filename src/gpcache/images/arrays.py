@@ -13,7 +13,7 @@ from gpcache.errors import ImageRefusedError
 from gpcache.support.checks import to_numpy
 
 _CHANNELS = (1, 3, 4)
-# What arithmetic in float32 may overshoot by.
+# Tolerance for rounding in float32.
 _ROUNDING = 1e-4
 
 KINDS = "a path, bytes, a Pillow image, a numpy array (h, w, 3) or a torch tensor (3, h, w)"
@@ -54,7 +54,7 @@ def pixels_in_memory(image: Any) -> NDArray[Any]:
 
 
 def is_one_image(images: Any) -> bool:
-    """Whether this is an image, or an array with the shape of one, and no sequence of images."""
+    """Whether this is a single image, not a sequence of images."""
     if isinstance(images, str | Path | bytes | bytearray | memoryview | Image.Image):
         return True
     shape = getattr(images, "shape", ())

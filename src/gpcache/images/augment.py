@@ -26,7 +26,7 @@ Box = tuple[int, int, int, int]
 class Views:
     """`count` views: crops of `scale` (low, high) of the area, half of them mirrored.
 
-    `average` says what becomes of their features: one mean vector an image, or all kept apart.
+    `average` says whether their features are averaged to one vector per image or all kept.
     """
 
     count: int = 10
@@ -49,7 +49,7 @@ class Views:
     ) -> NDArray[np.uint8]:
         """The views of an RGB image as bytes (count, size, size, 3).
 
-        The draws depend on the seed and on `key`, the image's content hash, and on nothing else.
+        The draws depend only on the seed and on `key`, the hash of the image content.
         """
         side = preprocess.size
         views = np.empty((self.count, side, side, 3), dtype=np.uint8)
@@ -68,11 +68,11 @@ class Views:
         ]
 
     def describe(self) -> dict[str, Any]:
-        """What a fingerprint must know: equal descriptions give equal views."""
+        """A description for a fingerprint: equal descriptions give equal views."""
         return asdict(self) | {"ratio": RATIO, "flip": FLIP, "tries": TRIES}
 
     def _box(self, generator: np.random.Generator, width: int, height: int) -> Box:
-        """A crop as torchvision's RandomResizedCrop draws it; ten misses give the centre.
+        """A crop as torchvision's RandomResizedCrop draws it; after ten failures the centre.
 
         Only `random()` is used: numpy may change how its other draws use the bits.
         """

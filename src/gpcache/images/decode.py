@@ -22,13 +22,13 @@ from gpcache.images.arrays import pixels_in_memory
 from gpcache.images.integrity import check_file, check_items, notes_of, stream_of
 from gpcache.support.extras import require
 
-# Filters of warnings belong to the whole process: one thread at a time may change them.
+# Warning filters are global: only one thread at a time may change them.
 _WARNING_FILTERS = threading.Lock()
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _AVIF_BRANDS = {b"avif", b"avis"}
 
-# EXIF orientation → what brings the image upright.
+# EXIF orientation → the operation that turns the image upright.
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -45,13 +45,13 @@ _BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
 
 @dataclass(frozen=True)
 class Policy:
-    """What is decoded at all: limits that hold before a single pixel is unpacked."""
+    """Limits on images, which are checked before any pixel is decoded."""
 
     max_bytes: int = 20_000_000
     max_pixels: int = 50_000_000
     max_side: int = 16_384
     small_side: int = 32
-    # The order is that of Pillow's own: what it loads at once comes first.
+    # In Pillow's order: formats that it always loads come first.
     formats: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "AVIF")
 
 
@@ -60,7 +60,7 @@ POLICY = Policy()
 
 @dataclass(frozen=True)
 class Decoded:
-    """An upright RGB image, and what a user may want to know about how it was read."""
+    """An upright RGB image, and notes for the user about how it was read."""
 
     image: Image.Image
     notes: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def _decode(source: Any, policy: Policy) -> Decoded:
 
 
 def read_file(path: Path, policy: Policy = POLICY) -> bytes:
-    """The bytes of an image file, refused without reading where it is no file or too large."""
+    """The bytes of an image file; not a file, or too large a file, is refused without reading."""
     refused = partial(ImageRefusedError, name=str(path))
     content = b""
     try:
@@ -117,7 +117,7 @@ def read_file(path: Path, policy: Policy = POLICY) -> bytes:
         readable = stat.S_ISREG(status.st_mode) and status.st_size <= policy.max_bytes
         if readable:
             with path.open("rb") as file:
-                # One byte more than allowed shows a file that grows meanwhile.
+                # Read one byte more than allowed, to notice a file that grows.
                 content = file.read(policy.max_bytes + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise refused("there is no such file") from None
@@ -127,7 +127,7 @@ def read_file(path: Path, policy: Policy = POLICY) -> bytes:
     if stat.S_ISDIR(status.st_mode):
         raise refused("it is a folder, not a file")
     if not stat.S_ISREG(status.st_mode):
-        raise refused("it is no regular file")
+        raise refused("it is not a regular file")
     if not readable or len(content) > policy.max_bytes:
         raise refused(_too_many_bytes(policy))
     return content
@@ -163,7 +163,7 @@ def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
 
 @contextmanager
 def _warnings_as(notes: list[str]) -> Iterator[None]:
-    """Add what a decoder warns of to the notes; sizes are judged by the policy."""
+    """Add the warnings of a decoder to the notes; the policy checks sizes."""
     with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -182,7 +182,7 @@ def _is_heic(content: bytes) -> bool:
 
 
 def _open_heic(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
-    # Its own function rather than its plug-in, which would change Pillow for the whole process.
+    # Its plug-in would change Pillow for the whole process.
     pillow_heif = require("pillow_heif", "heif", purpose="reading HEIC")
     file = pillow_heif.open_heif(content)
     _check_size(file.size, policy)
@@ -244,7 +244,7 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
     """Grey of 16 bits (modes I;16, I;16B, I, …): Pillow's own conversion saturates it."""
     tags = getattr(image, "tag_v2", {})
     if tags.get(_BITS_TAG) == (12,) or tags.get(_PHOTOMETRIC_TAG) == 0:
-        # Pillow unpacks both, but says nothing of the other scale.
+        # Pillow decodes both, but does not report the different scale.
         raise ImageRefusedError("grey of 12 bits, or with zero as white, is not read")
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:

@@ -23,7 +23,7 @@ JUNK = frozenset(("thumbs.db", "desktop.ini", "__macosx"))
 
 @dataclass
 class _Walk:
-    """The state of one walk below `root`: what was passed over, and the links taken so far."""
+    """The state of one search below `root`: skipped files, and the links that were followed."""
 
     root: Path
     follow: bool
@@ -47,7 +47,7 @@ class _Walk:
                 yield entry, name
 
     def files(self, folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-        """Every file below `folder`, however deep, with its name."""
+        """Every file below `folder`, at any depth, with its name."""
         waiting: list[tuple[Path, str, tuple[Path, ...]]]
         waiting = [(folder, prefix, (self.root, folder.resolve()))]
         while waiting:
@@ -61,12 +61,12 @@ class _Walk:
                 elif entry.is_file():
                     yield name, Path(entry.path)
                 else:
-                    self._refuse(name, "it is no regular file")
+                    self._refuse(name, "it is not a regular file")
 
     def allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
-        """Whether to read an entry: links may neither leave the root nor lead round in circles.
+        """Whether to read an entry: links must not leave the root or form a cycle.
 
-        Every linked folder is read once: links among many folders could repeat without end.
+        Every linked folder is read once, because links among many folders could repeat endlessly.
         """
         if not entry.is_symlink():
             return True
@@ -90,7 +90,7 @@ class _Walk:
 
 
 def is_junk(name: str, *, folder: bool = False) -> bool:
-    """Whether a file or folder is what systems and people leave beside images."""
+    """Whether a file or folder is one that systems and people keep beside images."""
     folded = name.casefold()
     if name.startswith(".") or folded in JUNK:
         return True
@@ -98,7 +98,7 @@ def is_junk(name: str, *, folder: bool = False) -> bool:
 
 
 def from_folder(path: str | Path, *, follow: bool = False) -> Source:
-    """The images below a folder: its first level are the classes; without any, it is unlabelled.
+    """The images below a folder; its subfolders are the classes, without any it is unlabelled.
 
     `follow` allows links that leave the folder. Files are named relative to it and not decoded.
     """
@@ -138,7 +138,7 @@ def from_folder(path: str | Path, *, follow: bool = False) -> Source:
 
 
 def _classed(walk: _Walk, classes: list[tuple[Path, str]], source: Source) -> list[Record]:
-    """The records of class folders, sorted by name; the source learns names and notices."""
+    """The records of class folders, sorted by name; adds names and notices to the source."""
     names = ClassNames()
     labels = {name: names.add(name) for _, name in classes}
     records = [

@@ -1,6 +1,6 @@
-"""Damage that an image file shows by itself: checksums, marks, and lengths that do not add up.
+"""Detects damaged image files by their checksums, markers and lengths.
 
-Decoders pass over much of it. `docs/reference/images.md` lists the damage that no check can see.
+Decoders ignore much of this damage. `docs/reference/images.md` lists damage that no check detects.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from PIL import Image
 from gpcache.errors import ImageRefusedError
 from gpcache.images.item_boxes import item_payloads
 
-# JPEG: the end of picture data is a mark that is neither a stuffed zero nor a restart mark.
+# JPEG: picture data end at a marker that is neither a stuffed zero nor a restart marker.
 _END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _SEQUENTIAL, _FRAMES = (0xC0, 0xC1), (b"\xc0", b"\xc1", b"\xc2")
-# The decoder looks this many bytes ahead; a picture that ends earlier is damaged.
+# The decoder reads this many bytes ahead; a picture that ends earlier is damaged.
 _AHEAD, _SPARE = 8, 16
 
 # Arithmetic coders never write 64 zero bytes in a row; flat pictures have at most four.
@@ -33,10 +33,10 @@ _MOST_BYTES = 16  # of a pixel: four channels of 32 bits
 
 
 class JpegStream(BytesIO):
-    """A JPEG up to the end of its picture data, whose last bytes are given in a read of their own.
+    """A JPEG up to the end of its picture data; its last bytes are returned by a separate read.
 
-    Without the end mark the decoder asks for more where the picture is not complete, and Pillow
-    raises. Where it did not ask for the last bytes, the picture was complete too early.
+    Without the end marker the decoder asks for more data if the picture is incomplete, and Pillow
+    raises an error. If it never asks for the last bytes, the picture was complete too early.
     """
 
     def __init__(self, content: bytes, start: int, end: int) -> None:
@@ -52,7 +52,7 @@ class JpegStream(BytesIO):
 
 
 class _JpegParts(NamedTuple):
-    """The mark and header of the frame, header, start and end of each scan; has it restarts?"""
+    """Marker and header of the frame; header, start and end of each scan; whether it restarts."""
 
     frame: bytes
     scans: list[tuple[bytes, int, int]]
@@ -100,7 +100,7 @@ def _jpeg_parts(content: bytes) -> _JpegParts:
 
 
 def _is_complete(frame: bytes, scans: list[tuple[bytes, int, int]]) -> bool:
-    """Whether the scans of a JPEG bring every coefficient to its last bit."""
+    """Whether the scans of a JPEG contain all bits of every coefficient."""
     bits = {(one, at): 1 for one in frame[7::3] for at in range(64)}
     for header, _, _ in scans:
         first, last, low = header[-3:]
@@ -109,7 +109,7 @@ def _is_complete(frame: bytes, scans: list[tuple[bytes, int, int]]) -> bool:
 
 
 def check_file(content: bytes, image: Image.Image) -> None:
-    """Refuse a file whose own checksums or lengths say that it is damaged, before it is decoded."""
+    """Refuse a file with wrong checksums or lengths, before it is decoded."""
     if image.format == "PNG":
         _check_png(content)
     elif image.format == "TIFF":
@@ -119,9 +119,9 @@ def check_file(content: bytes, image: Image.Image) -> None:
 
 
 def notes_of(stream: BytesIO) -> list[str]:
-    """What is to be said of a file that was decoded from this stream."""
+    """Notes for the user about a file that was decoded from this stream."""
     if isinstance(stream, JpegStream) and not stream.is_used_up:
-        return ["it may be damaged: its picture data go on after the picture"]
+        return ["it may be damaged: its picture data continue after the picture"]
     return []
 
 
@@ -139,7 +139,7 @@ def _check_png(content: bytes) -> None:
 
 
 def _check_tiff(content: bytes, tags: Any, most: int) -> None:
-    """Unpack what was packed by deflate, `most` bytes: the decoder does not compare checksums."""
+    """Unpack deflated data of `most` bytes, because the decoder does not compare checksums."""
     if tags.get(_COMPRESSION) not in _DEFLATE:
         return
     parts = [
@@ -158,7 +158,7 @@ def _check_tiff(content: bytes, tags: Any, most: int) -> None:
 
 
 def check_items(content: bytes) -> None:
-    """Refuse an AVIF or HEIC file whose coded pictures hold what no coder writes."""
+    """Refuse an AVIF or HEIC file whose coded pictures hold bytes that no coder writes."""
     for kind, payload in item_payloads(content):
         if kind == b"av01":
             if _ZEROS in payload:

@@ -1,4 +1,4 @@
-"""The boxes of AVIF and HEIC files: where the coded pictures stand."""
+"""The boxes of AVIF and HEIC files, which locate the coded pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WHOLE_FILE = (b"meta", b"mdat", b"moov")
 
 
 def item_payloads(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The kind and the bytes of every coded picture; what cannot be parsed is passed over.
+    """The kind and the bytes of every coded picture; parts that cannot be parsed are skipped.
 
     The decoder refuses a file that it cannot parse.
     """
@@ -59,7 +59,7 @@ def _kinds(content: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _places(content: bytes, at: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """The number of each item that stands in the file, and its parts: start and length."""
+    """The number of each item in the file, and its parts: start and length."""
     version, sizes, more = content[at], content[at + 4], content[at + 5]
     number_size = 4 if version == 2 else 2
     at += 6

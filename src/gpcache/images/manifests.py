@@ -113,7 +113,7 @@ def _text_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
                     )
                 yield reader.line_num, dict(zip(header, cells, strict=True))
     except UnicodeDecodeError:
-        raise DataError(f"{str(file)!r} is no UTF-8 text: save it as UTF-8.") from None
+        raise DataError(f"{str(file)!r} is not UTF-8 text: save it as UTF-8.") from None
     except csv.Error as error:
         raise DataError(f"Row {reader.line_num} of {str(file)!r} is broken: {error}.") from None
     except OSError as error:
@@ -138,7 +138,9 @@ def _parquet_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
         if isinstance(error, DataError):
             raise
         reason = str(error).splitlines()[0].rstrip(".")
-        raise DataError(f"{str(file)!r} is no parquet file that can be read: {reason}.") from None
+        raise DataError(
+            f"{str(file)!r} is not a parquet file that can be read: {reason}."
+        ) from None
 
 
 def _text(value: Any, file: Path, number: int) -> str:
@@ -148,7 +150,7 @@ def _text(value: Any, file: Path, number: int) -> str:
 
 
 def _header(names: list[str], file: Path, source: Source) -> list[str]:
-    """The column names in lower case; what is not used is noted."""
+    """The column names in lower case; adds a notice about unused columns."""
     header = [name.strip().lower() for name in names]
     if "path" not in header:
         found = f"it has {listed(header, 5)}" if header else "it is empty"

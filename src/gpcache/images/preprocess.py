@@ -1,4 +1,4 @@
-"""Resize, crop and normalise: bit-equal to the torchvision pipeline that CLIP was made with."""
+"""Resizes, crops and normalises, bit for bit like CLIP's torchvision pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 # A line of 1 × 5,000 pixels would grow to a gigabyte; of more than this only the crop is computed.
 _MAX_SCALED = 50_000_000
-# More pixels than any filter looks to a side when it enlarges.
+# More pixels on each side than any filter uses when it enlarges.
 _MARGIN = 4
 
 _FILTERS = {
@@ -30,10 +30,10 @@ _FILTERS = {
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From an RGB image to the numbers an encoder was trained on.
+    """The preprocessing of an encoder: from an RGB image to its input.
 
-    The geometry works on bytes (`pixels`), the arithmetic on whole batches (`normalised`), so that
-    a quarter of the memory travels between processes and to a GPU.
+    `pixels` resizes and crops bytes, and `normalised` converts whole batches to floats, so only a
+    quarter of the memory is copied between processes and to a GPU.
 
     `fit="crop"` resizes the short side to `resize` (default: `size`) and cuts the centre out;
     `fit="squash"` resizes both sides and ignores the aspect ratio.
@@ -77,7 +77,7 @@ class Preprocess:
     def _crop_alone(
         self, image: Image.Image, scaled: tuple[int, int], left: int, top: int
     ) -> NDArray[np.uint8]:
-        """The crop at (left, top) of the `scaled` image, which is never made as a whole."""
+        """The crop at (left, top) of the `scaled` image, without computing the whole image."""
         across, down = image.width / scaled[0], image.height / scaled[1]
         start = (left * across, top * down)
         end = (
@@ -106,5 +106,5 @@ class Preprocess:
         return normalised
 
     def describe(self) -> dict[str, Any]:
-        """What a fingerprint must know: equal descriptions give equal numbers."""
+        """A description for a fingerprint: equal descriptions give equal inputs."""
         return asdict(self) | {"resize": self.resize or self.size}

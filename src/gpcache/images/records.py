@@ -1,4 +1,4 @@
-"""What every source of images gives: records, refusals and notices, and how class names compare."""
+"""Records, refusals and notices of image sources, and the comparison of class names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Content = Path | bytes | Image.Image | NDArray[Any]
 
 @dataclass(frozen=True)
 class Record:
-    """One image, not yet decoded; `label`, `split` and `group` where the source knows them."""
+    """One image, not yet decoded; `label`, `split` and `group` if the source has them."""
 
     name: str
     content: Content
@@ -34,7 +34,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Refused:
-    """Something that looked like an image and was not taken."""
+    """An image that was refused, and the reason."""
 
     name: str
     reason: str
@@ -42,11 +42,11 @@ class Refused:
 
 @dataclass
 class Source:
-    """Records, and what the user should hear about the rest.
+    """Records, refused files and notices for the user.
 
-    `records` of a folder or a manifest can be read again and again; those of a stream only once,
-    and its `refused` and `notices` are complete only then. `classes` holds every class name that
-    is known in advance, also of classes without an image.
+    `records` of a folder or a manifest can be read several times; those of a stream only once, and
+    its `refused` and `notices` are complete only then. `classes` holds every class name that is
+    known in advance, also of classes without an image.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ClassNames:
         """The class that a label of any type names, None for none; NaN is an error."""
         if is_nan(value):
             raise DataError(
-                f"The label of {where} is NaN, which is no class: give it a label, or None."
+                f"The label of {where} is NaN, which is not a class: give it a label, or None."
             )
         return None if value is None or not str(value).strip() else self.add(str(value))
 
@@ -80,7 +80,7 @@ class ClassNames:
         """The normalised name; another spelling of a known one is noted."""
         normal = tidy_name(name)
         if not normal:
-            raise DataError(f"{name!r} is no class name: give it letters.")
+            raise DataError(f"{name!r} is not a class name: give it letters.")
         if normal not in self._spelling:
             other = self._folded.setdefault(normal.casefold(), normal)
             if other != normal:
@@ -104,7 +104,7 @@ class ClassNames:
 
 
 def readable(name: str) -> str:
-    """A file's name as text: bytes that are no UTF-8, which Python hides in it, are spelt out."""
+    """A file name as text; bytes that are not UTF-8 are written as escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

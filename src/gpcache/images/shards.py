@@ -1,7 +1,7 @@
-"""Webdataset shards: tar files read as a stream, nothing of them is ever written to the disk.
+"""Webdataset shards: tar files that are read as a stream, without writing to the disk.
 
-Not by the webdataset library: it unpickles members and opens commands, has no limits against bombs
-and takes a damaged header for the end of a shard.
+The webdataset library is not used: it unpickles members and runs commands, has no limits against
+decompression bombs, and takes a damaged header for the end of a shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpcache.images.records import (
 )
 from gpcache.support.checks import is_nan
 
-# Where a label may stand, the first that a record has is taken.
+# Members that may hold the label; the first one that a record has is used.
 LABEL_SUFFIXES = (".cls", ".txt", ".json")
 MAX_LABEL_BYTES = 1_000_000
 MAX_NAME_BYTES = 1_000_000
@@ -63,7 +63,7 @@ class _Header(tarfile.TarInfo):
 
 @dataclass
 class _Group:
-    """The members of one key that matter, and why the image cannot be taken if so."""
+    """The image and label of one key, and the reason if the image is refused."""
 
     key: str
     image: bytes | None = None
@@ -100,7 +100,7 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
                 name = f"{readable(path.name)}/{group.key}"
                 label, origin = _label(group)
                 if group.key in seen:
-                    group.reason = "its key stands twice in the shard"
+                    group.reason = "its key occurs twice in the shard"
                 seen.add(group.key)
                 if group.image is None or group.reason:
                     reason = group.reason or "there is no image under its key"
@@ -129,7 +129,7 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
 
 
 def _groups(path: Path, ignored: list[str]) -> Iterator[_Group]:
-    """The groups of neighbouring members with one key; one that breaks off is not given."""
+    """The groups of neighbouring members with one key; an incomplete one is left out."""
     with tarfile.open(path, "r|*", tarinfo=_Header) as archive:
         members = _members(archive, MAX_RATIO * path.stat().st_size, ignored)
         for key, own in groupby(members, key=itemgetter(0)):
@@ -144,7 +144,7 @@ def _members(
 ) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
     """Key, suffix and header of every file; the names of links and devices go to `ignored`."""
     while (member := archive.next()) is not None:
-        # Or a long stream would keep every header.
+        # Otherwise a long stream would keep every header.
         archive.members.clear()  # type: ignore[attr-defined]
         if member.offset_data + member.size > limit:
             raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
@@ -159,12 +159,12 @@ def _members(
 
 
 def _take(group: _Group, archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> None:
-    """Read a member that is an image or a label; all others stay unread."""
+    """Read a member that is an image or a label; others are not read."""
     path = PurePosixPath(member.name)
     is_image = suffix in IMAGE_SUFFIXES
     limit = POLICY.max_bytes if is_image else MAX_LABEL_BYTES
     if path.is_absolute() or ".." in path.parts:
-        group.reason = "its name leads out of the shard"
+        group.reason = "its name is an absolute path or contains .."
     elif is_image and group.image is not None:
         group.reason = "there are two images under its key"
     elif not is_image and suffix not in LABEL_SUFFIXES:
@@ -190,12 +190,12 @@ def _label(group: _Group) -> tuple[str | None, str]:
             text = group.labels[suffix].decode("utf-8-sig")
             value = json.loads(text) if suffix == ".json" else text.strip()
         except (ValueError, RecursionError):
-            group.reason = group.reason or f"its {suffix} member is no UTF-8 or no JSON"
+            group.reason = group.reason or f"its {suffix} member is not UTF-8 or not JSON"
             return None, suffix
         if suffix == ".json":
             value = value.get("label") if isinstance(value, dict) else None
         if is_nan(value):
-            group.reason = group.reason or "its label is NaN, which is no class"
+            group.reason = group.reason or "its label is NaN, which is not a class"
         elif value is not None and str(value).strip():
             return str(value), suffix
     return None, ""

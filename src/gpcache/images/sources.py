@@ -1,4 +1,4 @@
-"""Where images come from: a folder, a manifest, tar shards, or Python objects → records."""
+"""Opens sources of images: a folder, a manifest, tar shards, or Python objects → records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_source(path: str | Path, *, follow: bool = False) -> Source:
 
 
 def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) -> Source:
-    """The source of whatever was given: a path of images or of one image, a data set, a sequence.
+    """The source of any input: a path of images or of one image, a data set, a sequence.
 
     `labels` go with a sequence of images, one for each.
     """
@@ -88,7 +88,7 @@ def from_iterable(items: Iterable[Any], name: str = "iterable", *, labels: Any =
         Paths, bytes, Pillow images, numpy arrays (height, width, 3), torch tensors
         (3, height, width), or pairs of one of these and a label.
     name : str, default="iterable"
-        What the source is called.
+        Name of the source.
     labels : sequence, optional
         One label for each image.
 
@@ -100,7 +100,7 @@ def from_iterable(items: Iterable[Any], name: str = "iterable", *, labels: Any =
     Raises
     ------
     DataError
-        If this is no sequence of images, or there is not one label for each image.
+        If this is not a sequence of images, or there is not one label for each image.
     """
     if is_one_image(items):
         raise DataError(f"images is a single image ({described(items)}): put it in a list.")

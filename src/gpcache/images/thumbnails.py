@@ -19,7 +19,7 @@ def thumbnail(source: Any, side: int = SIDE) -> bytes:
 
 
 def thumbnail_of(image: Image.Image, side: int = SIDE) -> bytes:
-    """The same of an image that is decoded already, which stays as it is."""
+    """The same for a decoded image, which is not changed."""
     image = image.copy()
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     image.info.clear()  # Pillow would write its comment

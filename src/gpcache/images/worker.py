@@ -1,4 +1,4 @@
-"""A light process that decodes images: requests on stdin, pixels or refusals on stdout.
+"""A small process that decodes images: requests on stdin, pixels or refusals on stdout.
 
 A message is two lengths, a header as JSON, and raw bytes. The first one
 carries the settings; every other one an image, and is answered by one message.
@@ -34,7 +34,7 @@ _MAX_HEADER = 1_000_000
 class Prepared:
     """Pixels (v, size, size, 3) of an image's v views, and the notes of its decoding.
 
-    `thumbnail` is a JPEG, empty unless one was asked for.
+    `thumbnail` is a JPEG, empty unless requested.
     """
 
     pixels: NDArray[np.uint8]
@@ -52,7 +52,7 @@ def prepare(
 ) -> Prepared:
     """Decode an image and cut it to size: the centre view, or seeded random views.
 
-    `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
+    `thumbnail` is the longest side of an additional JPEG; 0 makes none.
     """
     decoded = decode(source)
     small = thumbnail_of(decoded.image, thumbnail) if thumbnail else b""
@@ -70,7 +70,7 @@ def write_message(stream: IO[bytes], header: dict[str, Any], content: bytes = b"
 
 
 def read_message(stream: IO[bytes], limit: int) -> tuple[dict[str, Any], bytes] | None:
-    """Read one message of at most `limit` bytes; None where the stream ends or holds no message."""
+    """Read one message of at most `limit` bytes; None if the stream ends or is not a message."""
     start = stream.read(_LENGTHS.size)
     if len(start) < _LENGTHS.size:
         return None
@@ -88,7 +88,7 @@ def read_message(stream: IO[bytes], limit: int) -> tuple[dict[str, Any], bytes] 
 
 
 def limit_memory(extra: int = MEMORY_LIMIT) -> None:
-    """Let this process grow by `extra` bytes at most, where the system can hold it to that."""
+    """Let this process grow by `extra` bytes at most, if the system supports such a limit."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Decoding in separate processes, each with a limit of memory, and each image with one of time."""
+"""Decodes in separate processes with a memory limit, and with a time limit for each image."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
 
 MAX_WORKERS = 8
 START_LIMIT = 60.0
-# Bytes: more than a JPEG of the largest side that is asked for can have.
+# Bytes: more than the largest requested JPEG can have.
 MAX_THUMBNAIL = 40_000_000
 
 
 class DecodePool:
     """Worker processes that turn the bytes of images into pixels.
 
-    An image that breaks the policy, takes longer than `time_limit` seconds or brings its worker
-    down is refused; the others go on. A worker is a fresh interpreter that imports neither torch
-    nor the caller's script.
+    An image that breaks the policy, takes longer than `time_limit` seconds or crashes its worker is
+    refused; the others continue. A worker is a new interpreter that imports neither torch nor the
+    caller's script.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class DecodePool:
             thread.start()
 
     def submit(self, content: bytes, key: str, *, thumbnail: int = 0) -> Future[Prepared]:
-        """Have an image prepared; the future's error is an ImageRefusedError where it is refused.
+        """Prepare an image; if it is refused, the future's error is an ImageRefusedError.
 
-        `thumbnail` is the longest side of a JPEG to make beside it; 0 makes none.
+        `thumbnail` is the longest side of an additional JPEG; 0 makes none.
 
         Waits while many images are queued. Cancelling the future stops the decoding at any time.
         """
@@ -79,7 +79,7 @@ class DecodePool:
         return future
 
     def close(self) -> None:
-        """Finish what was submitted and end the processes."""
+        """Finish the submitted images and end the processes."""
         if not self._closed:
             self._closed = True
             for _ in self._threads:
@@ -129,9 +129,9 @@ class DecodePool:
 
 
 def small_picture(content: bytes) -> bytes:
-    """A thumbnail of an image file, decoded under the limits of a process of its own.
+    """A thumbnail of an image file, decoded in a limited process.
 
-    Raises ImageRefusedError where the image is refused.
+    Raises ImageRefusedError if the image is refused.
     """
     return _picture_pool().submit(content, "", thumbnail=SIDE).result().thumbnail
 
@@ -165,7 +165,7 @@ class _Worker:
         self._shape = shape
         self._late = False
         self._process = subprocess.Popen(
-            # -P keeps the current folder, which may hold anything, out of the import path.
+            # -P keeps the current folder out of the import path.
             [sys.executable, "-P", "-m", "gpcache.images.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -199,7 +199,7 @@ class _Worker:
         return Prepared(pixels, tuple(header["notes"]), data[size:])
 
     def stop_if_cancelled(self, future: Future[Prepared]) -> None:
-        """End the process where its image is no longer wanted."""
+        """End the process if its image is no longer wanted."""
         if future.cancelled():
             self._process.kill()
 
@@ -209,19 +209,19 @@ class _Worker:
         self.close()
 
     def close(self) -> None:
-        """End the process: it leaves when its input ends."""
+        """End the process by closing its input."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             try:
                 pipe.close()
             except OSError:
-                continue  # what was written last reached nobody
+                continue  # the last message was not read
         self._process.wait()
 
     def _ask(
         self, header: dict[str, Any], content: bytes, limit: float
     ) -> tuple[dict[str, Any], bytes] | None:
-        """The answer to a message; without a good one in time the process is ended."""
+        """The answer to a message; the process is ended if no valid answer comes in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         size = math.prod(self._shape)
@@ -245,7 +245,7 @@ class _Worker:
         self._process.kill()
 
 
-# One thread each: the pool is what runs in parallel, and threads reserve address space.
+# One thread each: the pool runs in parallel, and threads reserve address space.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 

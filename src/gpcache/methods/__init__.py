@@ -19,6 +19,7 @@ from gpcache.methods.linear_probe import LinearProbeClassifier
 from gpcache.methods.lp_plus_plus import LPPlusPlusClassifier
 from gpcache.methods.options import (
     ClassMean,
+    Explicit,
     Fourier,
     Grouped,
     Nystrom,
@@ -47,6 +48,7 @@ __all__ = [
     "ClassMean",
     "CoOpClassifier",
     "Explanation",
+    "Explicit",
     "FeatureClassifier",
     "Fourier",
     "GDAClassifier",

@@ -1,9 +1,9 @@
-"""Methods that add scores to what the text says: logits = s · f W + Σ_k weight_k · scores_k(f).
+"""Methods that add scores to the zero-shot logits: logits = s · f W + Σ_k weight_k · scores_k(f).
 
-The weights, and the other numbers of a method, are chosen on rows that it has not seen: folds of
-the shots in which everything is learned anew, or a validation set. By NLL the weights are exact
-(Newton on a convex problem) for each setting of the other numbers; by accuracy both are taken from
-grids, as the papers do.
+The weights and the other hyper-parameters are chosen on held-out rows: by cross-validation on the
+shots, with everything refitted in each fold, or on a validation set. By NLL, Newton's method finds
+the exact weights for each setting of the other hyper-parameters; by accuracy all are taken from
+grids, as in the papers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpcache.methods.cache.held_out import (
     best_without,
     cross_fitted,
     folds_protocol,
-    judged_folds,
+    report_folds,
 )
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.projections import add_projection, saved_projection
@@ -44,31 +44,31 @@ from gpcache.support.checks import is_auto, one_of, positive, whole
 from gpcache.support.devices import explained_memory_errors
 from gpcache.support.progress import progress_bar
 
-Numbers = dict[str, float]
+HyperParameters = dict[str, float]
 
-# Text that tells nothing gets this much weight beside the scores.
+# The least weight of the text relative to the scores.
 LEAST_GAIN = 1e-3
 
 
 class Learned(Protocol):
-    """What a method has learned from shots."""
+    """The part of a method that is learned from shots."""
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
-        """One score (k, m, c) of rows (m, d) for each weight, at these numbers."""
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
+        """One score (k, m, c) of rows (m, d) for each weight."""
 
 
 class AdditiveClassifier(FeatureClassifier):
-    """Base of the additive methods; a subclass names its numbers and says how it learns."""
+    """Base of the additive methods; a subclass defines its hyper-parameters and `_learn`."""
 
     #: The weights of the scores, in order, with the values to try by accuracy.
     _weights: ClassVar[dict[str, Sequence[float]]]
-    #: Numbers that shape the scores, with the values to try.
+    #: The other hyper-parameters, with the values to try.
     _shapes: ClassVar[dict[str, Sequence[float]]] = {}
-    #: What is taken where nothing can be held out.
-    _shipped: ClassVar[Numbers]
+    #: Hyper-parameters if nothing can be held out.
+    _defaults: ClassVar[HyperParameters]
     learns_from_views: ClassVar[bool] = True
-    #: Whether its scores speak of shots and nothing else, so that of other classes they are silent.
-    _knows_shots_alone: ClassVar[bool] = True
+    #: Whether its scores mean nothing for a class without shots.
+    _needs_shots_of_a_class: ClassVar[bool] = True
     _uses_text: ClassVar[bool] = True
 
     def __init__(
@@ -93,8 +93,8 @@ class AdditiveClassifier(FeatureClassifier):
         self.random_state = random_state
 
     def _learn(self, shots: Shots) -> Learned:
-        """Learn from shots what does not depend on the numbers."""
-        raise AssertionError("an additive method says how it learns")
+        """Learn from shots what does not depend on the hyper-parameters."""
+        raise AssertionError("an additive method defines _learn")
 
     @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
@@ -141,8 +141,7 @@ class AdditiveClassifier(FeatureClassifier):
         self._check_options(validation)
         if views is not None and not self.learns_from_views:
             raise DataError(
-                f"{type(self).__name__} knows one vector an image: give it the mean of "
-                "its views as X."
+                f"{type(self).__name__} takes one vector per image: pass the mean of its views."
             )
         features, labels = self._read_training(X, y)
         if "text" in self.needs and self.text_prior is None:
@@ -157,17 +156,17 @@ class AdditiveClassifier(FeatureClassifier):
         rows, scores_at, protocol = self._evidence(shots, held_out)
         tested = shots[rows] if held_out is None else held_out
         if scores_at is None:
-            self._numbers = self._shipped | self._given()
-            self.search_ = {name: np.array([value]) for name, value in self._numbers.items()}
+            self._chosen = self._defaults | self._given()
+            self.search_ = {name: np.array([value]) for name, value in self._chosen.items()}
         else:
             self._choose(scores_at, tested)
-        self._show_numbers()
+        self._expose_hyper_parameters()
         self._calibrate(shots, tested, rows, scores_at, protocol, held_out is None)
         return self
 
-    def _show_numbers(self) -> None:
-        """The numbers in use, under their names."""
-        for name, value in self._numbers.items():
+    def _expose_hyper_parameters(self) -> None:
+        """Set the hyper-parameters in use as attributes."""
+        for name, value in self._chosen.items():
             setattr(self, f"{name}_", value)
 
     @classmethod
@@ -176,7 +175,7 @@ class AdditiveClassifier(FeatureClassifier):
 
     def _write_state(self, state: State) -> None:
         add_projection(self.projection, state)
-        state.settings["numbers"] = self._numbers
+        state.settings["hyper_parameters"] = self._chosen
         self._shots.write(state.arrays)
         self.loo_.write(self.search_, *state)
 
@@ -189,10 +188,10 @@ class AdditiveClassifier(FeatureClassifier):
             raise DataError("The saved model lacks its shots.")
         shots = self._make_shots(features, labels)
         self._shots = replace(shots, views=self._tensor(arrays, "views"))
-        self._numbers = settings["numbers"]
+        self._chosen = settings.get("hyper_parameters") or settings["numbers"]  # as 0.1 wrote it
         self._mapping = self._read_projection(self.projection)
         self._learned = self._learned_from(self._shots)
-        self._show_numbers()
+        self._expose_hyper_parameters()
         self.loo_, self.search_ = HeldOutReport.read(settings, arrays)
 
     def _check_options(self, validation: Any) -> None:
@@ -216,7 +215,7 @@ class AdditiveClassifier(FeatureClassifier):
         return shots if views is None else replace(shots, views=self._read_views(views, features))
 
     def _learned_from(self, shots: Shots) -> Learned:
-        """What is learned from shots behind the projection; their text logits stay as they are."""
+        """Learn from projected shots; their text logits stay as they are."""
         if self._mapping is None:
             return self._learn(shots)
         views = shots.views
@@ -225,7 +224,7 @@ class AdditiveClassifier(FeatureClassifier):
         return self._learn(replace(shots, features=self._mapped(shots.features), views=views))
 
     def _mapped(self, features: Tensor) -> Tensor:
-        """Unit rows (m, d) behind the projection, in which images are compared with images."""
+        """Unit rows (m, d) after the projection, in which images are compared with images."""
         if self._mapping is None:
             return features
         rows = projected(self._mapping, features)
@@ -236,15 +235,17 @@ class AdditiveClassifier(FeatureClassifier):
             )
         return rows
 
-    def _scored(self, learned: Learned, features: Tensor, numbers: Numbers) -> Tensor:
-        """The scores (k, m, c) of rows (m, d), fair to classes that have text alone."""
-        scores = learned.scores(features, numbers)
-        return neutral(scores, self._shots.absent) if self._knows_shots_alone else scores
+    def _scored(
+        self, learned: Learned, features: Tensor, hyper_parameters: HyperParameters
+    ) -> Tensor:
+        """The scores (k, m, c) of rows (m, d), neutral for classes without shots."""
+        scores = learned.scores(features, hyper_parameters)
+        return neutral(scores, self._shots.absent) if self._needs_shots_of_a_class else scores
 
     # Choosing.
 
     def _evidence(self, shots: Shots, held_out: Shots | None) -> tuple[Tensor, Any, str]:
-        """Rows (k,) that are answered about, their scores at given numbers, and how."""
+        """Held-out rows (k,), a function that scores them, and how they were held out."""
         nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
         if held_out is not None:
             learned, asked = self._learned, self._mapped(held_out.features)
@@ -258,12 +259,12 @@ class AdditiveClassifier(FeatureClassifier):
         ]
         rows = torch.cat([held for _, held in folds])
 
-        def scores_at(at: Numbers) -> Tensor:
+        def scores_at(at: HyperParameters) -> Tensor:
             return torch.cat([self._scored(*part, at) for part in parts], dim=1)
 
         return rows, scores_at, folds_protocol(len(parts))
 
-    def _given(self) -> Numbers:
+    def _given(self) -> HyperParameters:
         names = (*self._weights, *self._shapes)
         return {
             name: float(getattr(self, name)) for name in names if not is_auto(getattr(self, name))
@@ -274,7 +275,7 @@ class AdditiveClassifier(FeatureClassifier):
         grids = [
             [given[name]] if name in given else list(grid) for name, grid in self._shapes.items()
         ]
-        seen: list[tuple[float, Numbers, float, float, Tensor]] = []
+        seen: list[tuple[float, HyperParameters, float, float, Tensor]] = []
         total = int(np.prod([len(grid) for grid in grids])) if grids else 1
         with progress_bar(f"{type(self).__name__}: choosing", total=total, unit="setting") as bar:
             for values in itertools.product(*grids):
@@ -291,12 +292,14 @@ class AdditiveClassifier(FeatureClassifier):
                 seen.append((float(losses.mean()), shape | weights, nll, accuracy, losses))
                 bar.update()
         seen.sort(key=lambda one: one[0])
-        self._numbers = seen[0][1]
+        self._chosen = seen[0][1]
         self._trail = [(one[1], one[4]) for one in seen]
         columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in seen]
         self.search_ = {name: np.array([row[name] for row in columns]) for name in columns[0]}
 
-    def _best_weights(self, scores: Tensor, tested: Shots, given: Numbers) -> Numbers:
+    def _best_weights(
+        self, scores: Tensor, tested: Shots, given: HyperParameters
+    ) -> HyperParameters:
         """The weights of scores (k, n, c): exact by NLL, or from the grids by accuracy."""
         names = list(self._weights)
         free = [row for row, name in enumerate(names) if name not in given]
@@ -309,11 +312,11 @@ class AdditiveClassifier(FeatureClassifier):
         if not free:
             return weights
         if self.criterion == "nll":
-            # Of a class that has text alone, held-out shots know nothing: the text keeps its say.
-            judged = len(torch.unique(self._shots.labels)) == self._shots.n_classes
-            found = _fitted(scores[free], tested.labels, offset, free_gain=judged)
-            return weights | {names[row]: found[i] for i, row in enumerate(free)}
-        best: tuple[float, float, Numbers] = (-1.0, 0.0, {})
+            # If a class has no shots, held-out shots cannot show what its text is worth.
+            all_have_shots = len(torch.unique(self._shots.labels)) == self._shots.n_classes
+            best_scales = _fitted(scores[free], tested.labels, offset, free_gain=all_have_shots)
+            return weights | {names[row]: best_scales[i] for i, row in enumerate(free)}
+        best: tuple[float, float, HyperParameters] = (-1.0, 0.0, {})
         for values in itertools.product(*(self._weights[names[row]] for row in free)):
             tried = {names[row]: value for row, value in zip(free, values, strict=True)}
             logits = self._added(tested.zero_shot, scores, weights | tried)
@@ -323,7 +326,7 @@ class AdditiveClassifier(FeatureClassifier):
                 best = (accuracy, -loss, tried)
         return weights | best[2]
 
-    def _added(self, zero_shot: Tensor | None, scores: Tensor, weights: Numbers) -> Tensor:
+    def _added(self, zero_shot: Tensor | None, scores: Tensor, weights: HyperParameters) -> Tensor:
         scales = scores.new_tensor([weights[name] for name in self._weights])
         total = torch.einsum("k,kmc->mc", scales, scores)
         return total if zero_shot is None else total + zero_shot
@@ -337,26 +340,26 @@ class AdditiveClassifier(FeatureClassifier):
         protocol: str,
         own: bool,
     ) -> None:
-        """A calibration from the held-out rows, and what they say of the model."""
+        """Fit the calibration on the held-out rows, and report their figures."""
         self._accept_calibration(Calibration())
         self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
         if scores_at is None:
             return
-        logits = self._added(tested.zero_shot, scores_at(self._numbers), self._numbers)
+        logits = self._added(tested.zero_shot, scores_at(self._chosen), self._chosen)
         self._accept_calibration(fit_calibration(logits, tested.labels))
         if own:
             seed = int(self.random_state)
-            nested = self._nested(scores_at, tested, judged_folds(shots, rows, seed))
+            nested = self._nested(scores_at, tested, report_folds(shots, rows, seed))
             held = HeldOutLogits(logits, rows, protocol)
             self.loo_ = HeldOutReport.of_shots(shots, held, seed, nested)
         del self._trail
 
     def _nested(self, scores_at: Any, tested: Shots, fold: Tensor) -> Tensor:
-        """Probabilities (k, c) of held-out rows, all numbers chosen on the other folds."""
+        """Probabilities (k, c) of held-out rows; hyper-parameters come from the other folds."""
 
         def logits_at(setting: int, others: Tensor) -> Tensor:
-            numbers = self._trail[setting][0]
-            scores = scores_at({name: numbers[name] for name in self._shapes})
+            hyper_parameters = self._trail[setting][0]
+            scores = scores_at({name: hyper_parameters[name] for name in self._shapes})
             weights = self._best_weights(scores[:, others], tested[others], self._given())
             return self._added(tested.zero_shot, scores, weights)
 
@@ -366,14 +369,14 @@ class AdditiveClassifier(FeatureClassifier):
 
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT
-        scores = self._scored(self._learned, self._mapped(features), self._numbers)
-        return self._added(zero_shot, scores, self._numbers)
+        scores = self._scored(self._learned, self._mapped(features), self._chosen)
+        return self._added(zero_shot, scores, self._chosen)
 
 
 def neutral(scores: Tensor, absent: Tensor) -> Tensor:
     """Scores (…, c) in which a class without a shot gets the mean of the others.
 
-    Left at 0 it would lose to every class with shots, or win, as their scale happens to be.
+    With a score of 0 it would win or lose depending on the scale of the other scores.
     """
     if not bool(absent.any()):
         return scores
@@ -383,10 +386,10 @@ def neutral(scores: Tensor, absent: Tensor) -> Tensor:
 def _fitted(
     scores: Tensor, labels: Tensor, offset: Tensor | None, *, free_gain: bool
 ) -> list[float]:
-    """The weights of scores (k, n, c) beside the offset (n, c).
+    """The weights of scores (k, n, c), which are added to the offset (n, c).
 
-    With `free_gain`, at the temperature that suits them: scores may be far too sure of themselves,
-    and to hold that against their weight would leave the better part of what they know unused.
+    With `free_gain`, the temperature is fitted as well: overconfident scores would otherwise get
+    too little weight.
     """
     if offset is None or not free_gain:
         found, _ = fit_scales(scores[:, None], labels, offset=offset)

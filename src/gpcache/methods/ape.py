@@ -1,10 +1,10 @@
-"""APE (Zhu et al., ICCV 2023), training-free: a cache on the channels that tell classes apart.
+"""APE (Zhu et al., ICCV 2023), training-free: a cache on the channels that separate classes.
 
     J = −w₀ · S + w₁ · V        the Q channels of largest J are kept: f′, F′, W′, scaled to length 1
     logits = s · f W + α · exp(−β(1 − f′ F′ᵀ)) diag(exp(γ D)) Y
 
 S_j is the mean product of channel j over vectors (text and shots) of different classes, V_j its
-variance over the class names. D_i = KL of a shot's label from what the text says of it, in bits.
+variance over the class names. D_i = KL from a shot's zero-shot prediction to its label, in bits.
 The authors write S as four nested loops; with T = Σ_a t_a over class means t_a it is
 (T² − Σ_a t_a²) / (c(c − 1)), which also holds for unequal shots.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import kernel, unit_rows
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -89,7 +89,7 @@ class APEClassifier(AdditiveClassifier):
         "gamma": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     }
     learns_from_views: ClassVar[bool] = False
-    _shipped: ClassVar[Numbers] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
+    _defaults: ClassVar[HyperParameters] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ def best_channels(merit: Tensor, share: float, *, owner: object) -> Tensor:
 
 
 def channel_merit(shots: Shots | None, text: Tensor, likeness: float, variance: float) -> Tensor:
-    """J (d,): how much each channel tells classes apart; without shots, by the text alone."""
+    """J (d,): how well each channel separates classes; without shots, from the text only."""
     classes, means = len(text), text
     if shots is not None:
         sums = text.index_add(0, shots.labels, shots.features)
@@ -154,18 +154,18 @@ def channel_merit(shots: Shots | None, text: Tensor, likeness: float, variance: 
 
 
 class Refined:
-    """The shots in the kept channels, and how unexpected each of them is for the text."""
+    """The shots in the kept channels, and how far each is from its zero-shot prediction."""
 
     def __init__(self, shots: Shots, text: Tensor, channels: Tensor) -> None:
         self._channels = channels
         self._keys = unit_rows(shots.features[:, channels])
         self._values = torch.nn.functional.one_hot(shots.labels, len(text)).to(text)
-        said = (self._keys @ unit_rows(text[:, channels]).mT).softmax(1)
-        rows = torch.arange(len(said), device=said.device)
-        self._surprise = torch.log2((1 + EPSILON) / (said[rows, shots.labels] + EPSILON))
+        probabilities = (self._keys @ unit_rows(text[:, channels]).mT).softmax(1)
+        rows = torch.arange(len(probabilities), device=probabilities.device)
+        self._surprise = torch.log2((1 + EPSILON) / (probabilities[rows, shots.labels] + EPSILON))
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """The vote of the shots (1, m, c)."""
-        trusted = (numbers["gamma"] * self._surprise).exp()[:, None] * self._values
+        weighted = (hyper_parameters["gamma"] * self._surprise).exp()[:, None] * self._values
         queries = unit_rows(features[:, self._channels])
-        return (kernel(queries, self._keys, numbers["beta"]) @ trusted)[None]
+        return (kernel(queries, self._keys, hyper_parameters["beta"]) @ weighted)[None]

@@ -4,10 +4,10 @@
     logits = s · f W̃ + α · exp(−β(1 − f F̃ᵀ)) diag(v) Y
 
 R (c, Q) starts at 0 and v (n) at 1 (with unequal shots, at their mean count over that of the
-class): training starts at Tip-Adapter, at the paper's first α and β; with a validation set both are
-searched once R and v are trained. (To start at what held-out shots choose for Tip-Adapter is worse:
-few shots choose a narrow kernel, and the keys then learn nothing.) J is that of APE for the text
-alone. Nothing is scaled back to length one. A class without shots keeps its text.
+class): training starts at Tip-Adapter, at the paper's first α and β. With a validation set both are
+searched after training. (Starting at the values that held-out shots choose for Tip-Adapter is
+worse: few shots choose a narrow kernel, and the keys then learn nothing.) J is that of APE for the
+text only. Nothing is scaled back to length one. A class without shots keeps its text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpcache.support.checks import is_auto, positive
 
 # The paper starts at β = 1 everywhere and at α between 0.8 and 5.
 ALPHA, BETA = 2.0, 1.0
-# What is tried after training, as multiples of β.
+# Values to try after training, as multiples of β.
 BETA_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -124,7 +124,7 @@ class APETClassifier(TrainedHeadClassifier):
         self.criterion_weights = criterion_weights
 
     def _take(self, parameters: Parameters) -> None:
-        """Take parameters that were trained before."""
+        """Set the trained parameters."""
         super()._take(parameters)
         self.alpha_, self.beta_ = parameters[-1].tolist()
 
@@ -146,7 +146,7 @@ class APETClassifier(TrainedHeadClassifier):
         numbers = text.new_tensor([self.alpha_, self.beta_])
         seen = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
         residual = text.new_zeros(len(text), len(channels)).requires_grad_()
-        # Unequal shots start with an equal say: a sum would count how many there are.
+        # Classes start with equal weight, whatever their number of shots.
         counts = torch.bincount(shots.labels, minlength=len(text)).to(text)
         trust = (counts[counts > 0].mean() / counts[shots.labels]).clone().requires_grad_()
         queries, labels = shots.samples()
@@ -179,7 +179,7 @@ class APETClassifier(TrainedHeadClassifier):
 
     @torch.no_grad()
     def _search(self, features: Tensor, labels: Tensor) -> None:
-        """α and β of the least NLL of rows (m, d) now that the rest is trained."""
+        """Choose α and β by the NLL of rows (m, d), after training."""
         zero_shot = self._zero_shot(self.parameters_, features)
         factors = BETA_FACTORS if is_auto(self.beta) else (1.0,)
         found = []

@@ -1,4 +1,4 @@
-"""What every method shares: input checks, labels and text by name, logits → predictions."""
+"""The base class of all methods: input checks, labels and text by name, logits → predictions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class State(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a method says of rows (m, d): logits (m, c), novelty (m,), reasons if asked for."""
+    """Answers about rows (m, d): logits (m, c), novelty (m,), and reasons if requested."""
 
     logits: Tensor
     novelty: NDArray[np.float64]
@@ -105,8 +105,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     classes_: NDArray[Any]
     n_features_in_: int
     temperature_: float
-    #: The paper that a method comes from; whether it trains; and what it cannot do without: "text",
-    #: "shots", "prompts" (a vector for each sentence of a class), "spatial features", "encoder".
+    #: The paper of the method; whether it trains; and what it requires: "text", "shots", "prompts"
+    #: (a vector for each sentence of a class), "spatial features", "encoder".
     publication: ClassVar[str]
     trains: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("shots",)
@@ -117,8 +117,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     #: Whether `gpcache.model.onnx` can write it as a graph.
     exports_to_onnx: ClassVar[bool] = False
     #: Whether it keeps the shots, so that answers can be explained by them.
-    has_keys: ClassVar[bool] = False
-    #: How the temperature follows the entropy of an answer; 0 where nothing could tell.
+    has_keys: bool = False
+    #: How the temperature depends on the entropy of an answer; 0 if it could not be fitted.
     entropy_slope_: float = 0.0
 
     @abstractmethod
@@ -151,7 +151,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make the estimator from options by their flat names, as files and specs hold them.
+        """Create the estimator from options by their flat names, as in files and specs.
 
         Parameters
         ----------
@@ -194,13 +194,17 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_training(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
         """Unit rows and labels; sets device, width and classes."""
-        self._device = resolve_device(self.device)
-        self._dtype = resolve_dtype(self.dtype, self._device)
-        array, labels = self._read_labelled(X, y)
+        array, labels = self._read_rows(X, y)
         return self._unit(array, "X"), labels
 
+    def _read_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows as they are, and labels; sets device, width and classes."""
+        self._device = resolve_device(self.device)
+        self._dtype = resolve_dtype(self.dtype, self._device)
+        return self._read_labelled(X, y)
+
     def _read_labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows as they are, and labels; sets width and classes: the text's, if there is text."""
+        """Rows as they are, and labels; sets width and classes (those of the text, if any)."""
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -211,7 +215,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             require_text_prior(self.text_prior)
         labels = column_or_1d(labels, warn=True)
         with warnings.catch_warnings():
-            # One shot a class is what we are here for, not a sign of regression.
+            # One shot a class is normal here, not a sign of regression.
             warnings.filterwarnings("ignore", message="The number of unique classes is greater")
             check_classification_targets(labels)
         seen = np.unique(labels)
@@ -294,7 +298,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return projection_map(projection, self.n_features_in_, self._device, self._dtype)
 
     def _label_numbers(self, labels: NDArray[Any], classes: NDArray[Any] | None = None) -> Tensor:
-        """Labels → numbers of `classes`, by default the model's; each must be known."""
+        """Labels → their positions in `classes`, by default the model's; each must be known."""
         classes = self.classes_ if classes is None else classes
         number = {name: i for i, name in enumerate(classes.tolist())}
         found = [number.get(label, -1) for label in labels.tolist()]
@@ -344,7 +348,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             return self
         if "projection" not in self.get_params(deep=False):
             raise DataError(
-                f"{type(self).__name__} compares no images with each other and takes no "
+                f"{type(self).__name__} does not compare images with each other and takes no "
                 "projection: leave it out, or use another method, such as gpcache."
             )
         return self.set_params(projection=projection)  # type: ignore[no-any-return]
@@ -454,7 +458,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     def _probabilities(self, logits: Tensor) -> NDArray[np.float64]:
         found = self._calibration.probabilities(logits.double().cpu()).numpy()
         if not np.isfinite(found).all():
-            raise NumericalError("The model gives NaN for a row: its parameters are beyond reason.")
+            raise NumericalError(
+                "The model gives NaN for a row: use less extreme hyper-parameters."
+            )
         return found
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -558,7 +564,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         class_conditional : bool, default=False
             Whether the rate holds for every class on its own.
         protocol : {"auto", "full", "held_out"}, default="auto"
-            Full conformal prediction, or scores of held-out rows. "auto" takes the first where it
+            Full conformal prediction, or scores of held-out rows. "auto" takes the first if it
             has a closed form.
         calibration : tuple of arrays, optional
             Rows (X, y) that the model has not seen, for split conformal prediction.
@@ -566,7 +572,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ConformalSets
-            The sets, their p-values, and a note where rows are too few.
+            The sets, their p-values, and a note if rows are too few.
 
         Examples
         --------
@@ -615,7 +621,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """
         settings: dict[str, Any] = {
             "options": {
-                # numpy's numbers are welcome as options, but JSON has none of them.
+                # Options may be numpy scalars, which JSON cannot hold.
                 key: value.item() if isinstance(value, np.generic) else value
                 for key, value in self._flat_options().items()
                 if key not in _NOT_OPTIONS
@@ -666,7 +672,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             text = settings["text"]
             length = text.get("length", CLIP_TEXT_LENGTH)
             prior = TextPrior(text["classes"], arrays["text"], text["scale"], length)
-            # They have length one already; to scale them again would move their last bits.
+            # They have length one already; scaling them again would change their last bits.
             object.__setattr__(prior, "vectors", arrays["text"])
         options = cls._saved_options(state)
         model = cls.from_options(**options, text_prior=prior, device=device)
@@ -685,17 +691,17 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def _saved_options(cls, state: State) -> dict[str, Any]:
-        """The flat options of a saved model, those that are arrays included."""
+        """The flat options of a saved model, including arrays."""
         return dict(state.settings["options"])
 
     def _write_state(self, state: State) -> None:
-        """Add what this method has learned."""
+        """Add the learned values of this method."""
 
     def _read_state(self, state: State) -> None:
-        """Take what `_write_state` wrote."""
+        """Restore the values that `_write_state` added."""
 
     def _tensor(self, arrays: Arrays, name: str) -> Tensor | None:
-        """A saved array as a tensor where and how the model computes; None if it is not there."""
+        """A saved array as a tensor of the model's device and dtype; None if it is missing."""
         if name not in arrays:
             return None
         found = torch.as_tensor(arrays[name], device=self._device)
@@ -703,7 +709,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
 
 
 def add_tensors(arrays: Arrays, **tensors: Tensor | None) -> None:
-    """Put tensors that are there among the arrays of a state."""
+    """Add the tensors that are not None to the arrays of a state."""
     for name, tensor in tensors.items():
         if tensor is not None:
             arrays[name] = tensor.detach().cpu().numpy()

@@ -7,7 +7,7 @@ For unit global feature f, unit places V (m, d) and unit class vectors W (d, c):
     logits = s · f W + β₂ · s · f W_a + β₃ · s · v_a W
 
 W_a and v_a are not scaled to length one again. f W_a is computed as (f Vᵀ) softmax(S), so that no
-image needs class vectors (d, c) of its own.
+image needs its own class vectors (d, c).
 """
 
 from __future__ import annotations
@@ -28,26 +28,31 @@ from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.nystrom import rank_within
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.methods.additive import LEAST_GAIN, Numbers
+from gpcache.methods.additive import LEAST_GAIN, HyperParameters
 from gpcache.methods.base import FeatureClassifier, State
-from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
+from gpcache.methods.cache.held_out import (
+    N_REPORT_FOLDS,
+    HeldOutLogits,
+    HeldOutReport,
+    cross_fitted,
+)
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import fit_calibration, fit_scales, mean_nll
 from gpcache.support.checks import is_auto, one_of, positive, to_numpy
 from gpcache.support.devices import explained_memory_errors
 
-# The paper's (β₂, β₃) for ImageNet, for where no labelled row can tell.
-SHIPPED: Numbers = {"image_weight": 1.12, "text_weight": 0.02}
-# What is tried by accuracy: the range of the pairs that the paper reports for eleven data sets.
+# The paper's (β₂, β₃) for ImageNet, used without labelled rows.
+SHIPPED: HyperParameters = {"image_weight": 1.12, "text_weight": 0.02}
+# Values to try by accuracy: the range of the pairs that the paper reports for eleven data sets.
 GRIDS = {
     "image_weight": tuple(0.35 * step for step in range(21)),
     "text_weight": tuple(0.01 * step for step in range(21)),
 }
 SHARPNESS = 2.0
-# Images whose values are looked at together.
+# Images that are checked together.
 CHECKED = 256
-PROTOCOL = "4 folds of the shots, two weights and a calibration chosen on the others"
+PROTOCOL = "4-fold cross-validation; two weights and the calibration are chosen on the other folds"
 
 
 def image_and_places(
@@ -206,10 +211,13 @@ class CALIPClassifier(FeatureClassifier):
             self.loo_ = replace(self.loo_, protocol="none: a validation set was given")
         return self
 
-    def _take(self, numbers: Numbers) -> None:
-        """Take weights that were chosen before."""
-        self._numbers = numbers
-        self.image_weight_, self.text_weight_ = numbers["image_weight"], numbers["text_weight"]
+    def _take(self, hyper_parameters: HyperParameters) -> None:
+        """Set the chosen weights."""
+        self._chosen = hyper_parameters
+        self.image_weight_, self.text_weight_ = (
+            hyper_parameters["image_weight"],
+            hyper_parameters["text_weight"],
+        )
 
     # Reading input.
 
@@ -230,7 +238,7 @@ class CALIPClassifier(FeatureClassifier):
             )
         if not len(array) or array.dtype.kind not in "fiu":
             raise DataError(
-                f"X must hold the numbers of at least one image, got {array.dtype} of shape "
+                f"X must hold real numbers of at least one image, got {array.dtype} of shape "
                 f"{array.shape}."
             )
         for start in range(0, len(array), CHECKED):
@@ -239,8 +247,8 @@ class CALIPClassifier(FeatureClassifier):
             if not good.all():
                 image = start + int(np.flatnonzero(~good)[0])
                 raise DataError(
-                    f"Image {image} of X has a feature of NaN, inf or nothing but zeros: remove "
-                    "the image, or check how its features were computed."
+                    f"Image {image} of X has a feature with NaN, inf or only zeros: remove the "
+                    "image, or check how its features were computed."
                 )
         # Torch takes no array that runs backwards or may not be written to.
         wanted = array.dtype if array.dtype.kind == "f" else np.float64
@@ -258,28 +266,28 @@ class CALIPClassifier(FeatureClassifier):
 
     # Choosing.
 
-    def _given(self) -> Numbers:
-        """The weights that are not to be chosen."""
+    def _given(self) -> HyperParameters:
+        """The weights that the user gave."""
         return {
             name: float(getattr(self, name)) for name in SHIPPED if not is_auto(getattr(self, name))
         }
 
     def _choose(self, parts: Tensor, labels: Tensor) -> Tensor:
-        """Set weights and calibration by rows with parts (3, n, c); returns their logits (n, c)."""
+        """Fit weights and calibration on rows with parts (3, n, c); returns their logits (n, c)."""
         self._take(self._weights(parts, labels))
-        logits = self._added(parts, self._numbers)
+        logits = self._added(parts, self._chosen)
         self._accept_calibration(fit_calibration(logits, labels))
         return logits
 
-    def _weights(self, parts: Tensor, labels: Tensor) -> Numbers:
+    def _weights(self, parts: Tensor, labels: Tensor) -> HyperParameters:
         by = self._by_nll if self.criterion == "nll" else self._by_accuracy
         return by(parts, labels)
 
     def _reported(self, images: Tensor, labels: Tensor, logits: Tensor) -> HeldOutReport:
-        """What the rows say, each fold of them by weights that the others chose."""
+        """Held-out figures of the rows; the weights of each fold are chosen on the other folds."""
         parts = self._parts(images)
         rows = torch.arange(len(labels), device=labels.device)
-        fold = rank_within(labels, rows) % JUDGED
+        fold = rank_within(labels, rows) % N_REPORT_FOLDS
         if len(torch.unique(fold)) < 2:
             return replace(self.loo_, protocol="none: no class has two rows")
 
@@ -290,8 +298,8 @@ class CALIPClassifier(FeatureClassifier):
         nested = cross_fitted(logits_at, same, fold, labels)
         return HeldOutReport.of(labels, HeldOutLogits(logits, rows, PROTOCOL), nested)
 
-    def _by_nll(self, parts: Tensor, labels: Tensor) -> Numbers:
-        """The exact weights at the temperature that suits them."""
+    def _by_nll(self, parts: Tensor, labels: Tensor) -> HyperParameters:
+        """The exact weights, with the temperature fitted as well."""
         given = self._given()
         free = [row for row, name in enumerate(SHIPPED, start=1) if name not in given]
         fixed = self._added(parts, dict.fromkeys(SHIPPED, 0.0) | given)
@@ -304,14 +312,14 @@ class CALIPClassifier(FeatureClassifier):
         }
         return given | found
 
-    def _by_accuracy(self, parts: Tensor, labels: Tensor) -> Numbers:
-        """The grid point of highest accuracy; of equals, that of lowest NLL."""
+    def _by_accuracy(self, parts: Tensor, labels: Tensor) -> HyperParameters:
+        """The most accurate grid point; ties go to the lowest NLL."""
         given = self._given()
         grids = [(given[name],) if name in given else GRIDS[name] for name in SHIPPED]
         points = [dict(zip(SHIPPED, values, strict=True)) for values in itertools.product(*grids)]
 
-        def worth(numbers: Numbers) -> tuple[float, float]:
-            logits = self._added(parts, numbers)
+        def worth(hyper_parameters: HyperParameters) -> tuple[float, float]:
+            logits = self._added(parts, hyper_parameters)
             accuracy = (logits.argmax(1) == labels).double().mean()
             return float(accuracy), -float(mean_nll(logits, labels))
 
@@ -320,19 +328,21 @@ class CALIPClassifier(FeatureClassifier):
     # Saving.
 
     def _write_state(self, state: State) -> None:
-        state.settings["numbers"] = self._numbers
+        state.settings["hyper_parameters"] = self._chosen
         self.loo_.write({}, *state)
 
     def _read_state(self, state: State) -> None:
         self._text = self._text_vectors()
-        self._take(state.settings["numbers"])
+        self._take(state.settings.get("hyper_parameters") or state.settings["numbers"])  # as in 0.1
         self.loo_, _ = HeldOutReport.read(*state)
 
     # Answering.
 
-    def _added(self, parts: Tensor, numbers: Numbers) -> Tensor:
+    def _added(self, parts: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """Logits (n, c) of parts (3, n, c)."""
-        weights = parts.new_tensor([1.0, numbers["image_weight"], numbers["text_weight"]])
+        weights = parts.new_tensor(
+            [1.0, hyper_parameters["image_weight"], hyper_parameters["text_weight"]]
+        )
         return torch.einsum("k,knc->nc", weights, parts)
 
     def _parts(self, images: Tensor) -> Tensor:
@@ -350,7 +360,7 @@ class CALIPClassifier(FeatureClassifier):
         return scale * torch.cat(found, dim=1)
 
     def _logits(self, features: Tensor) -> Tensor:
-        return self._added(self._parts(features), self._numbers)
+        return self._added(self._parts(features), self._chosen)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,15 +1,15 @@
-"""CLAP (Silva-Rodríguez et al., CVPR 2024): class prototypes held to the text where it is right.
+"""CLAP (Silva-Rodríguez et al., CVPR 2024): class prototypes, pulled to the text where it is right.
 
     logits = s · f · w_y / ‖w_y‖        loss = cross-entropy + mean_y ω_y ‖w_y − t_y‖²
 
 w starts at the text t. ω_y is the mean zero-shot probability of the class on its own shots: a class
-that the text knows well may not move far. Made to need no validation set.
+that the text predicts well stays near its text. The method needs no validation set.
 
-The length of t matters, because neither the steps nor the penalty know of the division by ‖w_y‖: at
-length L a step turns w by 1/L² of what it would at length 1, and the penalty on the same angle is
-L² times as large. The authors take the embeddings as CLIP's text encoder gives them, about ten
-long (`TextPrior.length`), and train the first epoch at the rate 1e-5. From vectors of length one,
-300 epochs at their rate go far below zero-shot on DTD's one shot.
+The length of t matters, because steps and penalty ignore the division by ‖w_y‖. At length L a step
+turns w by 1/L² of the angle at length 1, and the penalty on the same angle is L² times as large.
+The authors use the embeddings as CLIP's text encoder returns them, of length about 10
+(`TextPrior.length`), and train the first epoch at the rate 1e-5. With vectors of length one, 300
+epochs at their rate end far below zero-shot accuracy on DTD with one shot.
 """
 
 from __future__ import annotations
@@ -119,5 +119,5 @@ def class_trust(shots: Shots) -> Tensor:
     own = shots.zero_shot.softmax(1)[rows, shots.labels]
     counts = torch.bincount(shots.labels, minlength=shots.n_classes)
     sums = own.new_zeros(shots.n_classes).index_add(0, shots.labels, own)
-    # A class without a shot is held to its text: nothing speaks for moving it.
+    # A class without shots stays at its text.
     return torch.where(counts > 0, sums / counts.clamp(min=1), 1.0)

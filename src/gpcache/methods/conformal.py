@@ -1,16 +1,16 @@
-"""Sets of classes that hold the truth with a promised probability, without a held-out split.
+"""Prediction sets that contain the true class with a given probability, without a held-out split.
 
-Full conformal prediction asks, for a row x and every class c, how well c would suit x beside how
-well the labels of all n shots suit them, if x with label c were a shot too and every row in turn
-were left out. With P = (K + noise·I)⁻¹, k the kernel between x and the shots, u = Pk and
-s = 1 + noise − kᵀu, the precision that has x as well has the diagonal dᵢ = Pᵢᵢ + uᵢ²/s, whatever
-its label, and the left-out mean of shot i (Rasmussen and Williams, 2006, eq. 5.12) becomes
+Full conformal prediction adds a row x with a candidate label c to the n shots, leaves each row out
+in turn, and compares the score of c at x with the scores of the shots' labels. With
+P = (K + noise·I)⁻¹, k the kernel between x and the shots, u = Pk and s = 1 + noise − kᵀu, the
+precision with x has the diagonal dᵢ = Pᵢᵢ + uᵢ²/s, whatever its label, and the left-out mean of
+shot i (Rasmussen and Williams, 2006, eq. 5.12) becomes
 
-    Vᵢ − (PV)ᵢ/dᵢ + uᵢ/(s dᵢ) · (v − μ),    with v = e_c (less what the text says) and μ = kᵀPV.
+    Vᵢ − (PV)ᵢ/dᵢ + uᵢ/(s dᵢ) · (v − μ),    with v = e_c (minus the text's part) and μ = kᵀPV.
 
-So c moves one logit of each shot: all classes together cost O(n² + n·classes) a row, and nothing is
-fitted again. If x would be the first shot of c, the values in column c of the others come to life
-with it. How badly a label suits a row is −log of its softmax probability at the fitted temperature.
+So c changes one logit of each shot: all classes together cost O(n² + n·classes) per row, without a
+refit. If x would be the first shot of c, the values of the other shots in column c are no longer
+masked. The score of a label is −log of its softmax probability at the fitted temperature.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ Protocol = Literal["auto", "full", "held_out"]
 BATCH_ELEMENTS = 2**21
 # Elements (left-out shot, shot, class) of problems that the softmax likelihood solves: seconds.
 MOST_LEFT_OUT = 2**26
-# Tensors of that size that live together while scores are compared.
+# Tensors of that size that exist at once while scores are compared.
 TEMPORARIES = 6
 
 
 @dataclass(frozen=True, eq=False)
 class ConformalSets:
-    """For each row (m) the classes (c) that cannot be ruled out at a rate of error.
+    """Prediction sets: for each of m rows, the classes (of c) that cannot be ruled out.
 
-    `p_values` (m, c), `included` (m, c) where they exceed `error`. A set may be empty: then no
-    class suits the row. `note` says why sets hold everything where labelled rows are too few, and
-    `protocol` how they were made and what the promise rests on.
+    A class is `included` (m, c) if its p-value (m, c) exceeds `error`. A set may be empty: then no
+    class fits the row. `note` says if labelled rows are too few to rule out any class; `protocol`
+    says how the sets were made and whether the error rate is guaranteed.
     """
 
     included: NDArray[np.bool_]
@@ -75,13 +75,13 @@ class ConformalSets:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many classes each set (m,) holds."""
+        """Number of classes in each set (m,)."""
         sizes: NDArray[np.int64] = self.included.sum(1)
         return sizes
 
     @property
     def labels(self) -> list[NDArray[Any]]:
-        """The classes of each set, the best suited first."""
+        """The classes of each set, the highest p-value first."""
         order = np.argsort(-self.p_values, axis=1, kind="stable")
         return [
             self.classes[row[kept[row]]] for row, kept in zip(order, self.included, strict=True)
@@ -99,11 +99,11 @@ def conformal_sets(
 ) -> ConformalSets:
     """Sets for rows X (m, d) that miss the true class at a rate of at most `error`.
 
-    `calibration` rows (X, y) that the model has not seen make it split conformal, exact for every
-    method. Without them "full" leaves out shots in closed form (exact posterior, untrained keys),
-    "held_out" takes the scores of shots that were held out in `loo_`; "auto" prefers "full" where
-    no label shaped the kernel's space. `class_conditional` promises the rate for every class: a
-    class of k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
+    With `calibration` rows (X, y) that the model has not seen, this is split conformal prediction,
+    exact for every method. Without them, "full" leaves out shots in closed form (exact posterior,
+    untrained keys), and "held_out" uses the held-out scores of `loo_`. "auto" takes "full" if the
+    kernel's space does not depend on labels. `class_conditional` bounds the rate for every class: a
+    class with k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
     """
     features = model._read_queries(X)
     return sets_of(
@@ -127,7 +127,7 @@ def sets_of(
     protocol: Protocol = "auto",
     calibration: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> ConformalSets:
-    """As `conformal_sets`, for unit rows (m, d) whose probabilities (m, c) are known."""
+    """Like `conformal_sets`, for unit rows (m, d) whose probabilities (m, c) are known."""
     check_error(error)
     one_of("protocol", protocol, ("auto", "full", "held_out"), owner=model)
     fitted: Fitted | None = getattr(model, "fitted_", None)
@@ -139,7 +139,7 @@ def sets_of(
     elif protocol == "full" or (protocol == "auto" and _closed_form(fitted, blind=True)):
         if fitted is None or not _closed_form(fitted, blind=False):
             raise ProtocolError(
-                f"This {type(model).__name__} has no closed form to leave shots out: full "
+                f"This {type(model).__name__} cannot leave shots out in closed form: full "
                 "conformal sets need likelihood='gaussian', approximation='exact' and untrained "
                 "keys; use protocol='held_out' or give calibration=(X, y)."
             )
@@ -169,20 +169,20 @@ class _Calibration(NamedTuple):
 
 
 def _closed_form(fitted: Fitted | None, *, blind: bool) -> bool:
-    """Whether shots can be left out in closed form; `blind`: in a space no label has shaped."""
+    """Whether shots can be left out in closed form; `blind`: in a space independent of labels."""
     if fitted is None or fitted.model.closed_form is None or fitted.training is not None:
         return False
     return not (blind and fitted.recipe.space.sees_labels)
 
 
 def _caveats(fitted: Fitted, calibration: Calibration) -> str:
-    """What is not exchangeable: whatever was learned from the shots and not from the new row."""
+    """What breaks exchangeability: everything that was learned from the shots."""
     learned = []
     space = fitted.recipe.space.name
     if space != "raw":
         learned.append("the centre of the space" if space == "centred" else "the whitening")
     if len(fitted.search["beta"]) > 1 or calibration.temperature != 1.0:
-        learned.append("the numbers chosen")
+        learned.append("the chosen hyper-parameters")
     if not learned:
         return "; exact"
     return f"; approximate, because {' and '.join(learned)} saw the shots and not the new row"
@@ -192,8 +192,8 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None:
         raise ProtocolError(
-            f"{type(model).__name__} learns nothing from labelled rows, and no set can be made of "
-            "nothing: fit a method that does, or give predict_set calibration=(X, y)."
+            f"{type(model).__name__} learns nothing from labelled rows, so it has no held-out "
+            "scores for sets: fit another method, or give predict_set calibration=(X, y)."
         )
     found, known, labels = report.probabilities, report.counted, report.labels
     how = f"cross-conformal; approximate, from {report.protocol}"
@@ -201,14 +201,14 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
         if fitted is not None and _can_leave_out_alone(fitted):
             found = np.where(known[:, None], found, _left_out_alone(fitted, model._calibration))
             known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
-        else:
-            how += f", {np.sum(~known)} shots without company not counted"
+        elif fitted is None or fitted.streamed is None:
+            how += f"; {np.sum(~known)} shots that are alone in their class are not counted"
     return _Calibration.of(found[known], torch.as_tensor(labels[known])), how
 
 
 def _can_leave_out_alone(fitted: Fitted) -> bool:
-    """Whether shots without company can be left out one by one at a bearable cost."""
-    if fitted.training is not None:
+    """Whether the only shots of their classes can be left out one by one at an acceptable cost."""
+    if fitted.training is not None or fitted.streamed is not None:
         return False
     alone = int((~fitted.shots.with_company()).sum())
     return not fitted.model.is_softmax or alone * fitted.shots.values.numel() <= MOST_LEFT_OUT
@@ -216,10 +216,10 @@ def _can_leave_out_alone(fitted: Fitted) -> bool:
 
 @torch.no_grad()
 def _left_out_alone(fitted: Fitted, calibration: Calibration) -> NDArray[np.float64]:
-    """Probabilities (n, c) of the shots, each left out in closed form, for shots without company.
+    """Probabilities (n, c) of shots that are the only ones of their class, left out one by one.
 
-    They cannot be held out in folds, but without them rare classes would not be represented. That
-    is honest here: the only shot of a class adds nothing to the scatter within classes.
+    They cannot be held out in folds, but without them rare classes would not be represented. The
+    result is unbiased: the only shot of a class adds nothing to the scatter within classes.
     """
     model, shots = fitted.model, fitted.shots
     if model.is_softmax:
@@ -235,7 +235,7 @@ def _left_out_alone(fitted: Fitted, calibration: Calibration) -> NDArray[np.floa
 def _compared(
     probabilities: NDArray[np.float64], known: _Calibration, class_conditional: bool
 ) -> NDArray[np.float64]:
-    """p-values (m, c) of rows with probabilities (m, c) beside calibration scores."""
+    """p-values (m, c) of rows with probabilities (m, c), from calibration scores."""
     scores = lac_scores(probabilities)
     if class_conditional:
         return class_p_values(known.scores, known.labels.cpu().numpy(), scores)
@@ -243,7 +243,7 @@ def _compared(
 
 
 def _probabilities(model: FeatureClassifier, features: Tensor) -> NDArray[np.float64]:
-    """What `predict_proba` says of unit rows (m, d)."""
+    """`predict_proba` of unit rows (m, d)."""
     found: NDArray[np.float64]
     found = model._calibration.probabilities(model._logits(features).cpu().double()).numpy()
     return found
@@ -258,8 +258,8 @@ def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool)
     if not short:
         return ""
     return (
-        f"{short} of {n_classes} classes are in every set: at an error of {error:g} a class can be "
-        f"ruled out from {needed} labelled rows of its own on, and the smallest has "
+        f"{short} of {n_classes} classes are in every set: at an error of {error:g} a class needs "
+        f"{needed} labelled rows of its own to be ruled out, and the smallest has "
         f"{int(counts.min())}."
     )
 
@@ -285,7 +285,7 @@ def _full(
         shot_scores, scores = _augmented_scores(
             fitted.model, shots, queries, calibration.temperature
         )
-        # Rounding must not break a tie against a label that is as good as a shot's.
+        # Rounding must not break a tie against a label that is as good as that of a shot.
         slack = 1e3 * torch.finfo(scores.dtype).eps * scores.abs().clamp(min=1)
         worse = shot_scores >= (scores - slack)[:, None, :]
         if class_conditional:
@@ -299,7 +299,7 @@ def _augmented_scores(
 ) -> tuple[Tensor, Tensor]:
     """−log p of its label for each shot (b, n, c), and of each class for the queries (b, c).
 
-    Entry (·, i, c) is that of shot i, left out, where the query is a shot with label c.
+    Entry (·, i, c) belongs to shot i, left out, if the query is a shot with label c.
     """
     precision, absent = model.precision, shots.absent
     assert isinstance(precision, ExactPrecision)
@@ -312,19 +312,19 @@ def _augmented_scores(
     pull = (reach / (spread * diagonal))[..., None]
     left_variance = proper(1 / diagonal - precision.noise)[..., None]
 
-    # As if every class had a shot; columns of classes without one are silent until x is theirs.
+    # As if every class had a shot; columns of classes without one are masked below.
     zero_shot = model.zero_shot(queries)
     values = torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(cross)
-    values = values - _said(shots, shots.zero_shot, model.choice.gain)
+    values = values - _text_part(shots, shots.zero_shot, model.choice.gain)
     solved = torch.where(absent, precision._inverse @ values, precision.solved_values)
     mean = cross @ solved  # μ, (b, c)
-    known = mean + _said(shots, zero_shot, model.choice.gain)
+    known = mean + _text_part(shots, zero_shot, model.choice.gain)
     left_out = values - solved / diagonal[..., None] - pull * known[:, None, :]
     own = model.fused(zero_shot, mean.masked_fill(absent, 0), variance) / temperature
     logits = model.fused(shots.zero_shot, left_out.masked_fill(absent, 0), left_variance)
     logits = logits / temperature
 
-    # By how much logit c moves when x takes the label c.
+    # The change of logit c if x has the label c.
     own_shift = model.cache_factor(variance) * mean.where(absent, 0) / temperature
     shift = pull + left_out.where(absent, 0)
     shift = model.cache_factor(left_variance) * shift / temperature
@@ -337,16 +337,16 @@ def _augmented_scores(
     return scores, _total_moved(own, own_shift) - own - own_shift
 
 
-def _said(shots: Shots, zero_shot: Tensor | None, gain: float) -> Tensor | float:
-    """What the values of rows leave out, because text logits (m, c) say it already."""
+def _text_part(shots: Shots, zero_shot: Tensor | None, gain: float) -> Tensor | float:
+    """The part of the targets that the text logits (m, c) explain already."""
     return (gain * zero_shot).softmax(1) if shots.residual and zero_shot is not None else 0.0
 
 
 def _total_moved(logits: Tensor, shift: Tensor) -> Tensor:
-    """log Σ exp of logits (..., c) for each c, once logit c alone has moved by its shift.
+    """log Σ exp of logits (..., c) for each c, after only logit c has changed by its shift.
 
-    That is total + log(1 + p_c (exp(shift) − 1)). Where p_c rounds to one, something is left to the
-    other classes.
+    This is total + log(1 + p_c (exp(shift) − 1)), computed so that p_c = 1 after rounding does not
+    drop the other classes.
     """
     total = logits.logsumexp(-1, keepdim=True)
     change = (logits - total).exp() * torch.expm1(shift)

@@ -2,8 +2,8 @@
 
     t_y = text encoder ([v₁] … [v_M] [name of y] .)        logits = s · f · t_y / ‖t_y‖
 
-The text encoder is frozen; its gradient moves v₁ … v_M, which all classes share or each has for
-itself. The authors drop the last, smaller batch of an epoch; here it counts.
+The text encoder is frozen; its gradient moves v₁ … v_M, which all classes share or each class has
+separately. The authors drop the last, smaller batch of an epoch; here it counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpcache.support.checks import one_of, shown, whole
 
 SPREAD = 0.02
 POSITIONS = ("end", "middle", "front")
-# Two words of one token each in every vocabulary: where texts differ in them, there they stand.
+# Two words that are one token each in every vocabulary. Comparing two texts shows their position.
 WORD, OTHER = "x", "z"
 
 
@@ -187,7 +187,7 @@ class CoOpClassifier(TrainedHeadClassifier):
         return 100 if shots.per_class <= 4 else 200
 
     def _names(self) -> list[str]:
-        """The class names as a sentence has them."""
+        """The class names as they are written in a sentence."""
         names = []
         for label in self.classes_.tolist():
             name = clean_class_name(label) if isinstance(label, str) else ""
@@ -211,15 +211,15 @@ class CoOpClassifier(TrainedHeadClassifier):
         return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(some)
 
     def __sklearn_clone__(self) -> Self:
-        # An encoder is large, frozen, and may hold what cannot be copied: clones share it.
+        # An encoder is large and frozen, and may not be copyable: clones share it.
         return type(self)(**self.get_params(deep=False))
 
 
 @dataclass(frozen=True)
 class LearnedPrompts:
-    """One prompt per class, in which some tokens are the context's.
+    """One prompt per class, in which some tokens are replaced by context vectors.
 
-    `number` (c, length) says which context vector stands at a token, −1 where none does.
+    `number` (c, length) is the index of the context vector at each token, −1 for other tokens.
     """
 
     encoder: Encoder
@@ -230,7 +230,7 @@ class LearnedPrompts:
     def make(
         cls, encoder: Encoder, names: Sequence[str], length: int, class_position: str
     ) -> LearnedPrompts:
-        """Prompts of so many context vectors around each name, ended by a full stop."""
+        """Prompts with `length` context vectors around each name and a full stop at the end."""
         before = {"end": length, "middle": length // 2, "front": 0}[class_position]
 
         def sentences(word: str, end: str = ".") -> list[str]:
@@ -238,7 +238,7 @@ class LearnedPrompts:
             words = ([*context[:before], name, *context[before:]] for name in names)
             return [" ".join(one) + end for one in words]
 
-        # What stands in the place of the full stop is seen only if nothing was cut off.
+        # The full stop is found only if nothing was cut off.
         whole_ones = differences(
             encoder, sentences(WORD, f" {WORD}"), sentences(WORD, f" {OTHER}")
         ).any(1)
@@ -275,7 +275,7 @@ class LearnedPrompts:
 
 
 def embedded_words(encoder: Encoder, words: str) -> Tensor:
-    """The token embeddings (M, width) of words, without what a tokenizer puts around them."""
+    """The token embeddings (M, width) of words, without the tokenizer's special tokens."""
     start = differences(encoder, [WORD], [OTHER])[0]
     end = differences(encoder, [f"{words} {WORD}"], [f"{words} {OTHER}"])[0]
     if not bool(end.any()):
@@ -290,7 +290,7 @@ def embedded_words(encoder: Encoder, words: str) -> Tensor:
 
 
 def differences(encoder: Encoder, texts: Sequence[str], others: Sequence[str]) -> Tensor:
-    """Where (n, length) the tokens of texts are others than those of texts of as many tokens."""
+    """Mask (n, length) of the tokens in which texts differ from others of the same length."""
     ids, other_ids = encoder.embed_tokens(texts).ids, encoder.embed_tokens(others).ids
     if ids.shape != other_ids.shape:
         raise _unplaced(encoder)

@@ -1,11 +1,11 @@
-"""GDA (Wang et al., ICLR 2024): a linear discriminant of the shots beside the text.
+"""GDA (Wang et al., ICLR 2024): a linear discriminant of the shots, added to the text.
 
     w_y = P μ_y        b_y = −½ μ_yᵀ P μ_y − log c        P = d · [(N − 1) Σ̂ + tr(Σ̂) · I]⁻¹
     logits = s · f W + α · (f [w_1 … w_c] + b)
 
 μ are class means and Σ̂ is the covariance within classes, over all N samples: every augmented view
-of a shot is a sample of its own. Its authors choose α on the full validation set; on ImageNet that
-is the test set.
+of a shot is a separate sample. The authors choose α on the full validation set; on ImageNet this is
+the test set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.gp.feature_maps import Projection, within_class
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -31,7 +31,7 @@ class GDAClassifier(AdditiveClassifier):
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes. Without it the discriminant decides alone.
+        Text vectors of the classes. Without it, only the discriminant decides.
     alpha : float or "auto", default="auto"
         Weight of the discriminant.
     projection : callable or array of shape (d, d), optional
@@ -68,7 +68,7 @@ class GDAClassifier(AdditiveClassifier):
     _weights: ClassVar[dict[str, Sequence[float]]] = {
         "alpha": tuple(10.0**power for power in range(-4, 3))
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 0.02}
+    _defaults: ClassVar[HyperParameters] = {"alpha": 0.02}
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class GaussianScores(NamedTuple):
         eye = torch.eye(d, dtype=samples.dtype, device=samples.device)
         spread = scatter.trace() / max(1, n - 1)
         if float(spread) <= torch.finfo(samples.dtype).eps:
-            # One sample a class: nothing is known of the scatter, all directions count alike.
+            # With one sample a class the scatter is unknown: weight all directions equally.
             weight = d * means
         else:
             weight = d * torch.linalg.solve(scatter + spread * eye, means.mT).mT
@@ -126,6 +126,6 @@ class GaussianScores(NamedTuple):
         seen = counts > 0
         return cls(weight * seen[:, None], offset * seen)
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """(1, m, c)."""
         return (features @ self.weight.mT + self.offset)[None]

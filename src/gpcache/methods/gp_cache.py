@@ -46,6 +46,7 @@ PUBLICATION = (
 # The paper's GPCache: regression on labels in raw space, divided by variance^η.
 PAPER: dict[str, Any] = {
     "likelihood": Regression(prior="zero_shot", confidence_scaling=True),
+    "approximation": "exact",
     "kernel_space": "raw",
     "weights": Weights(text=1.0),
     "selection": Selection("validation", criterion="accuracy", strategy="grid"),
@@ -58,14 +59,17 @@ class GPCacheClassifier(CacheClassifier):
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes, matched by name. Without it the shots decide alone.
+        Text vectors of the classes, matched by name. Without it, only the shots decide.
     likelihood : {"softmax", "gaussian"} or Regression, default="softmax"
         "softmax" treats labels as classes: the posterior mode of a Gaussian process, a linear
         discriminant and the text are added with non-negative weights. "gaussian" regresses on the
         labels, as the paper does; `Regression` sets its options.
-    approximation : {"exact", "grouped", "nystrom", "fourier", "class_mean"} or a value
-        The exact posterior, or an approximation: `Grouped(n_groups)`, `Nystrom(n_landmarks)`,
-        `Fourier(n_features)`, `ClassMean()`.
+    approximation : {"auto", "exact", "explicit", "grouped", "nystrom", "fourier", "class_mean"} \
+or a value, default="auto"
+        The exact posterior, or an approximation: `Explicit(n_features)`, `Grouped(n_groups)`,
+        `Nystrom(n_landmarks)`, `Fourier(n_features)`, `ClassMean()`. "auto" is exact up to 8,000
+        shots, if memory allows, and takes explicit features beyond: any number of shots, read in
+        batches and not kept. `fitted_.approximation` says which one was taken.
     kernel_space : {"whitened", "centred", "raw"} or Whitened, default="whitened"
         The space of the kernel; `Whitened(shrinkage)` fixes the shrinkage of the whitening.
     projection : callable or array of shape (d, d), optional
@@ -124,7 +128,7 @@ class GPCacheClassifier(CacheClassifier):
         *,
         text_prior: TextPrior | None = None,
         likelihood: Likelihood | Regression = "softmax",
-        approximation: Approximation = "exact",
+        approximation: Approximation = "auto",
         kernel_space: Space | Whitened = "whitened",
         projection: Projection | ArrayLike | None = None,
         beta: float | Auto = "auto",
@@ -177,7 +181,7 @@ class GPCacheClassifier(CacheClassifier):
 
     @classmethod
     def _saved_options(cls, state: State) -> dict[str, Any]:
-        # Models of version 0.1 know regression alone, and do not say so.
+        # Models of version 0.1 are always regressions, and their files do not say so.
         return {"likelihood": "gaussian"} | super()._saved_options(state)
 
 
@@ -185,7 +189,7 @@ class PaperGPCacheClassifier(CacheClassifier):
     """GPCache as published: regression on labels with raw features and confidence scaling.
 
     Hyper-parameters are chosen on the validation set if `fit` gets one, otherwise by leave-one-out
-    in closed form. None stands for the value of the paper. `GPCacheClassifier.paper` is the same
+    in closed form. None means the value of the paper. `GPCacheClassifier.paper` is the same
     but requires a validation set.
 
     Parameters
@@ -411,7 +415,7 @@ class GPCacheFClassifier(CacheClassifier):
         leaves_out = training.loss == "leave_one_out"
         if leaves_out and precision_of(self._options(), self)[0] is not ExactPrecision:
             raise ProtocolError(
-                "loss='leave_one_out' has a closed form for the exact posterior alone: "
+                "loss='leave_one_out' needs the exact posterior: "
                 "use approximation='exact' or loss='plain'."
             )
         move: Any = move_keys

@@ -2,12 +2,12 @@
 
     min_w Σ_i cross-entropy(f_i w + b, y_i) + ‖w‖² / (2 C)
 
-by full-batch L-BFGS; C is chosen like every other number, on held-out shots or a validation set.
+by full-batch L-BFGS; C is chosen on held-out shots or a validation set, like all hyper-parameters.
 
-Three changes of variables make it quick and leave the minimum where it is. The rows are centred
-(the offset takes up the mean), turned to their principal axes (which no penalty by length notices,
-and which are no more than there are rows), and each axis is scaled by the curvature expected along
-it. Each C starts from the solution of the next smaller one.
+Three changes of variables make it fast without moving the minimum. The rows are centred (the offset
+absorbs the mean) and rotated to their principal axes (the penalty does not change, and there are at
+most as many axes as rows), and each axis is scaled by its expected curvature. Each C starts from
+the solution of the next smaller one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.gp.feature_maps import Projection
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -29,8 +29,8 @@ from gpcache.support.checks import is_auto, positive
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 STEPS = 500
 HISTORY = 10
-# The largest gradient that counts as none, in the scaled variables. Probabilities are then within
-# 0.001 of the minimum's up to C = 100, and within 0.005 at C = 1000.
+# L-BFGS stops at this gradient, in the scaled variables. Probabilities are then within 0.001 of the
+# exact ones up to C = 100, and within 0.005 at C = 1000.
 LEAST_GRADIENT = 1e-3
 
 
@@ -77,9 +77,9 @@ class LinearProbeClassifier(AdditiveClassifier):
     trains = True
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
     _shapes: ClassVar[dict[str, Sequence[float]]] = {"strength": STRENGTHS}
-    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "strength": 10.0}
+    _defaults: ClassVar[HyperParameters] = {"alpha": 1.0, "strength": 10.0}
     _uses_text: ClassVar[bool] = False
-    _knows_shots_alone: ClassVar[bool] = False
+    _needs_shots_of_a_class: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
 
     def __init__(
@@ -135,13 +135,13 @@ class Probe:
         self._start = Solution(samples.new_zeros(classes, rank), samples.new_zeros(classes))
         self._solved: dict[float, Solution] = {}
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """(1, m, c)."""
-        weight, offset = self._at(numbers["strength"])
+        weight, offset = self._at(hyper_parameters["strength"])
         return torch.addmm(offset, (features - self._mean) @ self._axes, weight.mT)[None]
 
     def _at(self, strength: float) -> Solution:
-        """Solved by way of all smaller strengths of the grid, whatever was asked before."""
+        """The solution at a strength, always by way of all smaller strengths of the grid."""
         start = self._start
         for step in (*(one for one in STRENGTHS if one < strength), strength):
             if step not in self._solved:

@@ -1,22 +1,22 @@
-"""LP++ (Huang et al., CVPR 2024): a linear probe beside the text, each class with its own mixture.
+"""LP++ (Huang et al., CVPR 2024): a linear probe plus the text, with one text weight per class.
 
     logits = f · w_y + b_y + a_y · f · t_y
 
-by full-batch gradient descent whose steps come from the Lipschitz constants of the loss, so that
-there is no rate to search:
+by full-batch gradient descent. The step sizes come from the Lipschitz constants of the loss, so no
+learning rate is searched:
 
     w, b : 4 N / λ_max(FᵀF), with momentum 0.9
     a : N / (4 max_y Σ_i (f_i · t_y)²), at every tenth step
 
 w starts at the class means, b at 0, and a, the same for all classes, at 2.5 s times the mean cosine
-of a class's shots with its text (250 times it for CLIP, whose s is 100). The authors keep the best
-epoch on a validation set; here the number of epochs is chosen like every other number. A class
-without shots keeps its text: its w, b and a stay where they start.
+of a class's shots with its text (for CLIP, with s = 100, this is 250 times). The authors keep the
+best epoch on a validation set; here the number of epochs is a hyper-parameter like the others. A
+class without shots keeps its text: its w, b and a stay at their start.
 
 The authors' code differs from this in three ways, which `as_published=True` follows: w starts at
-the class sums (on purpose: the division by the count is there and switched off), b at torch's
-random start of a linear layer (its default), and the gradient of a is never set to zero, so that
-every tenth step takes the sum of all gradients so far (nothing says that this is meant).
+the class sums (deliberately: the division by the count exists and is switched off), b at the random
+start of torch's linear layer (its default), and the gradient of a is never set to zero, so every
+tenth step takes the sum of all gradients so far (perhaps not deliberately).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpcache.gp.feature_maps import Projection
-from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters, neutral
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -86,8 +86,8 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     _shapes: ClassVar[dict[str, Sequence[float]]] = {
         "epochs": (10.0, 20.0, 40.0, 70.0, 100.0, 150.0, 200.0, 300.0)
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "epochs": 20.0}
-    _knows_shots_alone: ClassVar[bool] = False
+    _defaults: ClassVar[HyperParameters] = {"alpha": 1.0, "epochs": 20.0}
+    _needs_shots_of_a_class: ClassVar[bool] = False
     # The text is inside its scores, weighted by a.
     _uses_text: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
@@ -140,7 +140,7 @@ class TrainedProbe(NamedTuple):
 
 
 class Blend:
-    """Samples (N, d) with labels (N,) and unit text (c, d), trained as far as is asked for.
+    """Samples (N, d) with labels (N,) and unit text (c, d), trained for as many epochs as needed.
 
     With a `seed` it starts and steps as the authors' code does.
     """
@@ -153,7 +153,7 @@ class Blend:
         self._targets = torch.nn.functional.one_hot(labels, len(text)).to(samples)
         counts = self._targets.sum(0)
         self._seen = (counts > 0).to(samples)
-        # Without a sample the sums are 0, and so is what is divided here.
+        # A class without samples has sums of 0, and so has its mean.
         shares = self._targets / counts.clamp(min=1)
         likeness = (shares * self._cosines).sum() / self._seen.sum()
         largest = torch.linalg.matrix_norm(samples, 2).square()
@@ -171,14 +171,14 @@ class Blend:
         self._epoch = 0
         self._reached: dict[int, TrainedProbe] = {0: self._now}
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """(1, m, c)."""
-        weight, offset, mixture = self._after(int(numbers["epochs"]))
+        weight, offset, mixture = self._after(int(hyper_parameters["epochs"]))
         votes = neutral(features @ weight.mT + offset, self._seen == 0)
         return (votes + mixture * (features @ self._text.mT))[None]
 
     def _after(self, epochs: int) -> TrainedProbe:
-        """Trained for so many epochs; asked in rising order, one run serves all."""
+        """The probe after `epochs`; if these are requested in rising order, one run is enough."""
         if epochs not in self._reached:
             while self._epoch < epochs:
                 self._advance()

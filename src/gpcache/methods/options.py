@@ -1,4 +1,4 @@
-"""Options of the GPCache family, grouped by what belongs together, and the flat list of all.
+"""Options of the GPCache family, in groups, and the flat list of all.
 
 Constructors take the groups, so that a reader sees a dozen parameters. Files and specs hold flat
 names; `CacheOptions` is that flat list, and the one form that the rest of the code reads.
@@ -133,13 +133,32 @@ class ClassMean:
     cross: Cross = "exact"
 
 
-Approximation = (
-    Literal["exact", "grouped", "nystrom", "fourier", "class_mean"]
-    | Grouped
-    | Nystrom
-    | Fourier
-    | ClassMean
-)
+@dataclass(frozen=True)
+class Explicit:
+    """Fit in explicit features of the kernel, which takes any number of shots.
+
+    Rows are read in batches, and the size of the model does not depend on their number. The
+    features are the whitened ones and Nyström features beside them. Hyper-parameters are chosen on
+    a part of the shots. It needs the softmax likelihood.
+
+    Parameters
+    ----------
+    n_features : int, default=1024
+        Number of Nyström features beside the whitened ones.
+
+    Examples
+    --------
+    >>> from gpcache import GPCacheClassifier
+    >>> from gpcache.methods import Explicit
+    >>> GPCacheClassifier(approximation=Explicit(512)).approximation
+    Explicit(n_features=512)
+    """
+
+    n_features: int = 1024
+
+
+PrecisionName = Literal["auto", "exact", "explicit", "grouped", "nystrom", "fourier", "class_mean"]
+Approximation = PrecisionName | Explicit | Grouped | Nystrom | Fourier | ClassMean
 
 
 @dataclass(frozen=True)
@@ -196,13 +215,13 @@ class Selection:
     ----------
     rows : {"auto", "loo", "folds", "validation"}, default="auto"
         Rows to choose on: the validation set if `fit` gets one, otherwise folds of the shots
-        (leave-one-out for regression in a space that no label shaped). "validation" refuses to fit
-        without a validation set.
+        (leave-one-out for regression in a space that does not depend on labels). "validation"
+        refuses to fit without a validation set.
     criterion : {"nll", "accuracy", "marginal_likelihood"}, default="nll"
         Criterion to optimise.
     strategy : {"adaptive", "grid"}, default="adaptive"
-        Search from the shipped values, pulled towards them while shots are few, or search the whole
-        grid (regression).
+        Search from the default values, pulled towards them while shots are few, or search the
+        whole grid (regression).
     n_folds : int, default=8
         Number of folds of the shots; half as many choose hyper-parameters.
 
@@ -237,7 +256,7 @@ class Training:
     epsilon : float, default=1e-8
         Epsilon of AdamW.
     stopping : {"held_out", "last"}, default="held_out"
-        Stop where held-out folds of the shots (or the validation set) are best, or after the last
+        Stop at the epoch that is best on held-out folds (or the validation set), or after the last
         epoch.
     calibrate : bool, default=True
         Train in folds of the shots as well: for the stop, the temperature and `loo_`.
@@ -293,7 +312,7 @@ class CacheOptions:
     confidence_scaling: bool = False
     kernel_space: Space = "whitened"
     shrinkage: float | Auto = "auto"
-    precision: Literal["exact", "grouped", "nystrom", "fourier", "class_mean"] = "exact"
+    precision: PrecisionName = "exact"
     n_groups: int = 8
     n_landmarks: int | None = None
     n_features: int = 1024
@@ -307,12 +326,13 @@ class CacheOptions:
 OPTION_NAMES = tuple(field.name for field in fields(CacheOptions))
 TRAINING_NAMES = tuple(field.name for field in fields(Training))
 _APPROXIMATIONS: dict[str, type] = {
+    "explicit": Explicit,
     "grouped": Grouped,
     "nystrom": Nystrom,
     "fourier": Fourier,
     "class_mean": ClassMean,
 }
-# Where a flat option is found in the constructors that group it.
+# The constructor argument that holds each flat option.
 GROUPS = {
     "alpha": "weights=Weights(cache=…)",
     "gain": "weights=Weights(text=…)",
@@ -370,7 +390,7 @@ def grouped(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     """Constructor parameters from options of either form; the rest is as in `defaults`.
 
     `defaults` are the constructor parameters of the estimator. An option that it does not have is
-    passed over where it has its default value, as saved models list more than a method has.
+    ignored if it has its default value: saved models list more options than a method has.
     """
     given = flattened(options)
     every = asdict(CacheOptions())
@@ -401,7 +421,7 @@ def grouped(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     for name, value in given.items():
         in_group = GROUPS.get(name, "").split("=")[0] in defaults
         if name not in made and not in_group and not _same(value, every.get(name, made)):
-            made[name] = value  # the constructor says what is wrong with it
+            made[name] = value  # the constructor will refuse it
     return made
 
 

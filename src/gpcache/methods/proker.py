@@ -1,11 +1,11 @@
-"""ProKeR (Bendou et al., CVPR 2025): kernel ridge regression on what the text leaves unsaid.
+"""ProKeR (Bendou et al., CVPR 2025): kernel ridge regression on the residuals of the text.
 
     R = Y − F W        a = (K / λ + I)⁻¹ R        logits = s · (f W + k(f) a)
 
 with cosines F W, not logits, in the residual. As (K/λ + I)⁻¹ = λ (K + λI)⁻¹, this is the mean of a
-Gaussian process whose prior mean is the text, multiplied by λ: λ is at once the noise and the
-weight of the cache. Its authors take every view of a shot as a key of its own, and choose β and λ
-on the validation set.
+Gaussian process whose prior mean is the text, multiplied by λ: λ is both the noise and the weight
+of the cache. The authors use every view of a shot as a separate key, and choose β and λ on the
+validation set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from gpcache.gp.cholesky import cholesky, solve
 from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import gram, kernel
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -75,8 +75,8 @@ class ProKeRClassifier(AdditiveClassifier):
         "beta": (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
         "lam": (0.001, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     }
-    _shipped: ClassVar[Numbers] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
-    _knows_shots_alone: ClassVar[bool] = False
+    _defaults: ClassVar[HyperParameters] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
+    _needs_shots_of_a_class: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class ProKeRClassifier(AdditiveClassifier):
         keys, labels = shots.samples()
         values = torch.nn.functional.one_hot(labels, shots.n_classes).to(keys)
         residuals = values - keys @ self._text.mT / scale
-        # Of a class that has text alone no shot knows anything, for or against.
+        # The shots say nothing about a class without shots.
         return Ridge(keys, residuals.masked_fill(shots.absent, 0), scale)
 
 
 class Ridge:
-    """Keys (n, d) with residuals (n, c); solved for each β and λ that is asked for."""
+    """Keys (n, d) with residuals (n, c); solved for each β and λ."""
 
     def __init__(self, keys: Tensor, residuals: Tensor, scale: float) -> None:
         n = len(keys)
@@ -131,9 +131,9 @@ class Ridge:
         )
         self._keys, self._residuals, self._scale = keys, residuals, scale
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """s · k(f) (K/λ + I)⁻¹ R as (1, m, c)."""
-        beta, lam = numbers["beta"], numbers["lam"]
+        beta, lam = hyper_parameters["beta"], hyper_parameters["lam"]
         lifted = gram(self._keys, beta) / lam
         lifted.diagonal().add_(1.0)
         weights = solve(cholesky(lifted), self._residuals)

@@ -1,4 +1,4 @@
-"""What users pass, as tensors: rows of features and similarity projections."""
+"""Turns user input into tensors: rows of features and similarity projections."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import to_numpy
 
 
-def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Rows (n, d) as unit rows; NaN, inf and rows of zeros are refused by their number."""
+def unit_tensor(
+    array: NDArray[Any], name: str, device: torch.device, dtype: torch.dtype, *, first: int = 0
+) -> Tensor:
+    """Rows (n, d) as unit rows; NaN, inf and rows of zeros are refused by their number.
+
+    `first` is the number of the first row, where these are a part of all rows.
+    """
     finite = np.isfinite(array).all(1)
     if not finite.all():
-        row = int(np.flatnonzero(~finite)[0])
-        raise DataError(f"{name} contains NaN or inf in row {row}: remove or mend that row.")
-    # Whole numbers are counts or pixels, where nothing is a value like any other: such a row is
-    # equally unlike everything. Of an encoder's floats it means that something went wrong.
+        row = first + int(np.flatnonzero(~finite)[0])
+        raise DataError(f"{name} contains NaN or inf in row {row}: remove or fix that row.")
+    # In counts or pixels (integers), a row of zeros is valid: it is equally unlike everything. In
+    # the floats of an encoder it means that something went wrong.
     zero = ~array.any(1)
     if zero.any() and array.dtype.kind == "f":
-        row = int(np.flatnonzero(zero)[0])
+        row = first + int(np.flatnonzero(zero)[0])
         raise DataError(
             f"Row {row} of {name} is all zeros and has no direction: remove it, "
             "or check how its feature was computed."
@@ -46,7 +51,7 @@ def unit_tensor(array: NDArray[Any], name: str, device: torch.device, dtype: tor
 def projection_map(
     projection: Any, width: int, device: torch.device, dtype: torch.dtype
 ) -> Projection | None:
-    """The option `projection`: a matrix P (d, d) stands for normalise(P f + f)."""
+    """The option `projection` as a function: a matrix P (d, d) means normalise(P f + f)."""
     if isinstance(projection, SimilarityProjection):
         projection = projection.matrix
     elif projection is None or callable(projection):
@@ -58,5 +63,5 @@ def projection_map(
             f"got shape {matrix.shape}."
         )
     if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
-        raise DataError("projection holds NaN, inf or what is no number.")
+        raise DataError("projection must hold finite numbers only.")
     return ResidualProjection(torch.as_tensor(matrix, device=device).to(dtype))

@@ -1,4 +1,4 @@
-"""The methods by name. What a method needs and where it comes from is said in its own file."""
+"""The methods by name. Each method's file says what it needs and which paper it comes from."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Method:
 
     @property
     def beyond_features(self) -> tuple[str, ...]:
-        """What the method requires beside features of the shots and one text vector per class."""
+        """What the method requires besides features of the shots and one text vector per class."""
         return tuple(need for need in self.needs if need not in ("text", "shots"))
 
 

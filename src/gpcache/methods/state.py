@@ -1,4 +1,4 @@
-"""Fitted methods as plain numbers and arrays, found again by the name of their method."""
+"""Fitted methods as plain values and arrays, restored by the name of their method."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def restore(state: State, *, device: str | torch.device = "auto") -> FeatureClas
         return model
     except GPCacheError:
         raise
-    # Each method has arrays and settings of its own, which only their use can judge.
+    # Each method has its own arrays and settings; only restoring shows whether they fit.
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:100]

@@ -21,7 +21,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 from gpcache.support.checks import positive
 
-# From so many shots a class on, the authors train twice as long.
+# With at least this many shots a class, the authors train twice as long.
 MANY_SHOTS = 8
 
 

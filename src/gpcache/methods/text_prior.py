@@ -1,4 +1,4 @@
-"""TextPrior: what the text encoder says about each class, before any image is seen."""
+"""TextPrior: the text vector of each class, before any image is seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpcache.errors import DataError
 from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to_numpy
 
-# How long CLIP's text embeddings are before they are scaled to length one.
+# Length of CLIP's text embeddings before they are scaled to one.
 CLIP_TEXT_LENGTH = 10.0
 UNSORTABLE = (
     "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "
@@ -23,7 +23,7 @@ UNSORTABLE = (
 
 @dataclass(frozen=True, eq=False)
 class TextPrior:
-    """Text vectors of the classes: what is known of a class before any image is seen.
+    """Text vectors of the classes, which are known before any image is seen.
 
     Classes are matched with labels by name, never by position. Vectors are scaled to length one.
 
@@ -138,7 +138,7 @@ class TextPrior:
 
 
 def require_text_prior(value: Any, width: int | None = None) -> None:
-    """Refuse what is no TextPrior, or one of other vectors than those of shots of this width."""
+    """Raise an error if `value` is not a TextPrior, or its vectors do not have this width."""
     if not isinstance(value, TextPrior):
         raise DataError(
             f"text_prior must be a TextPrior(class_names, vectors), got a {type(value).__name__}."

@@ -1,11 +1,11 @@
-"""TIMO (Li et al., AAAI 2025): the shots weigh the prompts, the prompts join the shots.
+"""TIMO (Li et al., AAAI 2025): the shots weight the prompts, and the prompts are used as samples.
 
     m_yp = cos(mean shot of class y, prompt p of class y)
     t_y = Σ_p softmax_p(γ · m_y / ‖m_y‖) · prompt_yp, scaled to length 1
     logits = s · f · t_y + α · GDA(f)        GDA from the shots and, as samples, m_yp · prompt_yp
 
-A class without shots takes the mean of its prompts, and has no part in the discriminant. With γ
-chosen this is the authors' TIMO-S, but for the number of prompts, which they choose too.
+A class without shots takes the mean of its prompts, and has no part in the discriminant. If γ is
+chosen, this is the authors' TIMO-S, except that they also choose the number of prompts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods.additive import AdditiveClassifier, Numbers, neutral
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters, neutral
 from gpcache.methods.base import State, add_tensors
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
@@ -82,10 +82,10 @@ class TIMOClassifier(AdditiveClassifier):
     _shapes: ClassVar[dict[str, Sequence[float]]] = {
         "strength": (50.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 70.0, 80.0, 90.0, 100.0)
     }
-    _shipped: ClassVar[Numbers] = {"gain": 1.0, "alpha": 0.03, "strength": 50.0}
+    _defaults: ClassVar[HyperParameters] = {"gain": 1.0, "alpha": 0.03, "strength": 50.0}
     # The text is the first of its scores, as it depends on the shots.
     _uses_text: ClassVar[bool] = False
-    _knows_shots_alone: ClassVar[bool] = False
+    _needs_shots_of_a_class: ClassVar[bool] = False
     gain = 1.0
 
     def __init__(
@@ -163,7 +163,7 @@ class MutualGuidance:
         self._prompts, self._owners, self._scale = prompts, owners, scale
         self._classes = shots.n_classes
         sums = self._sums(shots.labels, shots.features)
-        # Of a class without shots the mean is 0, and so is every match.
+        # The mean of a class without shots is 0, and so is every match.
         match = (unit_rows(sums)[owners] * prompts).sum(1)
         lengths = self._sums(owners, match.square()).sqrt()
         self._preference = match / lengths[owners].clamp(min=torch.finfo(match.dtype).tiny)
@@ -176,16 +176,16 @@ class MutualGuidance:
             self._classes,
         )
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """s · f · t and the discriminant (2, m, c)."""
-        favour = numbers["strength"] * self._preference
-        # Less the best of its class: all could be beyond the exponentials that a dtype holds.
+        favour = hyper_parameters["strength"] * self._preference
+        # Subtract the best of its class, because the exponential could overflow.
         best = favour.new_zeros(self._classes).scatter_reduce(
             0, self._owners, favour, "amax", include_self=False
         )
         weights = (favour - best[self._owners]).exp()
         text = unit_rows(self._sums(self._owners, weights[:, None] * self._prompts))
-        votes = neutral(self._discriminant.scores(features, numbers), self._absent)
+        votes = neutral(self._discriminant.scores(features, hyper_parameters), self._absent)
         return torch.cat([self._scale * (features @ text.mT)[None], votes])
 
     def _sums(self, owners: Tensor, values: Tensor) -> Tensor:

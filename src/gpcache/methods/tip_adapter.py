@@ -2,11 +2,11 @@
 
     logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y
 
-Tip-Adapter-F trains the keys F, which are not scaled back to length one, at its authors' first α
-and β: the narrow kernel that suits the shots as they are leaves each key alone with its own shot,
-and nothing to learn. (Where classes have text alone the kernel stays narrow.) α is found once keys
-are trained, on held-out shots; with a validation set, β as well. The same rows say when to stop;
-the authors picked the epoch by test accuracy.
+Tip-Adapter-F trains the keys F, which are not scaled back to length one, starting from its authors'
+first α and β. The narrow kernel that is chosen for untrained keys would leave nothing to learn:
+each key would see only its own shot. (If classes have no shots, the kernel stays narrow.) α is
+chosen on held-out shots after training; with a validation set, β as well. The same rows decide when
+to stop; the authors chose the epoch by test accuracy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TipAdapterClassifier(CacheClassifier):
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes. Without it the shots decide alone.
+        Text vectors of the classes. Without it, only the shots decide.
     alpha : float or "auto", default="auto"
         Weight of the cache.
     beta : float or "auto", default="auto"
@@ -111,7 +111,7 @@ class TipAdapterFClassifier(CacheClassifier):
     Parameters
     ----------
     text_prior : TextPrior, optional
-        Text vectors of the classes. Without it the shots decide alone.
+        Text vectors of the classes. Without it, only the shots decide.
     training : Training, optional
         Optimiser, schedule and stop. Without `calibrate`, alpha stays where training starts.
     alpha : float or "auto", default="auto"

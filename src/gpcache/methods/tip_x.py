@@ -1,11 +1,11 @@
-"""Tip-X (Udandarao et al., ICCV 2023) with few shots: Tip-Adapter plus how text sees both images.
+"""Tip-X (Udandarao et al., ICCV 2023) with few shots: Tip-Adapter plus similarity to the text.
 
     p(x) = softmax(x W / T), T = ½        M_j = KL(p(f) ‖ p(F_j))
     logits = s · f W + α · exp(−β(1 − f Fᵀ)) Y − γ · ψ(M) Y
 
-ψ rescales M to the range of the cosines f Fᵀ. The authors take that range over the whole test
-matrix, so that an answer depends on what else is asked, and over validation rows for the test rows;
-here both ranges are those of the shots among themselves, the same for every query.
+ψ rescales M to the range of the cosines f Fᵀ. The authors take this range over the whole test
+matrix, so an answer depends on the other queries, and over validation rows for the test rows. Here
+both ranges are those between the shots, the same for every query.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpcache.gp.feature_maps import Projection
 from gpcache.gp.kernels import kernel_of
-from gpcache.methods.additive import AdditiveClassifier, Numbers
+from gpcache.methods.additive import AdditiveClassifier, HyperParameters
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
@@ -82,7 +82,7 @@ class TipXClassifier(AdditiveClassifier):
         "beta": (5.5, 1.0, 2.0, 3.5, 8.0, 12.0, 20.0, 35.0, 50.0)
     }
     learns_from_views: ClassVar[bool] = False
-    _shipped: ClassVar[Numbers] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
+    _defaults: ClassVar[HyperParameters] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class TwoVotes:
         self._cosine_range = float(cosines.min()), float(cosines.max())
         self._divergence_range = float(divergences.min()), float(divergences.max())
 
-    def scores(self, features: Tensor, numbers: Numbers) -> Tensor:
+    def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """The vote by similarity and, with its sign, the vote by divergence (2, m, c)."""
         cosines, divergences = self._compared(features)
         low, high = self._divergence_range
         share = (divergences - low) / max(high - low, torch.finfo(cosines.dtype).tiny)
         bottom, top = self._cosine_range
         likeness = bottom + share * (top - bottom)
-        votes = (kernel_of(cosines, numbers["beta"]), -likeness)
+        votes = (kernel_of(cosines, hyper_parameters["beta"]), -likeness)
         return torch.stack([vote @ self._values for vote in votes])
 
     def _log_signature(self, features: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Methods that train a small head on features by cross-entropy: what TaskRes and its kin share.
+"""The base class of methods that train a small head on features by cross-entropy, such as TaskRes.
 
-Nothing is chosen: the settings follow the papers, the last epoch counts. The temperature, and what
-the model says of its own shots, come from training anew in folds of them.
+No hyper-parameter is chosen: the settings follow the papers, and the last epoch counts. The
+temperature and the held-out figures come from cross-validation: the head is trained in each fold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Parameters = list[Tensor]
 
 
 class TrainedHeadClassifier(FeatureClassifier):
-    """Base of trained heads; a subclass names its parameters and what it makes of them."""
+    """Base of trained heads; a subclass defines its parameters and the logits that they give."""
 
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
     #: Whether the parameters have a row for each class.
@@ -63,18 +63,18 @@ class TrainedHeadClassifier(FeatureClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    # What a subclass fills in.
+    # For subclasses to define.
 
     def _start(self, text: Tensor) -> Parameters:
-        """What is trained, at step 0, for unit text vectors (c, d)."""
-        raise AssertionError("a trained head names its parameters")
+        """The parameters at step 0, for unit text vectors (c, d)."""
+        raise AssertionError("a trained head defines its parameters")
 
     def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
         """Logits (m, c) of rows (m, d), from unit text vectors (c, d)."""
-        raise AssertionError("a trained head says what it makes of its parameters")
+        raise AssertionError("a trained head defines its logits")
 
     def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor | None:
-        """What is added to the loss."""
+        """A penalty that is added to the loss."""
         return None
 
     def _automatic_epochs(self, shots: Shots) -> int:
@@ -82,9 +82,9 @@ class TrainedHeadClassifier(FeatureClassifier):
         raise DataError(f"epochs of {type(self).__name__} must be a whole number, got 'auto'.")
 
     def _prepare(self) -> None:
-        """What is settled before training, once for the shots and their folds."""
+        """Prepare the training, once for the shots and their folds."""
 
-    # What all have.
+    # Shared by all heads.
 
     @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
@@ -143,7 +143,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         return self
 
     def _take(self, parameters: Parameters) -> None:
-        """Take parameters that were trained before."""
+        """Set the trained parameters."""
         self.parameters_ = parameters
 
     def _read_text(self) -> None:
@@ -168,7 +168,7 @@ class TrainedHeadClassifier(FeatureClassifier):
         queries, labels = shots.samples()
         penalised = self._penalty(parameters, text, shots) is not None
         if self._per_class:
-            # Of a class without a shot every image says that it is not it: it keeps its text.
+            # Every image is a negative example of a class without shots: it keeps its text instead.
             present = (~shots.absent).to(text)[:, None]
             for parameter in parameters:
                 parameter.register_hook(  # type: ignore[no-untyped-call]
@@ -207,11 +207,11 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _calibrate(self, shots: Shots, validation: Any) -> None:
         self._accept_calibration(Calibration())
-        protocol = "none: most classes have one shot" if self.calibrate else "none: not asked for"
+        protocol = "none: most classes have one shot" if self.calibrate else "none: not requested"
         if validation is not None:
             features, labels = self._read_validation(validation)
             self._accept_calibration(fit_calibration(self._logits(features), labels))
-            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not asked for")
+            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not requested")
             return
         if not self.calibrate or not shots.has_pairs:
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)

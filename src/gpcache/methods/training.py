@@ -1,4 +1,4 @@
-"""The one training loop: cosine per step, shuffled batches, the last epoch counts."""
+"""The training loop of all methods: cosine schedule, shuffled batches, the last epoch counts."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def train(
     """Minimise the cross-entropy of logits(rows) against labels (n,); returns the epochs' losses.
 
     `logits` maps row numbers (b,) to logits (b, c); `penalty` is added to every step's loss. The
-    schedule is that of all epochs, also where training ends after `until` of them. `after_epoch` is
-    told how many are done, 0 first. Nothing is chosen here: there is no best epoch.
+    schedule is that of all epochs, even if training ends after `until` of them. `after_epoch` gets
+    the number of finished epochs, starting with 0. No best epoch is chosen here.
     """
     n = len(labels)
     generator = torch.Generator().manual_seed(training.seed)

@@ -1,4 +1,4 @@
-"""Zero-shot CLIP: logits = s · f W, from text alone (Radford et al., 2021)."""
+"""Zero-shot CLIP: logits = s · f W, from text only (Radford et al., 2021)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpcache.methods.text_prior import TextPrior
 
 
 class ZeroShotClassifier(FeatureClassifier):
-    """Zero-shot CLIP: classify by text alone (Radford et al., 2021).
+    """Zero-shot CLIP: classify by text only (Radford et al., 2021).
 
     `fit` only matches the text with the labels. It learns nothing from the rows.
 
@@ -88,7 +88,7 @@ class ZeroShotClassifier(FeatureClassifier):
         self._read_training(X, y)
         if self.text_prior is None:
             raise DataError(
-                "ZeroShotClassifier answers from text alone: give it text_prior=TextPrior(…)."
+                "ZeroShotClassifier predicts from text: give it text_prior=TextPrior(…)."
             )
         self._text = self._text_vectors()
         self.temperature_ = 1.0

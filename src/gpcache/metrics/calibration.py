@@ -1,10 +1,9 @@
-"""From logits to calibrated probabilities: scales, a temperature, and one that follows entropy.
+"""Fits scales, a temperature, and a temperature that depends on the entropy.
 
     p = softmax(z / T · exp(slope · H))        H = entropy of softmax(z / T) over log c
 
-One temperature for all makes sure answers too sure when unsure ones are right, or the reverse. The
-slope lets both be right at once (entropy-based scaling: Balanya et al., 2024); the order of the
-classes never changes.
+One temperature cannot calibrate both confident and unconfident answers. The slope allows it
+(entropy-based scaling: Balanya et al., 2024). The order of the classes never changes.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-# A scale is pulled towards zero by this much of its square (in units where the logits it multiplies
-# have unit size): invisible on real data, and finite where the rows are separable.
+# Penalty on the square of a scale (in units where the logits it multiplies have unit size): no
+# effect on real data, but scales stay finite if the rows are separable.
 RIDGE = 1e-6
 ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
 NEAR_BOUND = 0.05
-# The slope is pulled to zero as by two rows that say so: few rows cannot tell it.
+# The slope is pulled to zero with the weight of two rows, because few rows cannot determine it.
 SLOPE_PULL = 2.0
 SLOPE_ITERATIONS = 50
 
@@ -45,7 +44,7 @@ class _ScaleProblem:
 
     def logits(self, scales: Tensor) -> Tensor:
         """(e, n, c) at scales (e, k)."""
-        # Element by element, here and below: a GPU is slow at products so thin and long.
+        # Element by element, here and below: matrix products this long and thin are slow on a GPU.
         fused = (self.unit * scales.mT[..., None, None]).sum(0)
         return fused if self.offset is None else fused + self.offset
 
@@ -140,7 +139,7 @@ def fit_scales(
 
 
 def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
-    """The scales (e, k) of the least objective, by damped Newton steps from these."""
+    """The scales (e, k) that minimise the objective, by damped Newton steps from these."""
     value, logs = problem.evaluated(scales)
     # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
@@ -169,8 +168,8 @@ def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
 def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
     """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others.
 
-    Beside the bound, too, a scale that wants to shrink is taken by itself (Bertsekas, 1982): a
-    joint step of directions that are alike would jam there.
+    A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
+    step of similar directions would get stuck there.
     """
     residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
     free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
@@ -332,7 +331,7 @@ def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None =
 
 
 class Calibration(NamedTuple):
-    """A map from logits to probabilities: a temperature that may follow the entropy.
+    """A map from logits to probabilities: a temperature that may depend on the entropy.
 
     p = softmax(z / T · exp(slope · H)), where H is the entropy of softmax(z / T) divided by log c.
     The order of the classes never changes. The default leaves logits as they are.
@@ -342,7 +341,7 @@ class Calibration(NamedTuple):
     temperature : float, default=1.0
         The temperature T.
     slope : float, default=0.0
-        How strongly the temperature follows the entropy.
+        How strongly the temperature depends on the entropy.
 
     Examples
     --------

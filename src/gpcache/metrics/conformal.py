@@ -1,8 +1,8 @@
 """Conformal prediction, the pure parts: p-values and sets from nonconformity scores.
 
-A score says how badly a label suits a row; higher is worse. Where the scores of n labelled rows and
-of a new one could have come in any order alike, the new row's p-value is ≤ ε with probability ≤ ε,
-so that the set of all labels with p > ε misses the truth with probability ≤ ε (Vovk et al., 2005).
+A nonconformity score says how badly a label fits a row; higher is worse. If the scores of n
+labelled rows and of a new one are exchangeable, the new row's p-value is ≤ ε with probability ≤ ε.
+The set of all labels with p > ε misses the true label with probability ≤ ε (Vovk et al., 2005).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
     calibration : array of shape (n,)
         Scores of labelled rows.
     scores : array of any shape
-        Scores to judge.
+        Scores to compare.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
 
 
 def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike) -> Floats:
-    """p-values (m, c) of scores (m, c), each class compared with its own rows alone.
+    """p-values (m, c) of scores (m, c), each class compared only with its own rows.
 
     calibration (n,) are the scores of rows with class numbers `labels` (n,). A class of k rows has
     p-values in steps of 1/(k + 1).
@@ -80,7 +80,7 @@ def uneven_classes(
     one-sided binomial test at 5 %, divided by the number of classes.
     """
     known, classes = _calibration_row(calibration), np.asarray(labels, dtype=np.int64)
-    # The row itself is among those that are at least its own score.
+    # The row itself counts as one that scores at least as high.
     at_least = len(known) - np.searchsorted(np.sort(known), known, side="left")
     missed = ~in_set(at_least / max(1, len(known)), error)
     rows = np.bincount(classes)
@@ -94,7 +94,7 @@ def uneven_classes(
 
 
 def in_set(p: ArrayLike, error: float) -> Booleans:
-    """Which labels belong to the set that misses the truth with probability `error` at most."""
+    """Which labels are in the set that misses the true label with probability `error` at most."""
     return np.asarray(p, dtype=np.float64) > check_error(error)
 
 
@@ -129,28 +129,28 @@ def least_rows(error: float) -> int:
 
 
 def why_everything(n: int, error: float) -> str:
-    """Why a set holds every label when n rows are too few for this error; empty where they do."""
+    """A sentence if n rows are too few to rule out any label at this error; otherwise empty."""
     needed = least_rows(error)
     if n >= needed:
         return ""
     return (
-        f"Every set holds every class: {n} labelled rows rule nothing out at an error of "
-        f"{error:g}, which takes {needed} or more."
+        f"Every set contains every class: {n} labelled rows cannot rule out any class at an error "
+        f"of {error:g}, which needs {needed} or more."
     )
 
 
 def lac_scores(probabilities: ArrayLike) -> Floats:
-    """1 − p of every label (m, c): the smallest sets on average (Sadinle et al., 2019)."""
+    """1 − p of every label (m, c); gives the smallest sets on average (Sadinle et al., 2019)."""
     scores: Floats = 1 - np.asarray(probabilities, dtype=np.float64)
     return scores
 
 
 def aps_scores(probabilities: ArrayLike, uniform: ArrayLike | None = None) -> Floats:
-    """The mass of all labels at least as probable (m, c): sets that grow with the difficulty.
+    """The total probability (m, c) of all labels at least as probable as each label.
 
-    Adaptive prediction sets (Romano et al., 2020). With `uniform` (m,), drawn from [0, 1], that
-    share of the label's own mass counts: without it sets are too large on average. Labels of equal
-    probability are one, because their order means nothing.
+    These give adaptive prediction sets (Romano et al., 2020), which are larger for hard rows. With
+    `uniform` (m,), drawn from [0, 1], only that share of the label's own probability counts:
+    without it, sets are too large on average. Labels of equal probability are treated as one.
     """
     values = np.asarray(probabilities, dtype=np.float64)
     order = np.argsort(-values, axis=1, kind="stable")

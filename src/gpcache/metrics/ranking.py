@@ -1,4 +1,4 @@
-"""How well a score orders rows: known images above foreign ones, right answers above wrong ones."""
+"""How well a score ranks rows: known images above unknown ones, right answers above wrong ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpcache.errors import DataError
 from gpcache.metrics.checks import Floats, floats, outcomes
 from gpcache.support.checks import share
 
-# What rounding may add to a share of whole rows, such as 0.95 · 20 = 19.
+# Tolerance for rounding in a share of whole rows, such as 0.95 · 20 = 19.
 _ROUNDING = 1e-12
 
 
@@ -111,8 +111,8 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Fl
     right = outcomes(correct, "correct", len(values))
     order = np.argsort(-values, kind="stable")
     errors = np.cumsum(~right[order])
-    # The last of each run of equal confidences; between them errors come at an even rate. Compared,
-    # not subtracted: ∞ − ∞ is no number.
+    # The last of each run of equal confidences; within a run errors are spread evenly. Compare,
+    # do not subtract: ∞ − ∞ is NaN.
     ranked = values[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
     kept = np.arange(1, len(values) + 1)

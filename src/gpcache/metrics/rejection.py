@@ -1,7 +1,7 @@
 """How familiar a row looks: scores from logits, neighbours or variance; higher is more familiar.
 
-A score alone is no probability. Beside the scores of held-out labelled rows it becomes one: their
-share that looks no more familiar, a conformal p-value (`familiarity`).
+A score is not a probability. Compared with the scores of held-out labelled rows it gives one: the
+share of them that look no more familiar, a conformal p-value (`familiarity`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> 
     Parameters
     ----------
     queries : array of shape (m, d)
-        Features to judge.
+        Features to score.
     keys : array of shape (n, d)
         Known features.
     k : int, default=1
@@ -152,7 +152,7 @@ def familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
     held_out : array of shape (n,)
         Scores of held-out rows; higher means more familiar.
     scores : array of shape (m,)
-        Scores of the rows to judge.
+        Scores of the new rows.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
     held_out : array of shape (s, n)
         s scores of held-out rows; higher means more familiar.
     scores : array of shape (s, m)
-        The same scores of the rows to judge.
+        The same scores of the new rows.
 
     Returns
     -------

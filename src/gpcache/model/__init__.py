@@ -1,1 +1,1 @@
-"""Image classifiers and what belongs to one: answers, figures, audit, files, report."""
+"""Image classifiers: answers, figures, audit, files, report."""

@@ -1,4 +1,4 @@
-"""Advice where a model is bad: what is wrong with the classes, their photos or their names."""
+"""Advice for a model with low accuracy: what is wrong with classes, photos or names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
 from gpcache.metrics import wilson_interval
-from gpcache.model.audit.judge import held_out_means
+from gpcache.model.audit.audit_model import held_out_means
 from gpcache.support.checks import shown
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ Kind = Literal["guessing", "names", "confused", "few", "many", "useless-names"]
 
 # A class has too few or too many photos beyond this multiple of the median.
 UNEQUAL = 3.0
-# A model that is this often right needs no comparison with its class names.
+# A model with this accuracy needs no comparison with its class names.
 GOOD = 0.9
-# Two classes are called confused from this share of their photos on.
+# Two classes are reported as confused from this share of their photos on.
 CONFUSED = 0.1
-# A name is bad where with 95 % confidence it finds less than this share of its photos.
+# A name is bad if, with 95 % confidence, it recognises less than this share of its photos.
 SURELY_BAD = 0.6
 # Random halves that the learning curve is measured on.
 HALVES = 8
@@ -39,7 +39,7 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to mend, in a sentence, and the classes that it is about."""
+    """One problem to fix, in a sentence, and the classes that it concerns."""
 
     kind: Kind
     sentence: str
@@ -48,7 +48,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """What a model learned from: features (n, d), class numbers (n,), text logits (n, c)."""
+    """The training rows of a model: features (n, d), class numbers (n,), text logits (n, c)."""
 
     features: Tensor
     labels: Tensor
@@ -58,21 +58,21 @@ class TrainingRows:
 def advise(
     evaluation: Evaluation | None, training: TrainingRows, names: Sequence[str]
 ) -> list[Advice]:
-    """What to mend in a model of these training rows, the most serious first.
+    """What to fix in a model of these training rows, the most serious first.
 
     Parameters
     ----------
     evaluation : Evaluation or None
-        The answers to photos that the model has not seen; None where there are none.
+        The answers to photos that the model has not seen; None if there are none.
     training : TrainingRows
-        What the model learned from; class numbers count in `names`.
+        The training rows; class numbers are positions in `names`.
     names : sequence of str
         The class names.
 
     Returns
     -------
     list of Advice
-        Empty where nothing is to be mended.
+        Empty if there is nothing to fix.
 
     Examples
     --------
@@ -122,9 +122,9 @@ def _names_alone(evaluation: Evaluation, training: TrainingRows) -> Iterator[Adv
     if evaluation.accuracy < GOOD and by_name >= evaluation.accuracy:
         yield Advice(
             "names",
-            f"The class names alone are as good: they give {by_name:.0%} of the training photos "
-            f"their label, the model is right for {evaluation.accuracy:.0%}. Check the labels, or "
-            "add photos.",
+            f"The class names without photos are as good: they label {by_name:.0%} of the training "
+            f"photos correctly, the model {evaluation.accuracy:.0%}. Check the labels, or add "
+            "photos.",
         )
 
 
@@ -152,10 +152,10 @@ def _confused(
 
 
 def _gain_of_doubling(training: TrainingRows, first: int, second: int) -> float:
-    """By how much the share of errors between two classes falls with twice as many photos.
+    """How much the error rate between two classes falls with twice as many photos.
 
-    Errors follow a power law in the number of photos: what halving the photos costs, in halves that
-    are drawn at random, says what doubling them saves.
+    Errors follow a power law in the number of photos: the cost of halving the photos at random
+    predicts the gain of doubling them.
     """
     places = [torch.nonzero(training.labels == one).flatten() for one in (first, second)]
     if min(map(len, places)) < 4:
@@ -179,7 +179,7 @@ def _pair_error(features: Tensor, first: Tensor, second: Tensor) -> float:
 
 
 def _useless_names(training: TrainingRows, names: Sequence[str]) -> Iterator[Advice]:
-    """Classes whose photos are not recognised by the name, where guessing does better."""
+    """Classes whose name recognises their photos no better than guessing."""
     if training.zero_shot is None or len(names) < 2:
         return
     right = training.zero_shot.argmax(1) == training.labels
@@ -194,8 +194,8 @@ def _useless_names(training: TrainingRows, names: Sequence[str]) -> Iterator[Adv
     if bad:
         yield Advice(
             "useless-names",
-            f"By {_listed(bad)} the photos are recognised no better than by guessing: the name may "
-            "do harm. Use a name or a prompt that says what the photos show, or leave names out "
+            f"The name {_listed(bad)} recognises its photos no better than guessing, and may do "
+            "harm. Use a name or a prompt that says what the photos show, or leave names out "
             "(--no-text).",
             tuple(bad),
         )

@@ -20,7 +20,7 @@ from gpcache.support.progress import progress_bar
 
 
 def warn_of_refused(refused: Sequence[Refused], answered: int, stacklevel: int = 3) -> None:
-    """Warn of images that were refused; where none was answered, that is an error."""
+    """Warn of images that were refused; raise an error if none was answered."""
     if not refused:
         return
     first = refused[0]
@@ -57,7 +57,7 @@ def evaluated(
     refused: list[Refused],
     unknown: Sequence[Prediction] | None = None,
 ) -> Evaluation:
-    """Predictions beside the labels of a source's images, without those that were trained on.
+    """Predictions and labels of a source's images, without the training images.
 
     `unknown` are the predictions of images of none of the classes.
     """
@@ -78,8 +78,8 @@ def evaluated(
                 found.append(answer)
     if left_out and not found:
         raise DataError(
-            f"All images in {source.name!r} were trained on: evaluate on others, or see the "
-            "held-out figures that fit gives."
+            f"All images in {source.name!r} are training images: evaluate on others, or see the "
+            "held-out figures of the fit."
         )
     also = f" ({left_out} others were, and are left out)" if left_out else ""
     return Evaluation(
@@ -102,7 +102,7 @@ def evaluated(
 
 
 def held_out_evaluation(content: Content) -> Evaluation | None:
-    """What a model says of its own images, each held out; None where none could be."""
+    """Predictions of the training images, each held out; None if none could be held out."""
     model, examples = content.model, content.examples
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None or not report.counted.any() or len(model.classes_) < 2:

@@ -21,7 +21,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
     """Markdown for a model folder; every figure comes with its data and protocol."""
     model = config["model"]
     choice, facts = model.get("choice", {}), model.get("projection")
-    # Models of version 0.1 have no likelihood but the Gaussian one.
+    # Models of version 0.1 only have the Gaussian likelihood.
     names = SOFTMAX_NUMBERS if choice.get("tau") else ("alpha", "beta", "noise", "gain")
     counts = Counter(example["label"] for example in config["examples"])
     return _TEMPLATES.get_template("card.md").render(
@@ -29,7 +29,7 @@ def model_card(config: dict[str, Any], held_out: Evaluation | None) -> str:
         version=config["gpcache"],
         held_out=held_out,
         counts=counts,
-        examples=len(config["examples"]),
+        examples=model.get("explicit", {}).get("n_rows", len(config["examples"])),
         shots=list(counts.values()),
         chosen={name: choice[name] for name in names} if choice else {},
         projection=origin(facts and ProjectionFacts(**facts)) if "projection" in model else None,
@@ -47,7 +47,7 @@ def yaml_text(text: str) -> Markup:
 
 
 def _plain(value: Any) -> Any:
-    """Text that Markdown shows as it is."""
+    """Text without Markdown syntax."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(f"\\{one}" if one in _MARKUP else one for one in _printed(value))

@@ -1,4 +1,4 @@
-"""ImageClassifier: images in, names out. Encoder, prompts and method behind fit and predict."""
+"""ImageClassifier: an encoder, prompts and a method behind `fit` and `predict`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts
+from gpcache.features.store import FeatureStore
 from gpcache.images.records import Refused, Source, plural
 from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
 from gpcache.model import answers, learning
 from gpcache.model import files as model_files
@@ -44,7 +46,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method : str or FeatureClassifier, default="gpcache"
         A name of `gpcache.methods.registry()`, or an estimator, which is cloned.
     prompt : str, sequence of str, or None
-        Sentences with {} for the class name; None ignores class names and learns from images alone.
+        Sentences with {} for the class name; None ignores class names and learns only from images.
     views : int, default=0
         Number of random views to average for each training image; 0 takes the centre view.
     projection : str, Path, SimilarityProjection, or None
@@ -81,7 +83,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.views = views
         self.projection = projection
         self.device = device
-        self._encoder: Encoder | None = None  # what is loaded, or stands in for it
+        self._encoder: Encoder | None = None  # the loaded encoder, or the one that was given
         self._download = True
         self._content: model_files.Content | None = None
 
@@ -108,7 +110,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def content(self) -> model_files.Content:
-        """Everything that was learned, as a model folder holds it."""
+        """The content of the model folder: everything that was learned."""
         if self._content is None:
             raise NotFittedClassifierError("This ImageClassifier is not fitted: call fit first.")
         return self._content
@@ -117,6 +119,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def model(self) -> FeatureClassifier:
         """The fitted estimator on features."""
         return self.content.model
+
+    @property
+    def n_images(self) -> int:
+        """Number of training images; `examples` lists a part where there were too many to keep."""
+        fitted: Fitted | None = getattr(self.model, "fitted_", None)
+        return len(self.examples) if fitted is None else fitted.n_rows
 
     @property
     def examples(self) -> list[Example]:
@@ -181,7 +189,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __repr__(self) -> str:
         state = "not fitted"
         if self._content is not None:
-            images, classes = plural(len(self.examples), "image"), len(self.classes_)
+            images, classes = plural(self.n_images, "image"), len(self.classes_)
             state = f"fitted on {images} of {classes:,} class{'es' * (classes != 1)}"
         parts = f"encoder={self.encoder_name!r}, method={self.method_name!r}"
         return f"ImageClassifier({parts}, {state})"
@@ -190,7 +198,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        images: Images,
+        images: Images | FeatureStore,
         labels: Any = None,
         *,
         shots: int | None = None,
@@ -206,8 +214,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images : path, sequence, array, tensor or data set
             A folder of class folders or a list of images (.csv, .tsv, .parquet); a sequence of
             paths, bytes, Pillow images, numpy arrays (h, w, 3) or torch tensors (3, h, w), of uint8
-            or floats from 0 to 1, or a stack of these; pairs (image, label); or a data set of the
-            `datasets` library.
+            or floats from 0 to 1, or a stack of these; pairs (image, label); a data set of the
+            `datasets` library; or a feature store of any size, as `gpcache extract` makes it.
         labels : sequence, optional
             One label for each image of a sequence; labels become text.
         shots : int, optional
@@ -215,7 +223,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed : int, default=0
             Seed of the draw.
         classes : sequence of str
-            Further class names without images. They are known by their text alone, as are class
+            Further class names without images. They are known only by their text, like class
             folders without an image.
 
         Returns
@@ -239,14 +247,14 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.classes
         ['dark', 'light']
         """
-        source = any_source(images, labels)
-        self._content = None  # what fails below must leave no mixture
+        source = learning.training_source(images, labels)
+        self._content = None  # an error below must not leave a mixture of old and new
         options = (self.method, self.prompt, self.views, self.projection, self.device)
         plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes)
         self._content = learning.learn(source, self.encoder_, self.encoder_name, plan)
         return self
 
-    def add(self, images: Images, labels: Any = None) -> Self:
+    def add(self, images: Images | FeatureStore, labels: Any = None) -> Self:
         """Add labelled images or classes; only the new images are encoded.
 
         An image that its class has already is left out, with a notice. An image that another class
@@ -276,7 +284,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> len(model.add([pixels[0] // 2], ["dark"]).examples)
         7
         """
-        learning.add(self.content, any_source(images, labels), self.encoder_)
+        learning.add(self.content, learning.training_source(images, labels), self.encoder_)
         return self
 
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:
@@ -504,7 +512,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(rows).reshape(-1, len(self.classes_))
 
     def score(self, images: Images, labels: Any = None) -> float:
-        """Compute the accuracy on labelled images; "I don't know" counts as the label behind it.
+        """Compute the accuracy on labelled images; "I don't know" counts as the nearest class.
 
         Parameters
         ----------
@@ -727,7 +735,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             views=content.views, projection=getattr(content.model, "projection", None),
             device=device,
         )  # fmt: skip
-        # The name in a model folder was chosen by whoever made it, not by this user.
+        # The name in a model folder was chosen by its author, not by this user.
         loaded._encoder, loaded._download, loaded._content = encoder, False, content
         if encoder is not None:
             _ = loaded.encoder_  # refuses another one at once

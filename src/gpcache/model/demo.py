@@ -1,4 +1,4 @@
-"""The steps of `gpcache demo`, on pictures drawn by a program or on a folder of the user's own."""
+"""The steps of `gpcache demo`, on drawn pictures or on the user's own folder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TrainedModel:
 class PlantedLabel:
     """A training picture that got another label on purpose, and the finding that names it.
 
-    `others` counts the other labels that are suspected beside it.
+    `others` counts the other suspicious labels.
     """
 
     name: str
@@ -159,7 +159,7 @@ def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]
 
 
 def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
-    """Look for one wrong label that is planted at random; None where no class can spare an image.
+    """Look for one wrong label that is planted at random; None if no class can spare an image.
 
     The classifier does not change.
     """

@@ -170,7 +170,7 @@ def _fit_memory(model: FeatureClassifier, n: int, classes: int) -> int:
     few = fitted.shots
     labels = torch.arange(n, device=few.labels.device) % classes
     rows = few.features[:1].expand(n, -1)  # takes no memory
-    all_of_them = replace(few, features=rows, labels=labels, n_classes=classes, belief=None)
+    all_of_them = replace(few, features=rows, labels=labels, n_classes=classes, label_weights=None)
     return fit_bytes(fitted.recipe, all_of_them, trained=fitted.training is not None)
 
 

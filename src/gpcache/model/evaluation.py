@@ -1,4 +1,4 @@
-"""Evaluation: predictions beside the truth, on named data under a named protocol."""
+"""Evaluation: predictions compared with labels, on named data under a named protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpcache import metrics
 from gpcache.errors import DataError
 
-# Where the curve of accuracy over coverage is written down.
+# Coverages at which the accuracy is reported.
 COVERAGES = tuple(tenth / 10 for tenth in range(1, 11))
 
 
@@ -25,7 +25,7 @@ class Confusion(NamedTuple):
 
 
 class ClassScore(NamedTuple):
-    """How one class did: images of it, and of those named so; NaN where there are none."""
+    """Number of images, recall and precision of one class; NaN if there are no images."""
 
     name: str
     n: int
@@ -34,10 +34,10 @@ class ClassScore(NamedTuple):
 
 
 class Separation(NamedTuple):
-    """How well a score tells good images from bad.
+    """How well a score separates good images from bad ones.
 
-    `auroc` is the chance that a good one scores higher; `fpr95` the share of the bad that pass
-    where 95 % of the good do.
+    `auroc` is the probability that a good image scores higher than a bad one; `fpr95` the share of
+    bad images that are accepted if 95 % of the good ones are.
     """
 
     auroc: float
@@ -53,12 +53,12 @@ class Unknown(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Images with known labels and what a model said of them.
+    """Images with known labels and the predictions of a model.
 
-    `names` (n) are the images, `labels` (n,) class numbers, `probabilities` (n, c), `uncertainty`
-    (n,), `rejected` (n,) and `familiarity` (n,) the model's own doubts. `unknown` are images of
-    something else, if there were any. `data` and `protocol` say what the figures are of: no
-    accuracy without them.
+    `names` (n) are the images and `labels` (n,) class numbers; `probabilities` (n, c),
+    `uncertainty` (n,), `rejected` (n,) and `familiarity` (n,) are predicted. `unknown` are images
+    of none of the classes, if there were any. `data` and `protocol` say on which images and how the
+    figures were measured.
     """
 
     data: str
@@ -119,7 +119,7 @@ class Evaluation:
 
     @property
     def aurc(self) -> float:
-        """Mean risk over all coverages, when the least confident are refused first."""
+        """Mean risk over all coverages, if the least confident answers are refused first."""
         return metrics.aurc(self.confidence, self.correct)
 
     def accuracy_at(self, coverage: float) -> float:
@@ -128,14 +128,14 @@ class Evaluation:
 
     @property
     def error_separation(self) -> Separation | None:
-        """How well the confidence tells right answers from wrong ones; None without both."""
+        """How well the confidence separates right answers from wrong ones; None without both."""
         if self.correct.all() or not self.correct.any():
             return None
         return _separation_of(self.confidence, self.correct)
 
     @property
     def unknown_separation(self) -> Separation | None:
-        """How well the familiarity tells these images from unknown ones; None without either."""
+        """How well the familiarity separates these images from unknown ones; None without both."""
         if self.unknown is None or self.familiarity is None or not len(self.unknown.familiarity):
             return None
         scores = np.concatenate([self.familiarity, self.unknown.familiarity])
@@ -178,7 +178,7 @@ class Evaluation:
         return np.argsort(at_label, kind="stable")[:top]
 
     def summary(self) -> dict[str, Any]:
-        """The figures as JSON holds them."""
+        """The figures as a dictionary for JSON."""
         return {
             "data": self.data,
             "protocol": self.protocol,
@@ -192,13 +192,13 @@ class Evaluation:
             "accuracy_at_coverage": {
                 f"{coverage:g}": self.accuracy_at(coverage) for coverage in COVERAGES
             },
-            "errors_told": _as_dict(self.error_separation),
+            "error_separation": _as_dict(self.error_separation),
             "unknown": None
             if self.unknown is None
             else {
                 "n": len(self.unknown.rejected),
                 "rejected": int(self.unknown.rejected.sum()),
-                "told": _as_dict(self.unknown_separation),
+                "separation": _as_dict(self.unknown_separation),
             },
             "per_class": {
                 score.name: {

@@ -1,4 +1,4 @@
-"""What an answer rests on beside training images: the class name, and how even its sets are."""
+"""The share of the class name in an answer, and classes that prediction sets miss too often."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpcache.metrics.conformal import lac_scores, uneven_classes
 def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.float64] | None:
     """The share (m,) that the class name has in the logit of each row's most probable class.
 
-    It is what that name says beyond the mean of all class names, in the unit of the weights of
-    training images. None where names do not count.
+    It is the difference to the mean over all class names, in the unit of the weights of training
+    images. None if names do not count.
     """
     fitted: Fitted | None = getattr(model, "fitted_", None)
     rows = model._read_queries(features)
@@ -29,7 +29,7 @@ def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.fl
 
 
 def why_uneven(model: FeatureClassifier, error: float) -> str:
-    """A sentence where sets miss some classes far more often than promised; empty elsewhere."""
+    """A sentence if sets miss some classes far more often than promised; otherwise empty."""
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None or report.counted.sum() < 2:
         return ""

@@ -21,7 +21,7 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.predictions import HeldOutScores
-from gpcache.model.schema import check_config, foreign_model
+from gpcache.model.schema import check_config, invalid_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
 from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
@@ -46,7 +46,7 @@ class Revision(NamedTuple):
 
     @classmethod
     def of(cls, folder: str | Path) -> Revision:
-        """That of the model that is there now."""
+        """The revision of the model in a folder."""
         place = Path(folder).resolve()
         try:
             return cls(place, sha256((place / CONFIG).read_bytes()))
@@ -65,12 +65,12 @@ class EncoderFacts:
 
     @classmethod
     def of(cls, encoder: Encoder, name: str) -> EncoderFacts:
-        """Those of an encoder that is loaded under this name."""
+        """The facts of a loaded encoder."""
         return cls(name, encoder.fingerprint, encoder.dim, encoder.logit_scale)
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> EncoderFacts:
-        """Those of a saved model, under the name that the encoder has today."""
+        """The facts in a saved model, with the current name of the encoder."""
         return cls(**content | {"name": current_name(content["name"], content["fingerprint"])})
 
     def require(self, encoder: Encoder) -> None:
@@ -78,14 +78,14 @@ class EncoderFacts:
         if self.fingerprint != encoder.fingerprint:
             raise EncoderError(
                 f"The model was fitted on the encoder {self.name!r} with the fingerprint "
-                f"{self.fingerprint[:12]}, this one has {encoder.fingerprint[:12]}: "
-                "its features mean something else."
+                f"{self.fingerprint[:12]}, but this one has {encoder.fingerprint[:12]}: use the "
+                "encoder of the model."
             )
 
 
 @dataclass
 class Content:
-    """All that a model folder holds; `views` is 0 for one centre view of each image.
+    """The content of a model folder; `views` is 0 for one centre view of each image.
 
     `thumbnails` are small pictures of training images by the hash of their content.
     """
@@ -106,11 +106,11 @@ class Content:
         return HeldOutScores.of(self.model)
 
     def picture(self, example: Example) -> bytes | None:
-        """A small picture of an example: from the model, or from where it was; else None."""
+        """A small picture of an example, from the model or from its file; None without both."""
         return self.thumbnails.get(example.hash) or picture_of(example, self.training.source)
 
     def keep_thumbnails(self) -> None:
-        """Take the pictures that can be had of all examples."""
+        """Store a small picture of every example whose file can be read."""
         pictures = {example.hash: self.picture(example) for example in self.examples}
         self.thumbnails = {key: picture for key, picture in pictures.items() if picture}
 
@@ -152,7 +152,7 @@ def check_model_place(folder: str | Path) -> None:
     """Refuse a place that holds something other than a classifier, such as a projection."""
     if is_projection(check_place(folder)):
         raise DataError(
-            f"{str(folder)!r} is a similarity projection: choose another name, it was left as it "
+            f"{str(folder)!r} is a similarity projection: choose another name; it was left as it "
             "is."
         )
 
@@ -180,7 +180,7 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
         )
         _check_examples(model, config["examples"])
     except (DataError, NumericalError) as error:
-        raise foreign_model(str(folder), str(error).rstrip(".")) from None
+        raise invalid_model(str(folder), str(error).rstrip(".")) from None
     return Content(
         model=model,
         encoder=EncoderFacts.read(config["encoder"]),
@@ -203,7 +203,7 @@ def _check_examples(model: FeatureClassifier, examples: list[dict[str, Any]]) ->
         return
     labels = model.classes_[model.fitted_.shots.labels.cpu().numpy()]
     if [str(label) for label in labels] != [example["label"] for example in examples]:
-        raise DataError("its images and its shots have other labels")
+        raise DataError("its images and its shots have different labels")
 
 
 def push(

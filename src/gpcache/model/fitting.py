@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpcache.errors import DataError
+from gpcache.features.manifest import NAME as STORE
+from gpcache.features.store import FeatureStore
+from gpcache.images.records import Source
 from gpcache.images.sources import open_source
 from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
@@ -44,8 +47,12 @@ def fit_and_save(
     """
     check_new_model(folder, replace=replace)
     start = time.perf_counter()
-    source = open_source(images.resolve(), follow=follow)
-    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
+    source: Source | FeatureStore
+    if (images / STORE).is_file():
+        source = FeatureStore.open(images.resolve())
+    else:
+        source = open_source(images.resolve(), follow=follow)
+        logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
     classifier.fit(source, shots=shots, seed=seed, classes=classes)
     logger.info("fitted %s on %s", classifier.method_name, classifier.encoder_name)
     classifier.save(folder, thumbnails=thumbnails)

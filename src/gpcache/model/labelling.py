@@ -33,7 +33,7 @@ def suggest_images(
     encoder: str = "lite",
     device: str = "auto",
 ) -> SuggestedImages:
-    """Choose at most `count` images of `pool`; `encoder` is used where there is no model."""
+    """Choose at most `count` images of `pool`; `encoder` is used if there is no model."""
     fitted = None
     if model is None:
         network = load_encoder(encoder, device=device)

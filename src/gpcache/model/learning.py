@@ -1,4 +1,4 @@
-"""What a classifier learns: the content of a model from labelled images, and changes of it."""
+"""Learns the content of a model from labelled images, and changes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,21 +17,26 @@ from sklearn.exceptions import NotFittedError
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
+from gpcache.features.manifest import NAME as STORE
+from gpcache.features.store import FeatureStore
 from gpcache.images.augment import Views
 from gpcache.images.records import Source
+from gpcache.images.sources import any_source
 from gpcache.methods import FeatureClassifier, TextPrior, find_method
+from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
 from gpcache.model.files import Content, EncoderFacts
 from gpcache.model.training_images import (
     TrainingFacts,
     all_examples,
     class_names,
+    copies_notice,
     drawn_examples,
     find_duplicates,
     find_example,
     new_examples,
     require_class,
-    said_of_copies,
+    stored_examples,
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
@@ -59,7 +64,7 @@ def load(name: str, device: str | torch.device, *, download: bool) -> Encoder:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to learn: the parameters of an ImageClassifier, and those of its `fit`."""
+    """The parameters of an ImageClassifier and of its `fit`."""
 
     method: str | FeatureClassifier
     prompt: str | Sequence[str] | None
@@ -78,19 +83,35 @@ class Plan:
         return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
 
 
-def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Content:
-    """Fit the method of the plan on the labelled images of a source."""
+def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
+    """The feature store of a path or object, or the source of any other images."""
+    if isinstance(images, str | Path) and labels is None and (Path(images) / STORE).is_file():
+        return FeatureStore.open(images)
+    return images if isinstance(images, FeatureStore) else any_source(images, labels)
+
+
+def learn(
+    source: Source | FeatureStore, encoder: Encoder, encoder_name: str, plan: Plan
+) -> Content:
+    """Fit the method of the plan on the labelled images of a source or a feature store."""
     projection = open_projection(plan.projection)
     for one in (projection, getattr(plan.method, "projection", None)):
         if isinstance(one, SimilarityProjection):
             one.require_encoder(encoder)
     shots, seed = plan.shots, plan.seed
-    training = TrainingFacts(source.name, shots, None if shots is None else seed)
-    given = (source, encoder, _views(plan.views), training)
-    if shots is None:
-        features, examples, _ = all_examples(*given)
+    name = str(source.folder) if isinstance(source, FeatureStore) else source.name
+    training = TrainingFacts(name, shots, None if shots is None else seed)
+    views, features = _views(plan.views), cast(Any, None)
+    if isinstance(source, FeatureStore):
+        _require_same(source, encoder, plan.views)
+        features, examples = stored_examples(source, training, shots=shots, seed=seed)
+        source = Source(name, (), len(examples))
+    elif shots is None:
+        features, examples, _ = all_examples(source, encoder, views, training)
     else:
-        features, examples = drawn_examples(*given, shots=shots, seed=seed)
+        features, examples = drawn_examples(
+            source, encoder, views, training, shots=shots, seed=seed
+        )
     labels = [example.label for example in examples]
     names = class_names(source, examples, training, plan.classes)
     prompts, prior = None, None
@@ -103,11 +124,14 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
     start = time.perf_counter()
     if not examples:
         assert prior is not None
-        # Zero-shot learns nothing from rows: its own text will do.
+        # Zero-shot learns nothing from rows: use its text as rows.
         model.fit(prior.vectors, names)
     else:
         model.fit(features, labels)
     logger.info("fitted %d images in %.2f s", len(examples), time.perf_counter() - start)
+    fitted: Fitted | None = getattr(model, "fitted_", None)
+    if fitted is not None and fitted.kept_rows is not None:
+        examples = [examples[row] for row in fitted.kept_rows.tolist()]
     facts = EncoderFacts.of(encoder, encoder_name)
     return Content(model, facts, plan.templates, prompts, plan.views, examples, training)
 
@@ -115,7 +139,7 @@ def learn(source: Source, encoder: Encoder, encoder_name: str, plan: Plan) -> Co
 def unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
     """The method of a plan with its text, before the fit."""
     if isinstance(plan.method, FeatureClassifier) and not text_alone:
-        model = clone(plan.method)  # the user's own object stays as it is
+        model = clone(plan.method)  # the user's object must not change
     else:
         name = "zero-shot" if text_alone else str(plan.method)
         model = find_method(name, on_features=True).constructor(device=plan.device)
@@ -125,7 +149,7 @@ def unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> Featur
 def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
     """Training images whose label is almost certainly wrong, the likeliest first.
 
-    With `hard`, those worth a look come after them.
+    With `hard`, the labels that are worth a look follow.
     """
     if not content.model.has_keys:
         return []
@@ -144,9 +168,11 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
 # Changes, in place.
 
 
-def add(content: Content, source: Source, encoder: Encoder) -> None:
-    """Learn further images; what is known already is left out or refused."""
+def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> None:
+    """Add further images; known ones are left out or refused."""
     model = _updatable(content, "add images to")
+    if isinstance(source, FeatureStore):
+        _require_same(source, encoder, content.views)
     features, examples, _ = new_examples(
         source, encoder, _views(content.views), content.training, content.examples
     )
@@ -165,7 +191,7 @@ def add(content: Content, source: Source, encoder: Encoder) -> None:
 def remove(
     content: Content, names: Iterable[str], label: str | None, encoder: Encoder | None
 ) -> None:
-    """Forget images by name, or a class with its images; its text needs the encoder."""
+    """Remove images by name, or a class with its images; its text needs the encoder."""
     model = _updatable(content, "remove images from")
     wanted = {find_example(name, content.examples) for name in names}
     if label is not None:
@@ -180,7 +206,7 @@ def remove(
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
-    """Give images by name other labels; a copy of what the class has already is forgotten."""
+    """Relabel images by name; a copy of an image that the class has already is removed."""
     model = _updatable(content, "relabel images of")
     classes = [str(name) for name in model.classes_]
     labels = {
@@ -193,19 +219,19 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
         model.relabel(rows, names, refit=_may_wait(content))
     examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
     if copies := find_duplicates(examples):
-        content.training.notices.append(said_of_copies(examples, copies))
+        content.training.notices.append(copies_notice(examples, copies))
         model.remove(list(copies), refit=_may_wait(content))
     content.examples = [one for row, one in enumerate(examples) if row not in copies]
     _settle(content)
 
 
 def _may_wait(content: Content) -> bool | Literal["auto"]:
-    """How the model refits by itself: never where `_settle` does at every change."""
+    """The option `refit` of an update: False if `_settle` chooses again after every change."""
     return False if len(content.examples) <= REFIT_ALWAYS else "auto"
 
 
 def _settle(content: Content) -> None:
-    """Choose again after a change, so that every figure is that of a fit on the present images."""
+    """Choose again after a change, so that all figures equal those of a new fit."""
     if len(content.examples) <= REFIT_ALWAYS:
         _updatable(content, "change").refit()
 
@@ -227,6 +253,11 @@ def _set_prompts(content: Content, prompts: Prompts, encoder: Encoder) -> None:
 
 def _text_prior(encoder: Encoder, prompts: Prompts) -> TextPrior:
     return TextPrior(prompts.class_names, text_weights(encoder, prompts), encoder.logit_scale)
+
+
+def _require_same(store: FeatureStore, encoder: Encoder, views: int) -> None:
+    store.require_encoder(encoder)
+    store.require_views(_views(views))
 
 
 def _views(count: int) -> Views | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Neighbour(NamedTuple):
-    """A training image and its signed share of the answer's logit: above zero speaks for it."""
+    """A training image and its signed share of the answer's logit; above zero supports it."""
 
     name: str
     label: str
@@ -38,16 +38,15 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of one image.
+    """The answer of a model to one image.
 
     `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
-    `familiarity` is the share of held-out training images that look no more familiar: an image is
-    `rejected` where it falls below the rate that was asked for. NaN where none could be held out.
-    `neighbours` are the training images that drove the answer, if they were asked for, and
-    `name_weight` is the share of the class name beside theirs, None where it has none. `plausible`
-    are the labels that cannot be ruled out, the best suited first: none where the image is
-    rejected, at least one where it is not; None where they were not asked for. `note` says why
-    nothing can be refused, or ruled out.
+    `familiarity` is the share of held-out training images that look no more familiar; NaN if none
+    could be held out. An image is `rejected` if its familiarity is not above the requested rate.
+    `neighbours` are the training images with the largest shares in the answer, if requested, and
+    `name_weight` is the share of the class name, None if it has none. `plausible` are the labels
+    that cannot be ruled out, the most plausible first: empty for a rejected image, otherwise at
+    least one; None if not requested. `note` says why nothing can be rejected or ruled out.
     """
 
     name: str
@@ -67,12 +66,12 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The most probable class; None where the image is rejected."""
+        """The most probable class; None if the image is rejected."""
         return None if self.rejected else self.nearest
 
     @property
     def nearest(self) -> str:
-        """The most probable class, also where the image is rejected."""
+        """The most probable class, also of a rejected image."""
         return str(self.classes[self._best])
 
     @property
@@ -91,7 +90,7 @@ class Prediction:
         return [(str(self.classes[i]), float(self.distribution[i])) for i in order]
 
     def as_dict(self, top: int = 1) -> dict[str, Any]:
-        """The answer as JSON holds it, with the `top` classes."""
+        """The answer as a dictionary for JSON, with the `top` classes."""
         unknown = np.isnan(self.familiarity)
         found: dict[str, Any] = {
             "image": self.name,
@@ -117,18 +116,18 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Scores (s, n) of held-out examples, higher for the more familiar, to judge images beside.
+    """Familiarity scores (s, n) of held-out examples, with which new images are compared.
 
-    A cache gives two, what its variance lacks to one and the highest probability; other methods
-    the second alone. That probability is taken at one temperature for all answers: letting it
-    follow their entropy makes it truer, but tells foreign images less well.
+    A cache has two: one minus its variance, and the highest probability. Other methods have only
+    the second. This probability uses one temperature for all answers: a temperature that depends on
+    the entropy is better calibrated, but recognises unknown images less well.
     """
 
     scores: NDArray[np.float64]
 
     @classmethod
     def of(cls, model: FeatureClassifier) -> HeldOutScores:
-        """Those of a fitted model; none where nothing was held out."""
+        """The scores of a fitted model; none if nothing was held out."""
         report: HeldOutReport | None = getattr(model, "loo_", None)
         if report is None:
             return cls(np.zeros((1, 0)))
@@ -155,10 +154,10 @@ class HeldOutScores:
     def familiarity(
         self, novelty: NDArray[np.float64], highest: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The share (m,) of held-out examples, and the image itself, that look no more familiar.
+        """The share (m,) of held-out examples, with the image itself, that look no more familiar.
 
-        A conformal p-value: new images of the same kind fall below ε at a rate of ε at most, as far
-        as holding examples out leaves the others as good a model.
+        This is a conformal p-value: new images of the same kind are below ε at a rate of at most ε,
+        if the held-out models are as good as the final one.
         """
         if not self.scores.shape[1]:
             return np.full(len(novelty), np.nan)
@@ -166,20 +165,20 @@ class HeldOutScores:
         return joint_familiarity(self.scores, np.stack(asked[-len(self.scores) :]))
 
     def why_never(self, reject: float) -> str:
-        """Why no image can be refused at this rate; empty where some can."""
+        """Why no image can be refused at this rate; empty if some can."""
         n = self.scores.shape[1]
         if reject == 0 or n >= least_rows(reject):
             return ""
         return (
-            f"No image can be refused: at a rate of {reject:g} that takes {least_rows(reject)} or "
-            f"more training images that can be held out, and there are {n}."
+            f"No image can be refused: a rate of {reject:g} needs {least_rows(reject)} or more "
+            f"training images that can be held out, and there are {n}."
         )
 
 
 def agreeing_set(labels: Iterable[Any], nearest: str, rejected: bool) -> tuple[str, ...]:
-    """A set of plausible labels that says the same as the refusal.
+    """A set of plausible labels that agrees with the rejection.
 
-    It is empty where the image is rejected, and holds at least the nearest class where it is not.
+    It is empty if the image is rejected, and otherwise contains at least the nearest class.
     """
     return () if rejected else tuple(map(str, labels)) or (nearest,)
 

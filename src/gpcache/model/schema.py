@@ -1,4 +1,4 @@
-"""The schema of a model folder's config.json: what a file must hold before any of it is used."""
+"""The schema of a model folder's config.json, which is checked before anything is used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpcache.support.checks import shown
 
 
 def _as_unicode(value: Any) -> Any:
-    """Names of files may hold bytes that are no UTF-8, which pydantic does not call text."""
+    """Text for pydantic, which refuses file names with bytes that are not UTF-8."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
-_OPEN = ConfigDict(strict=True, extra="allow")  # what a later method adds is its own
+_OPEN = ConfigDict(strict=True, extra="allow")  # a later method may add fields
 
 Text = Annotated[str, BeforeValidator(_as_unicode)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -59,7 +59,7 @@ class ExampleEntry(TypedDict):
 
 @with_config(_STRICT)
 class RefusedEntry(TypedDict):
-    """An image that was not taken."""
+    """An image that was refused."""
 
     name: Text
     reason: Text
@@ -87,7 +87,7 @@ class TextEntry(TypedDict):
 
 @with_config(_STRICT)
 class HeldOutEntry(TypedDict):
-    """Held-out figures; None where nothing was held out."""
+    """Held-out figures; None if nothing was held out."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None
     nll: NotNegative | None
@@ -97,7 +97,7 @@ class HeldOutEntry(TypedDict):
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
 class ChoiceEntry(TypedDict, total=False):
-    """The hyper-parameters that were chosen; None stands for NaN."""
+    """The chosen hyper-parameters; None means NaN."""
 
     beta: NotNegative | None
     noise: NotNegative | None
@@ -115,6 +115,14 @@ class ChoiceEntry(TypedDict, total=False):
     score: Finite | None
 
 
+@with_config(_STRICT)
+class ExplicitEntry(TypedDict):
+    """How many rows a model in explicit features has seen, and how many chose for it."""
+
+    n_rows: Count
+    n_part: Count
+
+
 @with_config(_OPEN)
 class SavedMethod(TypedDict):
     """The settings of a fitted method."""
@@ -130,6 +138,7 @@ class SavedMethod(TypedDict):
     choice: NotRequired[ChoiceEntry]
     trained_at: NotRequired[ChoiceEntry]
     numbers: NotRequired[dict[Text, Finite]]
+    explicit: NotRequired[ExplicitEntry]
     held_out: NotRequired[HeldOutEntry]
     search: NotRequired[dict[Text, list[Option]]]
     epochs: NotRequired[Count]
@@ -138,7 +147,7 @@ class SavedMethod(TypedDict):
 
 @with_config(_OPEN)
 class ModelEntry(TypedDict):
-    """All of config.json but its checksums."""
+    """All of config.json except its checksums."""
 
     gpcache: NotRequired[Text]
     encoder: EncoderEntry
@@ -154,17 +163,17 @@ _SCHEMA = TypeAdapter(ModelEntry)
 
 
 def check_config(config: dict[str, Any], place: str) -> None:
-    """Refuse a config that is no model's, and say where it differs."""
+    """Refuse a config that does not follow the schema, and say where."""
     try:
         _SCHEMA.validate_python(config)
     except (ValidationError, RecursionError) as error:
-        raise foreign_model(place, _first(error)) from None
+        raise invalid_model(place, _first(error)) from None
 
 
-def foreign_model(place: str, what: str) -> ModelFileError:
-    """The error of a folder that is whole, but that no gpcache has written."""
+def invalid_model(place: str, what: str) -> ModelFileError:
+    """The error of a folder that is intact, but was not written by gpcache."""
     return ModelFileError(
-        f"{place!r} is no model that gpcache has written ({what}): fit the model again."
+        f"{place!r} is not a model that gpcache has written ({what}): fit the model again."
     )
 
 

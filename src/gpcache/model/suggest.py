@@ -1,8 +1,8 @@
-"""Which unlabelled images to label next: those that say most about all the others.
+"""Chooses which unlabelled images to label next: those that reduce the total variance most.
 
-The variance of a Gaussian process does not depend on labels, so what a label is worth is known
-before it is given, even before there is any. Labelling x takes cov(x, p)² / (v(x) + noise) off the
-variance at p; the image that takes most off the whole pool comes first.
+The variance of a Gaussian process does not depend on labels, so the value of a label is known
+before it is given. Labelling x reduces the variance at p by cov(x, p)² / (v(x) + noise); the image
+with the largest reduction over the whole pool comes first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SPACES = ("raw", "centred")
 
 
 class Suggestion(NamedTuple):
-    """Rows of the pool (count,), the best first, and the variance (count,) that each takes away.
+    """Rows of the pool (count,), the best first, and the reduction of variance (count,) by each.
 
-    It is the sum over the pool of what is left to take once the rows before are labelled.
+    The reduction is summed over the pool, after all rows before it are labelled.
     """
 
     rows: NDArray[np.int64]
@@ -48,10 +48,10 @@ def suggest(
 ) -> Suggestion:
     """Choose `count` rows of the pool (m, d) to label.
 
-    A fitted `model` brings its shots, its feature map and its β. Without one, as long as there is
-    no label, `beta` is 1 and `space` "centred" unless given. The less `noise`, the less a second
-    image like the first is worth. It is not the model's own noise, which stands for what its
-    kernel cannot tell apart and let it choose look-alikes (docs/results/photos.md).
+    A fitted `model` provides its shots, its feature map and its β. Without a model, before there
+    are any labels, `beta` is 1 and `space` "centred" unless given. The lower the `noise`, the less
+    a second, similar image is worth. The noise of the model is not used: with it, similar images
+    were chosen (docs/results/photos.md).
     """
     whole("count", count, least=1)
     noise = _above_zero("noise", noise)
@@ -78,7 +78,7 @@ def _without_labels(
     usable = np.isfinite(array).all(1) & array.any(1)
     if not usable.all():
         row = int(np.flatnonzero(~usable)[0])
-        raise DataError(f"Row {row} of pool holds NaN, inf or only zeros: remove or mend it.")
+        raise DataError(f"Row {row} of pool holds NaN, inf or only zeros: remove or fix it.")
     rows = unit_rows(torch.as_tensor(array.astype(np.float64)))
     if space != "raw" and len(rows):
         rows = KernelSpace("centred").fit(rows, torch.zeros(len(rows), dtype=torch.int64))(rows)
@@ -121,7 +121,7 @@ def _covariance(mapped: Tensor, keys: Tensor, beta: float, noise: float) -> Tens
 
 
 def _greedy(covariance: Tensor, count: int, noise: float) -> Suggestion:
-    """The rows that take most away, one after the other. Overwrites the covariance (m, m)."""
+    """The rows with the largest reductions, in order; overwrites the covariance (m, m)."""
     rows, scores = [], []
     taken = torch.zeros(len(covariance), dtype=torch.bool)
     for _ in range(count):
@@ -132,6 +132,6 @@ def _greedy(covariance: Tensor, count: int, noise: float) -> Suggestion:
         scores.append(float(reduction[best]))
         taken[best] = True
         reach = covariance[best].clone()
-        # What is known once this row is labelled, in place: a second matrix would be as large.
+        # Update the covariance in place, because a second matrix would be as large.
         covariance.addr_(reach, reach, alpha=-1 / (float(reach[best]) + noise))
     return Suggestion(np.array(rows, dtype=np.int64), np.array(scores))

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 def environment(
     clean: Callable[[Any], Any], filters: Sequence[Callable[..., Any]] = ()
 ) -> Environment:
-    """Templates that pass every value through `clean` and then escape its HTML.
+    """An environment that passes every value through `clean` and then escapes its HTML.
 
     They can use the `filters` by name.
     """

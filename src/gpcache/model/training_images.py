@@ -1,4 +1,4 @@
-"""Training images: from a source to features with labels, all of it or a draw of a few a class."""
+"""Training images: from a source to features with labels, of all images or of a few per class."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
+from gpcache.features.store import FeatureStore
+from gpcache.features.stored_rows import StoredRows
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source
@@ -63,8 +65,8 @@ def all_examples(
 ) -> Learnable:
     """Every labelled image; `training` notes the others.
 
-    An image whose class has the same one already, here or among the `known`, is left out: held out,
-    it would be answered by its copy, and figures would be better than the model is.
+    An image whose class has the same one already, here or among the `known`, is left out: its copy
+    would answer for it when it is held out, and held-out figures would be too good.
     """
     found = gather(source, encoder, views=views, description="learn")
     training.refused += found.refused
@@ -78,22 +80,52 @@ def all_examples(
             examples.append(Example(record.name, record.label, image_hash, record.group))
     copies = find_duplicates(examples, known)
     if copies:
-        training.notices.append(said_of_copies(examples, copies))
+        training.notices.append(copies_notice(examples, copies))
     kept = [place for place in range(len(examples)) if place not in copies]
     chosen = [rows[place] for place in kept]
     return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
 
 
+def stored_examples(
+    store: FeatureStore,
+    training: TrainingFacts,
+    *,
+    shots: int | None,
+    seed: int,
+    known: Iterable[Example] = (),
+) -> tuple[StoredRows, list[Example]]:
+    """The same of a feature store, whose vectors are not read yet."""
+    items = store.items()
+    training.refused += [Refused(one.path, UNLABELLED) for one in items if one.label is None]
+    labelled = [one for one in items if one.label is not None]
+    if shots is not None:
+        labels, names = [one.label for one in labelled], [one.path for one in labelled]
+        draw = draw_shots(labels, names, shots, seed)
+        labelled = [labelled[row] for row in draw.indices]
+        for label, count in draw.short.items():
+            training.notices.append(f"The class {label!r} has {count} of {shots} images.")
+    examples = [Example(one.path, str(one.label), one.hash, one.group) for one in labelled]
+    copies = find_duplicates(examples, known)
+    if copies:
+        training.notices.append(copies_notice(examples, copies))
+    rows = StoredRows(store, [one for row, one in enumerate(labelled) if row not in copies])
+    return rows, [Example(one.path, str(one.label), one.hash, one.group) for one in rows.items]
+
+
 def new_examples(
-    source: Source,
+    source: Source | FeatureStore,
     encoder: Encoder,
     views: Views | None,
     training: TrainingFacts,
     known: Sequence[Example],
 ) -> Learnable:
-    """What can be added to the `known` examples; without copies, nothing to add is an error."""
+    """Examples to add to the `known` ones; an error if there are neither new images nor copies."""
     refused = len(training.refused)
-    found = all_examples(source, encoder, views, training, known)
+    if isinstance(source, FeatureStore):
+        rows, examples = stored_examples(source, training, shots=None, seed=0, known=known)
+        found = Learnable(rows[:], examples, len(source.items()) - len(examples))
+    else:
+        found = all_examples(source, encoder, views, training, known)
     found = _without_contradictions(found, known, training)
     if not found.examples and not found.copies:
         first = training.refused[refused:]
@@ -105,7 +137,7 @@ def new_examples(
 def _without_contradictions(
     learned: Learnable, known: Iterable[Example], training: TrainingFacts
 ) -> Learnable:
-    """Without images that are known as another class; `training` notes those."""
+    """The examples without images that another class has; `training` notes those."""
     known_as = {one.hash: one for one in known}
     kept = []
     for row, example in enumerate(learned.examples):
@@ -123,7 +155,7 @@ def _without_contradictions(
 
 
 def find_duplicates(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
-    """Places of examples whose class has the same image before them, by its name."""
+    """Positions of examples that repeat an image of their class, with the name of that image."""
     first = {(one.label, one.hash): one.name for one in known}
     copies = {}
     for place, one in enumerate(examples):
@@ -133,8 +165,8 @@ def find_duplicates(examples: Sequence[Example], known: Iterable[Example] = ()) 
     return copies
 
 
-def said_of_copies(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
-    """What counts once, in one sentence."""
+def copies_notice(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
+    """A sentence about images that count once."""
     place, other = next(iter(copies.items()))
     name = examples[place].name
     which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
@@ -152,7 +184,7 @@ def drawn_examples(
     shots: int,
     seed: int,
 ) -> tuple[Features, list[Example]]:
-    """The same of `shots` images a class; what is refused is replaced by another draw."""
+    """The same for `shots` images a class; refused images are replaced by another draw."""
     records = {record.name: record for record in source.records}
     unlabelled = [record.name for record in records.values() if record.label is None]
     training.refused += [Refused(name, UNLABELLED) for name in unlabelled]
@@ -209,8 +241,8 @@ def class_names(
 def find_example(given: str, examples: Sequence[Example]) -> str:
     """The name in the model of a training image, given by that name, its file's name or its path.
 
-    A file that is on this disk is found by its content. What fits several images is an error that
-    lists them, and what fits none one that suggests the nearest names.
+    A file on this disk is found by its content. If several images fit, the error lists them; if
+    none fits, it suggests the nearest names.
     """
     names = [example.name for example in examples]
     if given in names:
@@ -227,7 +259,7 @@ def find_example(given: str, examples: Sequence[Example]) -> str:
         return fitting[0]
     if fitting:
         raise DataError(
-            f"{given!r} fits {len(fitting)} training images: give one of {_listed(fitting)}."
+            f"{given!r} matches {len(fitting)} training images: give one of {_listed(fitting)}."
         )
     near = get_close_matches(given, names, 3, 0.4)
     near = near or get_close_matches(wanted[-1] if wanted else "", names, 3, 0.4)
@@ -240,13 +272,13 @@ def _parts(path: str) -> list[str]:
 
 
 def _end_alike(one: list[str], other: list[str]) -> bool:
-    """Whether two paths are the same as far as the shorter one goes, from its end."""
+    """Whether the shorter of two paths is the end of the longer one."""
     length = min(len(one), len(other))
     return length > 0 and one[-length:] == other[-length:]
 
 
 def picture_of(example: Example, source: str) -> bytes | None:
-    """A small picture of a training image from where it was; None if it is no longer that image."""
+    """A small picture of a training image from its file; None if the file has changed."""
     content = original_of(example.name, example.hash, source)
     try:
         return None if content is None else small_picture(content)
@@ -255,7 +287,7 @@ def picture_of(example: Example, source: str) -> bytes | None:
 
 
 def original_of(name: str, content_hash: str, source: str) -> bytes | None:
-    """The file of a training image from where it was; None if it is no longer that image."""
+    """The file of a training image; None if it is missing or has changed."""
     place = Path(source)
     # A list of images names them by its own folder.
     root = place if place.is_dir() else place.parent
@@ -281,14 +313,14 @@ def class_number(record: Record, number: Mapping[str, int]) -> int:
     label = require_label(record)
     if label not in number:
         raise DataError(
-            f"{record.name!r} has the label {label!r}, which is no class of the model: "
+            f"{record.name!r} has the label {label!r}, which is not a class of the model: "
             f"it has {_listed(list(number))}."
         )
     return number[label]
 
 
 def require_class(label: str, classes: Sequence[str]) -> str:
-    """The class that a label names; a label that is none of the classes is refused."""
+    """The class of a label; an unknown label is refused."""
     for name in classes:
         if tidy_name(name) == tidy_name(label):
             return name

@@ -1,4 +1,4 @@
-"""Checkpoint: the last whole epoch of learning, in one file that is whole or not there."""
+"""Checkpoint: the state after the last complete epoch, in one file that is written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("weights", "momenta")
 
 @dataclass
 class Progress:
-    """Where learning stands after whole epochs: their losses, the weights and their momenta."""
+    """The state after complete epochs: their losses, the weights and the momenta."""
 
     weights: tuple[Tensor, ...]
     momenta: tuple[Tensor, ...] = ()
@@ -26,13 +26,13 @@ class Progress:
 
 
 class Checkpoint:
-    """A file that `learn_projection` goes on from, and writes after every epoch."""
+    """A file that `learn_projection` continues from, and writes after every epoch."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def read(self, key: str) -> Progress | None:
-        """What was reached by the run with this key, or None before its first epoch."""
+        """The state of the run with this key, or None before its first epoch."""
         if not self.path.exists():
             return None
         try:
@@ -43,12 +43,12 @@ class Checkpoint:
             known = notes["key"]
         except (OSError, SafetensorError, KeyError, ValueError, RecursionError):
             raise ModelFileError(
-                f"The checkpoint {str(self.path)!r} is damaged: remove it to begin again."
+                f"The checkpoint {str(self.path)!r} is damaged: remove it to start again."
             ) from None
         if known != key:
             raise ModelFileError(
                 f"The checkpoint {str(self.path)!r} belongs to other images or options: "
-                "give those, or remove it to begin again."
+                "give those, or remove it to start again."
             )
         weights, momenta = (
             tuple(tensors[name] for name in sorted(tensors) if name.startswith(kind))
@@ -57,7 +57,7 @@ class Checkpoint:
         return Progress(weights, momenta, history)
 
     def write(self, key: str, progress: Progress) -> None:
-        """Put the state in the place of the earlier one."""
+        """Replace the saved state."""
         tensors = {
             f"{kind}{number}": tensor.detach().cpu().contiguous()
             for kind in _KINDS
@@ -67,5 +67,5 @@ class Checkpoint:
         write_atomic(self.path, save(tensors, metadata=notes))
 
     def remove(self) -> None:
-        """Forget a run that is over."""
+        """Remove the file of a finished run."""
         self.path.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ def contrastive_loss(
 def cosines_of_sets(views: Tensor, originals: Tensor, sets: Tensor) -> Tensor:
     """z (b, r, r) for unit rows (u, d) of views and originals, and sets (b, r) of their numbers.
 
-    Sets overlap: where there are fewer pairs of rows than pairs in all sets, each is taken once.
+    Sets overlap: if there are fewer pairs of rows than pairs in all sets, each is computed once.
     """
     rows = len(views)
     if rows**2 > sets.numel() * sets.shape[1]:
@@ -65,7 +65,7 @@ def cosines_of_sets(views: Tensor, originals: Tensor, sets: Tensor) -> Tensor:
 def nearest_sets(original: Tensor, size: int) -> Tensor:
     """For every row of `original` (p, d) the rows (p, size) of highest cosine, itself among them.
 
-    Where more than `size` rows are equal, the first of them stand for all.
+    If more than `size` rows are equal, the first of them are taken.
     """
     _ensure_enough(len(original), size)
     found, _ = nearest(original, k=size, device=original.device)
@@ -75,8 +75,8 @@ def nearest_sets(original: Tensor, size: int) -> Tensor:
 def random_sets(anchors: Tensor, rows: int, size: int, generator: np.random.Generator) -> Tensor:
     """Each anchor (b,) and size − 1 other rows out of `rows`, drawn without repetition: (b, size).
 
-    The anchors of a batch share their distances to the others: each set is a uniform draw, and one
-    draw serves them all.
+    All anchors of a batch share one draw of offsets to the other rows: each set is still a uniform
+    draw.
     """
     _ensure_enough(rows, size)
     drawn = generator.choice(rows - 1, size - 1, replace=False)

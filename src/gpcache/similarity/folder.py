@@ -35,7 +35,7 @@ def check_projection_place(folder: str | Path) -> None:
 
 
 def is_projection(folder: str | Path) -> bool:
-    """Whether this folder says that it holds a projection, be it damaged or not."""
+    """Whether the files of this folder say that it is a projection, damaged or not."""
     try:
         config = json.loads((Path(folder) / CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -44,14 +44,14 @@ def is_projection(folder: str | Path) -> bool:
 
 
 def load_projection(folder: str | Path) -> tuple[SimilarityProjection, ProjectionFacts]:
-    """Read a projection folder; nothing of a damaged one or of another kind is used.
+    """Read a projection folder; a damaged one, or one of another kind, is refused.
 
-    The projection also carries its facts, so that an estimator or a classifier can tell them.
+    The projection holds its facts, so that an estimator or a classifier can report them.
     """
     config, arrays = load_folder(folder)
     if config.get("kind") != KIND:
         raise ModelFileError(
-            f"{str(folder)!r} is no similarity projection: make one with gpcache project."
+            f"{str(folder)!r} is not a similarity projection: make one with gpcache project."
         )
     weights = tuple(torch.from_numpy(arrays[name]) for name in sorted(arrays))
     facts = ProjectionFacts(**{name: config[name] for name in ProjectionFacts.__dataclass_fields__})
@@ -61,7 +61,7 @@ def load_projection(folder: str | Path) -> tuple[SimilarityProjection, Projectio
 def open_projection(
     projection: str | Path | SimilarityProjection | None,
 ) -> SimilarityProjection | None:
-    """A projection that is given as itself or as its folder."""
+    """Return a projection, or load it from its folder."""
     return load_projection(projection)[0] if isinstance(projection, str | Path) else projection
 
 
@@ -81,8 +81,8 @@ def _card(projection: SimilarityProjection, facts: ProjectionFacts) -> str:
     ]
     if facts.transductive:
         lines += [
-            "**Transductive:** these are the images that are to be judged. Figures on them say "
-            "nothing about images that come later.",
+            "**Transductive:** these are the test images. Figures on them say nothing about later "
+            "images.",
             "",
         ]
     lines += [f"- {name}: {value}" for name, value in facts.options.items()]

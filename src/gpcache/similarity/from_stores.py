@@ -32,7 +32,7 @@ def project_stores(
     """Learn a projection from the images of `store` and their `views`, and save it in `folder`.
 
     A contrastive run that is stopped continues after its last complete epoch: until the projection
-    is saved, a checkpoint lies beside `folder`. A whitening does not use the `options`.
+    is saved, a checkpoint is kept next to `folder`. A whitening does not use the `options`.
     """
     check_projection_place(folder)
     opened = FeatureStore.open(store)

@@ -141,7 +141,7 @@ class SimilarityProjection:
         return product if self.residual else product - torch.eye(self.dim).to(product)
 
     def require_encoder(self, encoder: Encoder) -> None:
-        """Check that an encoder is the one that the projection was learned for, if that is known.
+        """Check that the projection was learned for this encoder, if that is known.
 
         Parameters
         ----------
@@ -174,10 +174,10 @@ def linear_map(weights: tuple[Tensor, ...], *, residual: bool) -> Tensor:
 
 
 def identity_weights(dim: int, *, bottleneck: int, residual: bool, seed: int) -> tuple[Tensor, ...]:
-    """Weights to begin with, φ(f) = f.
+    """Initial weights, with φ(f) = f.
 
-    A product of factors has two ways to be zero: `up` is, as `down` must pass gradients on. Without
-    the residual a bottleneck cannot be the identity, and begins as it on a random subspace.
+    Of two factors, `up` is zero, because `down` must pass on gradients. Without the residual a
+    bottleneck cannot be the identity; it starts as the identity on a random subspace.
     """
     if bottleneck == 1:
         return (torch.zeros(dim, dim) if residual else torch.eye(dim),)
@@ -193,8 +193,8 @@ def identity_weights(dim: int, *, bottleneck: int, residual: bool, seed: int) ->
 def change(projection: SimilarityProjection, features: Tensor) -> float:
     """How far features (m, d) are turned: the mean sine of the angle between f and φ(f).
 
-    On features, not of the matrix: a faint matrix along the mean of all features, where most of
-    their length lies, changes every cosine.
+    It is measured on features, not on the matrix: even a small matrix along the mean of all
+    features, where most of their length lies, changes every cosine.
     """
     cosines = (unit_rows(features) * projection(features)).sum(1)
     return float((1 - cosines.square()).clamp(min=0).sqrt().mean())
@@ -205,10 +205,10 @@ def _product(weights: tuple[Tensor, ...]) -> Tensor:
 
 
 def origin(facts: ProjectionFacts | None) -> str:
-    """Where a projection came from, in a few words; None means that nobody knows."""
+    """Where a projection came from, in a few words; None means that it is unknown."""
     if facts is None:
         return "of unknown origin"
     words = f"{facts.source}, from {facts.images:,} unlabelled images with {facts.views} views each"
     if facts.transductive:
-        words += "; transductive: those are the images to be judged"
+        words += "; transductive: those are the test images"
     return words

@@ -125,8 +125,8 @@ class _Learner:
         self.original, self.options = original, options
         self.count = views.shape[1]
         self.views = views.flatten(0, 1)
-        # Neighbours overlap: on a CPU each is projected once for all. On a GPU the product is
-        # cheap, and adding up gradients of shared rows has no fixed order there.
+        # Neighbours overlap: on a CPU each row is projected once. On a GPU the product is
+        # cheap, and summing the gradients of shared rows has no fixed order.
         self.shared = original.device.type == "cpu"
         self.sets: Tensor | None = None
         device = original.device
@@ -152,9 +152,9 @@ class _Learner:
             self.sets = nearest_sets(self.original, self.options.neighbours)
 
     def epoch(self, epoch: int, stepped: Callable[[], object]) -> float:
-        """Go once through all images; the mean loss of an image among those of an anchor."""
+        """Train on all images once; returns the mean loss of an image."""
         options, images = self.options, len(self.original)
-        # A generator of its own for each epoch: to go on there needs no state of another.
+        # A new generator for each epoch: continuing there needs no earlier state.
         generator = np.random.default_rng([options.seed, epoch])
         order = self._to_device(generator.permutation(images))
         shown = self._to_device(generator.integers(self.count, size=images))
@@ -171,7 +171,7 @@ class _Learner:
         return float(total) / images / (options.neighbours if options.reduction == "sum" else 1)
 
     def progress(self, history: list[float]) -> Progress:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         states = (self.optimiser.state[weight].get("momentum_buffer") for weight in self.weights)
         momenta = tuple(momentum for momentum in states if momentum is not None)
         return Progress(tuple(weight.detach() for weight in self.weights), momenta, history)
@@ -210,13 +210,13 @@ class _Learner:
 
 
 def _warn_of_collapse(history: list[float], options: ProjectionOptions) -> None:
-    """Say so where steps that were too long have made all images alike."""
+    """Warn if too large steps have made all images alike."""
     chance = math.log(options.neighbours)
     if history[-1] > max(0.99 * chance, history[0]):
         warnings.warn(
-            f"The projection collapsed: its loss ended at {history[-1]:.2f}, which is chance "
-            f"({chance:.2f}), so that all images look alike to it. Lower the learning rate "
-            f"({options.learning_rate:g}) or take more images.",
+            f"The projection collapsed: its loss ended at {history[-1]:.2f}, the chance level "
+            f"({chance:.2f}), so all images look alike to it. Lower the learning rate "
+            f"({options.learning_rate:g}) or use more images.",
             stacklevel=3,
         )
 
@@ -234,7 +234,7 @@ def _ensure_memory(original: Tensor, options: ProjectionOptions) -> None:
 
 
 def _key(original: Tensor, views: Tensor, options: ProjectionOptions) -> str:
-    """What a checkpoint belongs to: these features and these options."""
+    """A key of these features and these options, for a checkpoint."""
     digest = hashlib.sha256(json.dumps(asdict(options), sort_keys=True).encode())
     for rows in (original, views):
         digest.update(str(tuple(rows.shape)).encode())

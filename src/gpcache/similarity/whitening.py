@@ -1,4 +1,4 @@
-"""A projection in closed form: directions in which the views of one image differ count less."""
+"""A projection in closed form that shrinks directions in which views of one image differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def whitening_projection(
 ) -> SimilarityProjection:
     """Compute a projection that shrinks directions in which views of one image differ.
 
-    It is (S + λ·tr(S)/(n − 1)·I)^(−½) for the scatter S of the views around their images. That is
+    It is (S + λ·tr(S)/(n − 1)·I)^(−½) for the scatter S of the views around their images. This is
     the whitening of ``kernel_space="whitened"`` with every image as its own class, so it needs no
     labels. A direction in which no views differ keeps its length.
 

@@ -1,1 +1,1 @@
-"""What every package may use: files, devices, progress, optional packages, checks of input."""
+"""Helpers for all packages: files, devices, progress, optional packages, checks of input."""

@@ -1,8 +1,8 @@
-"""The model folder: config.json, model.safetensors and README.md, whole or not there.
+"""The model folder: config.json, model.safetensors and README.md, written in one step.
 
 config.json holds the SHA-256 of the tensors and, as its first entry, of its own bytes without that
-entry's value; this stays so in every schema. A folder is written beside its place and then takes
-it in one step, so that a crash leaves the old model or the new one.
+entry's value. This holds for every schema. A folder is written under another name and then renamed,
+so a crash leaves the old model or the new one.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def save_folder(
 ) -> None:
     """Write a model folder; an existing model in its place is replaced, anything else is not.
 
-    A new model is for its owner alone; one that replaces another keeps its owner and its access.
+    Only its owner can read a new model; one that replaces another keeps its owner and access.
     """
     target = check_place(folder)
     tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     content = {"sha256": "", "schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    # The names of files may hold bytes that are no UTF-8, which Python hides in surrogates.
+    # File names may hold bytes that are not UTF-8, which Python encodes as surrogates.
     unsealed = text.encode("utf-8", "surrogatepass")
     seal = f'"{sha256(unsealed)}"'.encode()
     files = {TENSORS: tensors, CARD: card.encode(), CONFIG: unsealed.replace(b'""', seal, 1)}
@@ -61,7 +61,7 @@ def save_folder(
 
 
 def _keep_access(old: Path, new: Path) -> None:
-    """Let a model that replaces another be for the same people; a new one is for its owner."""
+    """Give a model that replaces another the same access; only its owner can read a new one."""
     for name in (TENSORS, CARD, CONFIG):
         if (old / name).is_file():
             copy_access(old / name, new / name)
@@ -70,18 +70,18 @@ def _keep_access(old: Path, new: Path) -> None:
 
 
 def check_place(folder: str | Path) -> Path:
-    """Where a model goes, without links; an error where something other than a model is."""
+    """The path of a model, with links resolved; an error if something else is there."""
     target = output_place(folder)
     if target.exists() and not _replaceable(target):
         raise DataError(
-            f"{str(target)!r} exists and is no model, or holds other files as well: choose another "
-            "name, it was left as it is."
+            f"{str(target)!r} exists and is not a model, or holds other files as well, and was not "
+            "changed: choose another name."
         )
     return target
 
 
 def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read a model folder; nothing of a damaged or newer one is used."""
+    """Read a model folder; a damaged or newer one is refused as a whole."""
     place = Path(folder)
     try:
         written = (place / CONFIG).read_bytes()
@@ -89,7 +89,9 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         seal, schema = content.pop("sha256"), content["schema"]
         intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelFileError(f"{str(place)!r} is no gpcache model: it has no {CONFIG}.") from None
+        raise ModelFileError(
+            f"{str(place)!r} is not a gpcache model: it has no {CONFIG}."
+        ) from None
     except OSError as error:
         raise _unreadable(place / CONFIG, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -108,12 +110,17 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
         raise _unreadable(place / TENSORS, error) from None
     if sha256(data) != content.get("tensors_sha256"):
         raise _damaged(place / TENSORS)
-    # What a killed update left beside the model goes with the next command, whichever that is.
+    # Every command removes what a killed update left beside the model.
     real = Path(os.path.realpath(place))
     remove_stale(real.parent, real.name)
     try:
         return content, load(data)
-    except (SafetensorError, LookupError, TypeError, ValueError):  # also types numpy has not
+    except (
+        SafetensorError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # also types that numpy does not have
         raise _damaged(place / TENSORS) from None
 
 
@@ -147,13 +154,13 @@ def _replaceable(path: Path) -> bool:
 
 
 def _put(place: Path, target: Path) -> None:
-    """Let `place` take the name `target`; what had it may be left under the name `place`."""
+    """Rename `place` to `target`; the former `target` may be left under the name `place`."""
     if not target.exists():
         os.rename(place, target)
         return
     if not _exchanged(place, target):
-        # Two steps where the system has no exchange: between them the old model is set aside.
-        # It does not have the name of a temporary: until then it is the only whole model.
+        # Two steps if the system has no exchange: between them the old model has another name.
+        # That is not the name of a temporary file, because it is then the only complete model.
         aside = place.with_name(f"{place.name.removesuffix(SUFFIX)}{_ASIDE}")
         os.rename(target, aside)
         os.rename(place, target)

@@ -1,4 +1,4 @@
-"""Checks of what a user passed: arrays, rows, numbers, options; each failure is one sentence."""
+"""Checks of user input: arrays, rows, numbers, options; each failure is one sentence."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def label_array(name: str, labels: Any) -> NDArray[Any]:
 
 
 def refuse_nan(name: str, labels: Any) -> None:
-    """Refuse labels among which there is a NaN: next to text, numpy would make it a class "nan"."""
+    """Refuse labels with a NaN: next to text, numpy would turn it into a class "nan"."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "fO":
         return
     for row, label in enumerate(np.ravel(np.asarray(to_numpy(labels), dtype=object))):
         if is_nan(label):
             raise DataError(
-                f"{name} contains NaN in row {row}, which is no class: give it a label."
+                f"{name} contains NaN in row {row}, which is not a class: give it a label."
             )
 
 
 def is_nan(label: Any) -> bool:
-    """Whether a label is NaN, or what pandas has for a missing value."""
+    """Whether a label is NaN or pandas.NA."""
     if label is None or isinstance(label, str | bytes | int):
         return False
     try:
@@ -152,13 +152,13 @@ def whole(name: str, value: Any, *, least: int) -> int:
 
 
 def share(name: str, value: float, *, closed: bool = False) -> None:
-    """Refuse what is not between 0 and 1; `closed` includes both ends."""
+    """Refuse a number that is not between 0 and 1; `closed` includes both ends."""
     if not (0 <= value <= 1 if closed else 0 < value < 1):
         raise DataError(f"{name} must lie between 0 and 1, got {value!r}.")
 
 
 def one_of(name: str, value: Any, allowed: tuple[Any, ...], *, owner: object = None) -> None:
-    """Refuse an option that does not exist, and list those that do."""
+    """Refuse an option that does not exist, and list the valid ones."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
         raise DataError(f"{name}{_of(owner)} must be one of {choices}, got {shown(value)}.")
@@ -169,7 +169,7 @@ def _of(owner: object) -> str:
 
 
 def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -> NDArray[Any]:
-    """Labels of `count` further rows, of the kind of the classes; each must name one."""
+    """Labels of `count` further rows; they must be of the same kind as the classes."""
     labels = label_array(name, y)
     if len(labels) != count:
         raise DataError(f"{name} got {count} rows and {len(labels)} labels.")
@@ -192,5 +192,5 @@ def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
     if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= count).any():
         raise DataError(f"Row numbers must be whole numbers from 0 to {count - 1}.")
     if len(np.unique(numbers)) != len(numbers):
-        raise DataError("A row number stands there more than once.")
+        raise DataError("Row numbers must differ from each other.")
     return numbers.astype(np.int64)

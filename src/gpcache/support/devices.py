@@ -1,4 +1,4 @@
-"""Where and how precisely to compute ("auto" → device, dtype), and whether memory suffices."""
+"""Device and dtype for "auto", and whether the memory is sufficient."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import torch
 
 from gpcache.errors import DataError, NumericalError
 
-# Answered where nothing tells the free memory: no estimate is larger.
+# Used if the free memory is unknown: no estimate is larger.
 UNKNOWN_MEMORY = 2**62
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -89,7 +89,7 @@ def explained_memory_errors(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a plain RuntimeError, which only its message tells apart.
+        # On a CPU torch raises a plain RuntimeError, which only its message identifies.
         signs = ("DefaultCPUAllocator", "out of memory")
         if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
             raise NumericalError(f"{what} ran out of memory. {remedy}") from None
@@ -97,7 +97,7 @@ def explained_memory_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def format_bytes(size: int) -> str:
-    """Say a number of bytes in decimal units: 320_000_000_000 → "320.0 GB"."""
+    """Format a number of bytes in decimal units: 320_000_000_000 → "320.0 GB"."""
     for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= factor:
             return f"{size / factor:,.1f} {unit}"
@@ -105,10 +105,10 @@ def format_bytes(size: int) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device`; UNKNOWN_MEMORY where nobody can tell."""
+    """Bytes that can still be allocated on `device`; UNKNOWN_MEMORY if this is unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # What the caching allocator holds without using it is ours to use.
+        # Memory that the caching allocator holds but does not use is free.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + unused)
     if device.type in ("cpu", "mps"):  # mps shares the memory of the host
@@ -130,7 +130,7 @@ def _system_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     available = _read_field(meminfo, "MemAvailable:")
     if available is not None:
         return available * 1024
-    # Not Linux: the free pages, or where those are unknown (macOS) all pages as an upper bound.
+    # Not Linux: the free pages, or all pages as an upper bound if those are unknown (macOS).
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         try:
             return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")

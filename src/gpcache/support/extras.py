@@ -16,8 +16,8 @@ def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
-        # A module that is there but lacks a dependency of its own is another problem, and its
-        # own message says more than ours would.
+        # A module that is installed but lacks a dependency is another problem; its own message
+        # is more precise.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         package = module.partition(".")[0]

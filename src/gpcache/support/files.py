@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, checksums, and JSON that is what it says."""
+"""Atomic writes, checksums, and strict JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 2**20
 
 
 def output_place(path: str | Path) -> Path:
-    """Where an output goes: the one rule for links, devices, pipes and sockets.
+    """The path that an output replaces: the rule for links, devices, pipes and sockets.
 
     A link is followed, so that its target is replaced and the link stays. Only a regular file or a
     folder may be replaced: anything else is an error.
@@ -34,8 +34,8 @@ def output_place(path: str | Path) -> Path:
         raise _not_written(place, error) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(
-            f"{str(path)!r} is a device, a pipe or a socket, which an output never replaces: give "
-            "the name of a file or folder."
+            f"{str(path)!r} is a device, a pipe or a socket and cannot be replaced: give the name "
+            "of a file or folder."
         )
     return Path(os.path.realpath(place))
 
@@ -53,10 +53,11 @@ def write_atomic(
 
 @contextmanager
 def replacing(path: str | Path, *, private: bool = False, sweep: bool = True) -> Iterator[Path]:
-    """A temporary sibling to write to; if all goes well it reaches the disk and takes the name.
+    """Yield a temporary sibling to write to; without an error it is synced and takes the name.
 
-    What replaces a file keeps its owner, mode and access list. A new file follows the user's umask,
-    or with `private` is for its owner alone. `sweep` removes what killed writers of this path left.
+    A file that replaces another keeps its owner, mode and access list. A new file follows the
+    user's umask; with `private` only its owner can read it. `sweep` removes temporary files that
+    killed writers of this path left.
     """
     target = output_place(path)
     with explained_writes(target):
@@ -74,9 +75,9 @@ def replacing(path: str | Path, *, private: bool = False, sweep: bool = True) ->
 
 
 def make_folder(path: str | Path, *, private: bool = False) -> Path:
-    """Make a folder and its parents, or say in one sentence why that cannot be.
+    """Make a folder and its parents, or say in one sentence why that is not possible.
 
-    With `private` a new folder is for its owner alone; its parents follow the user's umask.
+    With `private` only its owner can read a new folder; its parents follow the user's umask.
     """
     folder = Path(path)
     output_place(folder)
@@ -94,9 +95,9 @@ def user_cache() -> Path:
 
 
 def read_json(file: Path, what: str, *, limit: int) -> Any:
-    """The content of a JSON file of at most `limit` bytes; `what` it is opens the errors.
+    """The content of a JSON file of at most `limit` bytes; errors start with `what` it is.
 
-    A key given twice in one object is an error: JSON would keep the last and say nothing.
+    A repeated key in one object is an error: Python's parser would keep the last one.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def sha256_of_file(path: Path) -> str:
 
 @contextmanager
 def explained_writes(target: Path) -> Iterator[None]:
-    """Turn what the system says about a failed write into a sentence."""
+    """Turn the system's error of a failed write into a sentence."""
     try:
         yield
     except OSError as error:
@@ -148,14 +149,14 @@ def explained_writes(target: Path) -> Iterator[None]:
 def _not_written(target: Path, error: OSError) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
-            f"The disk is full: {str(target)!r} was not written, and what was there before is "
+            f"The disk is full: {str(target)!r} was not written, and the file before it is "
             "untouched."
         )
     return DataError(f"{str(target)!r} cannot be written: {error.strerror}.")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where folders can be synced (not on Windows)."""
+    """Make a rename survive a power cut, where folders can be synced (not on Windows)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """Locks on folders that several processes may change, with a notice for a process that waits.
 
-The folder itself is locked, so that no lock file is left behind. It may be replaced by another one
-while somebody waits: then the new one is locked.
+The folder itself is locked, so no lock file is left behind. If it is replaced by another one while
+a process waits, the new one is locked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
 except ImportError:  # Windows has no lock on folders: the last writer wins there
     fcntl = None  # type: ignore[assignment]
 
-# Seconds after which a process that waits says so.
+# Seconds after which a waiting process prints a notice.
 PATIENCE = 1.0
 _POLL = 0.05
 
@@ -30,7 +30,7 @@ _held = local()
 
 @contextmanager
 def locked_folder(folder: str | Path) -> Iterator[None]:
-    """Keep other processes from changing a folder; a folder that is not there is not locked."""
+    """Keep other processes from changing a folder; a folder that does not exist is not locked."""
     place = Path(folder).resolve()
     places: set[Path] = _held.__dict__.setdefault("places", set())
     if fcntl is None or place in places or not place.is_dir():
@@ -46,7 +46,7 @@ def locked_folder(folder: str | Path) -> Iterator[None]:
 
 
 def _locked(place: Path) -> int:
-    """A descriptor that holds the lock of the folder that has this name now."""
+    """A descriptor that holds the lock of the folder with this name."""
     while True:
         descriptor = os.open(place, os.O_RDONLY)
         try:
@@ -73,7 +73,7 @@ def _wait(descriptor: int, place: Path) -> None:
 
 @contextmanager
 def locked_file(lock: FileLock, place: Path) -> Iterator[None]:
-    """Hold a lock file; say so where it takes longer than a second to get it."""
+    """Hold a lock file; print a notice if it takes longer than a second to get it."""
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout:
@@ -86,7 +86,7 @@ def locked_file(lock: FileLock, place: Path) -> Iterator[None]:
 
 
 def warn_of_waiting(place: Path) -> None:
-    """Tell the user that another process is at work there."""
+    """Tell the user that another process is changing this folder."""
     warnings.warn(
         f"Waiting for another process that is changing {place.name!r}.",
         RuntimeWarning,

@@ -18,9 +18,9 @@ Port = tuple[str, type[np.generic], Sequence[int | str | None]]
 
 
 class Graph:
-    """Nodes and weights of a graph that grows; values go by their names.
+    """Nodes and weights of a graph under construction; values are referred to by name.
 
-    `onnx` is the module, which the caller asks its extra for.
+    `onnx` is the module, which the caller imports from its extra.
     """
 
     def __init__(self, onnx: ModuleType) -> None:
@@ -56,7 +56,7 @@ class Graph:
         return name
 
     def constant(self, value: float) -> str:
-        """A float32 number as a weight, kept once however often it is asked for."""
+        """A float32 number as a weight; equal numbers share one."""
         if value not in self._constants:
             self._constants[value] = self.weight(torch.tensor(value))
         return self._constants[value]

@@ -1,4 +1,4 @@
-"""Progress bars: on stderr, only in a terminal, and only for what takes longer than two seconds."""
+"""Progress bars: on stderr, only in a terminal, and only for work of more than two seconds."""
 
 from __future__ import annotations
 

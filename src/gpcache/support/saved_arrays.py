@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpcache.errors import DataError
 
 # The dimensions of saved arrays: n shots, c classes, d features, w of them mapped, t text vectors,
-# v views.
+# v views, l landmarks.
 DIMENSIONS = {
     "text": "td",
     "trained_text": "cd",
@@ -24,6 +24,12 @@ DIMENSIONS = {
     "coefficients": "nc",
     "belief_weights": "n",
     "belief_labels": "n",
+    "landmarks": "lw",
+    "landmark_coefficients": "lc",
+    "landmark_products": "ll",
+    "variance_root": "ll",
+    "class_counts": "c",
+    "class_means": "cd",
     "held_out_logits": "nc",
     "held_out_probabilities": "nc",
     "held_out_counted": "n",
@@ -58,7 +64,7 @@ def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None
     if name in _WHOLE and array.size:
         least = 0 if name == "labels" else -1
         if array.min() < least or array.max() >= n_classes:
-            raise DataError(f"the array {name!r} holds numbers that are no class")
-    # What was not held out is NaN.
+            raise DataError(f"the array {name!r} holds class numbers that do not exist")
+    # Rows that were not held out are NaN.
     if kind == "f" and not name.startswith("held_out_") and not np.isfinite(array).all():
         raise DataError(f"the array {name!r} holds NaN or inf")

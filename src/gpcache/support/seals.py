@@ -1,4 +1,4 @@
-"""Checksums inside files: every flipped bit of a sealed file is seen."""
+"""Checksums inside files: every flipped bit of a sealed file is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seal(data: bytes) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether bytes are those that `seal` gave, all of them.
+    """Whether bytes are exactly those that `seal` returned.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Switches off the telemetry of the packages that gpcache uses: nothing is reported to anybody."""
+"""Switches off the telemetry of the packages that gpcache uses."""
 
 import os
 from types import ModuleType

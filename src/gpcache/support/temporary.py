@@ -1,8 +1,8 @@
-"""Temporary files and folders beside an output: locked while in use, removed once abandoned.
+"""Temporary files and folders next to an output: locked while in use, removed if abandoned.
 
-A writer that is killed leaves its temporary behind, but the system drops its lock. The next writer
-of the same path removes what nobody holds. A process id in the name would not do: another
-container or machine that shares the folder counts its processes on its own.
+A writer that is killed leaves its temporary file behind, but the system drops its lock. The next
+writer of the same path removes files that are not locked. A process id in the name would not be
+enough: another container or machine that shares the folder has its own process ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ except ImportError:  # Windows, where nothing is locked and nothing is removed
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".gpcache-tmp"
-# Of 255 bytes that the name of a file may have.
+# The name of a file may have 255 bytes.
 _NAME_BYTES = 80
 _ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 
@@ -55,7 +55,7 @@ def remove_stale(folder: Path, name: str | None = None, *, suffix: str = SUFFIX)
 
 
 def remove(place: Path) -> None:
-    """Remove a file or a whole folder, if it is there."""
+    """Remove a file or a whole folder, if it exists."""
     if place.is_dir():
         shutil.rmtree(place, ignore_errors=True)
     else:
@@ -67,7 +67,7 @@ def copy_access(source: Path, target: Path) -> None:
     known = source.stat()
     mode = stat.S_IMODE(known.st_mode)
     if not (_chown(target, known.st_uid, known.st_gid) or _chown(target, -1, known.st_gid)):
-        # The group is another one now: it gets no more than everybody has.
+        # The group has changed: it gets no more access than everybody.
         mode &= ~0o070 | (mode & 0o007) << 3
     if hasattr(os, "setxattr"):
         _copy_attributes(source, target)
@@ -109,7 +109,7 @@ def _create(target: Path, mode: int, folder: bool, places: list[Path]) -> int | 
             place.mkdir(mode)
         else:
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        # Somebody who removes stale files may come before the lock: then begin again.
+        # Another process may remove the file as stale before it is locked: then try again.
         lock = _lock(place, wait=True)
         if place.exists():
             return lock
@@ -118,7 +118,7 @@ def _create(target: Path, mode: int, folder: bool, places: list[Path]) -> int | 
 
 
 def _lock(place: Path, *, wait: bool) -> int | None:
-    """A descriptor that holds the lock of a file or folder; None where that cannot be had."""
+    """A descriptor that holds the lock of a file or folder; None if it cannot be locked."""
     if fcntl is None:
         return None
     try:

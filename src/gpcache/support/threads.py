@@ -1,7 +1,7 @@
-"""How many threads torch should use: few for small problems, and none that others need.
+"""How many threads torch should use: few for small problems, and only on free cores.
 
-Threads of torch wait for each other at every step. Where another process holds a core, each step
-waits for it: twice the threads then take many times as long as one.
+Threads of torch wait for each other at every step. If another process uses a core, each step waits
+for it: two threads can then take many times as long as one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 # Products of fewer multiplications than this gain little from a second thread.
 SMALL = 2**24
 RUNNING = Path("/proc/loadavg")
-# Looks at what runs, and seconds between them: our own threads may still be waiting actively.
+# Samples of the running threads, and seconds between them: our own may still be spinning.
 LOOKS, PAUSE = 5, 0.002
 
 _lock = Lock()
@@ -26,7 +26,7 @@ _users = 0
 
 
 def free_cores() -> int:
-    """Cores that no other process is using now; all where the system does not tell."""
+    """Cores that no other process is using now; all if the system does not say."""
     cores = os.cpu_count() or 1
     running = cores
     try:
@@ -42,8 +42,8 @@ def free_cores() -> int:
 def fitting_threads(multiplications: int, device: torch.device) -> Iterator[None]:
     """Run torch with as many threads as a problem of this size can use now.
 
-    The number of threads belongs to the process: where several threads ask at once, the first one
-    decides, and the last one to leave puts the number back.
+    The number of threads belongs to the process: if several threads call this at once, the first
+    one decides, and the last one restores the number.
     """
     global _users
     if device.type != "cpu":

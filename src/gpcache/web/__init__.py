@@ -1,1 +1,1 @@
-"""The server: a workspace of photos behind a page and an HTTP API, on one machine alone."""
+"""The server: a workspace of photos behind a page and an HTTP API, on one machine."""

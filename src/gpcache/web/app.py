@@ -44,14 +44,14 @@ def create_app(
     *,
     sharing: bool = False,
 ) -> FastAPI:
-    """The server of one workspace, for whoever has the token; `sharing` lets other machines in."""
+    """The server of one workspace, for clients with the token; `sharing` admits other machines."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await service.close()
 
-    # The documents that FastAPI draws come from another host: the OpenAPI file is enough.
+    # FastAPI's documentation pages load files from another host: the OpenAPI file is enough.
     app = FastAPI(
         title="gpcache", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
@@ -86,7 +86,7 @@ def _add_page(app: FastAPI) -> None:
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
     workspace, encoding, add = service.workspace, service.encoding, service.metrics.add_gauge
-    add("gpcache_requests_waiting", "Requests at work with photos.", lambda: encoding.waiting)
+    add("gpcache_requests_waiting", "Requests with photos in progress.", lambda: encoding.waiting)
     add("gpcache_revision", "Changes of the workspace.", lambda: workspace.document.revision)
     photos = "Labelled photos."
     add("gpcache_photos", photos, lambda: len(workspace.document.contents.labelled()))
@@ -109,7 +109,7 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).encode("utf-8", "replace").decode().rstrip(".")
-        # The Open Inference Protocol knows a bad request by 400.
+        # The Open Inference Protocol uses 400 for a bad request.
         status = 400 if request.url.path.startswith("/v2") else 422
         return JSONResponse({"error": f"{place}: {reason}."}, status)
 
@@ -119,4 +119,4 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: Exception) -> JSONResponse:
-        return JSONResponse({"error": "The client has gone."}, 400)
+        return JSONResponse({"error": "The client has disconnected."}, 400)

@@ -1,4 +1,4 @@
-"""Batches on disk: answers line by line as they come, so that a batch can go on after a stop."""
+"""Batches on disk: answers are written line by line, so a batch can continue after a stop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BatchLine(BaseModel):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it a row of its own: folders hold files of one name, and of one content."""
+        """The identity of a row: files of several folders may have equal names or contents."""
         return self.row["image"], self.hash
 
 
@@ -52,7 +52,7 @@ class BatchFiles:
         self._folder = folder
 
     def begin(self, table: TableFormat) -> str:
-        """A batch without an answer; the oldest beyond a few are deleted."""
+        """Start a batch; only the latest few batches are kept."""
         if table == "parquet":
             require("pyarrow", "parquet", purpose="Writing parquet")
         key = secrets.token_hex(16)
@@ -63,12 +63,12 @@ class BatchFiles:
         return key
 
     def read(self, key: str) -> tuple[TableFormat, list[BatchLine]]:
-        """The format and the answers so far, without those that are damaged or cut off."""
+        """The format and the answers so far, without damaged or incomplete ones."""
         file = self._file(key)
         return self._table(file), self._lines(file)[0]
 
     def append(self, key: str, lines: Sequence[BatchLine]) -> None:
-        """Write answers down so that they stay."""
+        """Write answers to the disk."""
         file = self._file(key)
         known, damaged = self._lines(file)
         if damaged:
@@ -84,8 +84,8 @@ class BatchFiles:
         table, (lines, damaged) = self._table(file), self._lines(file)
         if damaged:
             raise DataError(
-                f"The answers in {file.name!r} are damaged or cut off ({damaged}): send the same "
-                "photos again, and they are completed."
+                f"The answers in {file.name!r} are damaged or incomplete ({damaged}): send the "
+                "same photos again to complete them."
             )
         rows = latest_rows(lines)
         return table, _csv(rows) if table == "csv" else _parquet(rows)
@@ -93,21 +93,21 @@ class BatchFiles:
     def _file(self, key: str) -> Path:
         found = list(self._folder.glob(f"{key}.*.jsonl")) if _ID.fullmatch(key) else []
         if not found:
-            raise MissingBatchError("There is no such batch: begin one with POST /v1/batch.")
+            raise MissingBatchError("There is no such batch: start one with POST /v1/batch.")
         return found[0]
 
     def _table(self, file: Path) -> TableFormat:
         return "parquet" if file.name.endswith(".parquet.jsonl") else "csv"
 
     def _lines(self, file: Path) -> tuple[list[BatchLine], int]:
-        """The lines that are whole, and how many others there are."""
+        """The complete lines, and the number of others."""
         found = [line for line in file.read_bytes().split(b"\n") if line]
         whole = [line for line in found if is_sealed(line)]
         return [BatchLine.model_validate_json(line) for line in whole], len(found) - len(whole)
 
 
 def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:
-    """The rows of the table: of an image that came twice, its last answer."""
+    """The rows of the table, with the last answer of each image."""
     return list({line.key: line.row for line in lines}.values())
 
 
@@ -126,7 +126,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    """A spreadsheet would run a text that begins like a formula."""
+    """A value that a spreadsheet does not run as a formula."""
     risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     return f"'{value}" if risky else value
 

@@ -10,12 +10,12 @@ from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.workspace_contents import Contents
 
 MAX_POINTS = 1_000
-# What a point covers that only says: here was no figure, and the curve begins again.
+# Marks a point without a figure, after which the curve starts again.
 NO_FIGURE = ""
 
 
 class CurvePoint(NamedTuple):
-    """Photos and held-out accuracy at a revision; `covers` stands for the classes that it is of."""
+    """Photos and held-out accuracy at a revision; `covers` identifies the classes."""
 
     revision: int
     photos: int
@@ -36,7 +36,7 @@ def continued(
 ) -> Curve:
     """The curve after a change from one value of the contents to another.
 
-    A point replaces the last one of as many photos, such as after another label.
+    A point replaces the last one with the same number of photos, for example after a new label.
     """
     if names := _renamed(before, after):
         curve = tuple(_with_name(point, *names, before) for point in curve)
@@ -57,7 +57,7 @@ def undone(curve: Curve, revision: int) -> Curve:
 
 
 def comparable(curve: Curve) -> Curve:
-    """The last points of the same classes: figures of others do not compare with them."""
+    """The last points of the same classes; figures of other classes cannot be compared."""
     found: list[CurvePoint] = []
     for point in reversed(curve):
         if point.covers != curve[-1].covers or point.covers == NO_FIGURE:
@@ -67,7 +67,7 @@ def comparable(curve: Curve) -> Curve:
 
 
 def _renamed(before: Contents, after: Contents) -> tuple[str, str] | None:
-    """The old and the new name, where a class was renamed and nothing else."""
+    """The old and the new name, if the only change is a renamed class."""
     old, new = set(before.class_names()), set(after.class_names())
     if len(old - new) != 1 or len(new - old) != 1 or before.photos.keys() != after.photos.keys():
         return None

@@ -1,6 +1,6 @@
-"""Turns the photos of many requests into features: decoded side by side, encoded in batches.
+"""Turns the photos of many requests into features: decodes in parallel, encodes in batches.
 
-Every step is bounded: what is admitted, what is decoded at once, what waits for the encoder.
+Every step has a limit: admitted requests, photos in decoding, photos that wait for the encoder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpcache.web.workspace_folder import EncodedPhoto
 
 # Seconds that a batch waits for more images.
 MAX_WAIT = 0.005
-# Requests with photos that may be at work at once; the others are told to come back.
+# Requests with photos that may be in progress at once; others get a 429.
 MAX_WAITING = 64
 RETRY_AFTER = 1
 
@@ -38,7 +38,7 @@ Reader = Callable[[], Awaitable[bytes]]
 
 
 class BusyError(GPCacheError):
-    """There is more to do than can be done soon; the client gets a 429."""
+    """The server is overloaded; the client gets a 429."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}: try again in {RETRY_AFTER} second.")
@@ -52,7 +52,7 @@ class PhotoEncoding(ABC):
         self.waiting = 0
 
     def busy(self) -> BusyError | None:
-        """Why there is no place for another request; None where there is one."""
+        """The error if there is no place for another request; otherwise None."""
         free = self.waiting < MAX_WAITING
         return None if free else BusyError(f"The server is busy with {self.waiting} requests")
 
@@ -60,7 +60,7 @@ class PhotoEncoding(ABC):
     async def admitted(self) -> AsyncIterator[None]:
         """A place for one request, or BusyError.
 
-        Its body must be here already: who sends slowly would take the place from others.
+        Its body must be complete: a slow client would otherwise block others.
         """
         if (error := self.busy()) is not None:
             self._metrics.turned_away.inc()
@@ -73,19 +73,19 @@ class PhotoEncoding(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether there is anybody to encode."""
+        """Whether photos can be encoded."""
         return True
 
     @abstractmethod
     async def encode(self, read: Reader, *, learn: bool = False) -> EncodedPhoto:
-        """Decode and encode an image; `read` is called when there is room for its content.
+        """Decode and encode an image; `read` is called when there is memory for its content.
 
-        `learn` takes the views that examples are made of, and makes a thumbnail.
+        `learn` uses the views of training images, and makes a thumbnail.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End what works for it; what still waits is refused."""
+        """End its processes; waiting photos are refused."""
 
 
 MakeEncoding = Callable[[Metrics], PhotoEncoding]
@@ -98,7 +98,7 @@ class Decoders:
         self._pool = self._learn_pool = DecodePool(preprocess, workers=workers)
         if views:
             self._learn_pool = DecodePool(preprocess, Views(views), workers=workers)
-        # As many files in memory as a pool takes without making the event loop wait.
+        # As many files in memory as the pool accepts without blocking the event loop.
         self.room = asyncio.Semaphore(2 * workers)
 
     async def decode(self, content: bytes, *, learn: bool) -> tuple[str, Prepared]:
@@ -173,7 +173,7 @@ class LocalEncoding(PhotoEncoding):
             images = [job.pixels for job in batch]
             try:
                 rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)
-            except Exception as error:  # it belongs to the requests, not to the loop
+            except Exception as error:  # the error belongs to the requests, not to the loop
                 for job in batch:
                     if not job.done.done():
                         job.done.set_exception(error)
@@ -183,7 +183,7 @@ class LocalEncoding(PhotoEncoding):
                     job.done.set_result(row)
 
     async def _collect(self) -> list[_Job]:
-        """The first job, and those that come with it or soon after, if any is on its way."""
+        """The first job, and those that arrive with it or soon after."""
         batch = [await self._jobs.get()]
         end = asyncio.get_running_loop().time() + MAX_WAIT
         while len(batch) < self._encoder.batch_size and (self._decoding or self._jobs.qsize()):

@@ -1,9 +1,9 @@
-"""What a model says of its own photos, each held out, and which of them look suspicious."""
+"""Held-out predictions of the photos of a workspace, and suspicious photos."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
 from gpcache.model.advice import TrainingRows, advise, rows_of
+from gpcache.model.audit.audit_model import HeldOutRows, countable
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import FAULTS, KINDS, Finding
-from gpcache.model.audit.judge import HeldOutRows, countable
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.model.audit.label_noise import fit_label_noise
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
@@ -25,7 +26,7 @@ from gpcache.model.evaluation import Evaluation
 from gpcache.model.predictions import HeldOutScores
 from gpcache.web.workspace_contents import Photo, Proposal
 
-# Photos of one burst, and copies, would give each other away.
+# Photos of one burst, and copies, would answer for each other.
 AT_ONCE = "leave-one-out in closed form; bursts and copies are left out together"
 # A probability of zero has no logarithm.
 TINY = 1e-30
@@ -33,10 +34,10 @@ TINY = 1e-30
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPhotos:
-    """The photos (n) of a model in its order, and what it says of each without it.
+    """The photos (n) of a model in its order, and their held-out predictions.
 
-    `probabilities` (n, c), `novelty` (n,) and `counted` (n,): only those count whose class has a
-    photo outside their burst. `scores` are what new photos are judged beside.
+    `probabilities` (n, c), `novelty` (n,) and `counted` (n,): a photo counts if its class has a
+    photo outside its burst. New photos are compared with `scores`.
     """
 
     photos: Sequence[Photo]
@@ -53,9 +54,17 @@ class HeldOutPhotos:
 
     @classmethod
     def of(
-        cls, model: CacheClassifier, photos: Sequence[Photo], before: HeldOutPhotos | None = None
+        cls,
+        model: CacheClassifier,
+        photos: Sequence[Photo],
+        before: HeldOutPhotos | None = None,
+        picture: Callable[[str], Picture] | None = None,
     ) -> HeldOutPhotos:
-        """Leave every photo of a fitted model out; `before` is what was found at the last time."""
+        """Hold out every photo of a fitted model.
+
+        `before` are the figures before the last change. `picture` gives the small grey picture of a
+        content hash, by which copies are found.
+        """
         shots = model.fitted_.shots
         features = shots.features.float().cpu()
         rows = LabelledRows(
@@ -69,9 +78,10 @@ class HeldOutPhotos:
         )
         copies: Sequence[Copy] = ()
         if before is not None and rows.hashes == [photo.hash for photo in before.photos]:
-            copies = before.copies  # another label or text makes no copy
+            copies = before.copies  # copies do not depend on labels or text
         elif len(photos) > 1:
-            copies = find_copies(rows)
+            pictures = None if picture is None else [picture(photo.hash) for photo in photos]
+            copies = find_copies(replace(rows, pictures=pictures))
         sets = left_out_together(rows.groups, copies)
         labels = shots.labels.cpu()
         counted = countable(labels, sets)
@@ -81,10 +91,10 @@ class HeldOutPhotos:
         else:
             probabilities, novelty, protocol, scores = _in_folds(model, sets)
         known = counted & torch.isfinite(probabilities).all(1)
-        # Where nothing can be known, the judge is told so by equal shares.
+        # Photos that cannot be held out get equal probabilities.
         probabilities = torch.where(known[:, None], probabilities, 1 / probabilities.shape[1])
         noise = fit_label_noise([probabilities.clamp_min(TINY).log()], labels, known, [1.0])
-        judge = HeldOutRows(
+        held_out_rows = HeldOutRows(
             classes=model.classes_,
             labels=labels,
             sets=sets,
@@ -94,9 +104,9 @@ class HeldOutPhotos:
             variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
         )
         findings: list[Finding] = [
-            *label_findings(rows, judge),
+            *label_findings(rows, held_out_rows),
             *copy_findings(rows, copies),
-            *outlier_findings(rows, judge),
+            *outlier_findings(rows, held_out_rows),
         ]
         findings.sort(key=lambda one: (KINDS.index(one.kind), -one.score, one.row))
         return cls(
@@ -114,12 +124,11 @@ class HeldOutPhotos:
         )
 
     def evaluation(self) -> Evaluation | None:
-        """The figures; None where no photo could be held out.
+        """The figures; None if no photo could be held out.
 
-        A label that the model itself proposed is no evidence: its photo counts with the label that
-        it had before.
+        A label that the model proposed is not evidence: its photo counts with its label before.
         """
-        rows, labels = self._judged()
+        rows, labels = self._counted_labels()
         if not len(rows) or len(self.classes) < 2:
             return None
         return Evaluation(
@@ -134,12 +143,12 @@ class HeldOutPhotos:
         )
 
     def summary(self) -> dict[str, Any] | None:
-        """The figures of a line."""
+        """The figures of the summary line."""
         found = self.evaluation()
         if found is None:
             return None
         proposals = [photo.proposal for photo in self.photos if photo.proposal is not None]
-        # What proposals alone have changed must not look like progress.
+        # Changes by proposals only must not look like progress.
         accuracy = min([found.accuracy, *(one.accuracy for one in proposals)])
         return {
             "protocol": found.protocol,
@@ -152,7 +161,7 @@ class HeldOutPhotos:
         }
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
-        """Which photos would get a label that the model proposed, and what that takes back."""
+        """The photos that would get a label that the model proposed, and how to undo it."""
         summary = self.summary()
         accuracy = 1.0 if summary is None else summary["accuracy"]
         wanted = {(finding.row, str(finding.suggestion)) for finding in self.findings}
@@ -162,8 +171,8 @@ class HeldOutPhotos:
             if photo.id in set(ids) and (row, label) in wanted
         }
 
-    def _judged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows that count, and the labels that people gave them."""
+    def _counted_labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows that count, and the labels that the user gave them."""
         number = {name: place for place, name in enumerate(self.classes)}
         labels = self.labels.copy()
         for row, photo in enumerate(self.photos):
@@ -173,13 +182,13 @@ class HeldOutPhotos:
         return rows, labels[rows]
 
     def report(self) -> dict[str, Any]:
-        """All there is to say, as JSON holds it; or why nothing can be said yet."""
+        """The full report as a dictionary for JSON, or the reason why there is none yet."""
         found, summary = self.evaluation(), self.summary()
         if found is None or summary is None:
             return {"why": self._why()}
         table = reliability(found.probabilities, found.labels)
         bins = zip(table.confidence, table.accuracy, table.count, strict=True)
-        rows, labels = self._judged()
+        rows, labels = self._counted_labels()
         cells: dict[str, list[str]] = {}
         for row, label, answer in zip(rows, labels, found.predicted, strict=True):
             cells.setdefault(f"{label},{answer}", []).append(self.photos[row].id)
@@ -200,7 +209,7 @@ class HeldOutPhotos:
         }
 
     def flags(self) -> dict[str, list[str]]:
-        """What is to be marked on photos, by id."""
+        """The flags of photos, by id."""
         found: dict[str, set[str]] = {}
         for copy in self.copies:
             for row in (copy.row, copy.other):
@@ -217,9 +226,9 @@ class HeldOutPhotos:
         return {key: sorted(kinds) for key, kinds in found.items()}
 
     def _open(self) -> list[Finding]:
-        """The findings about photos that nobody has vouched for.
+        """The findings about photos that the user has not confirmed.
 
-        The model has nothing more to say of a label that it proposed itself.
+        Labels that the model proposed itself are left out.
         """
         return [
             finding
@@ -262,7 +271,7 @@ def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
 
 
 def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
-    """The same where labels shaped the space: it is learned again in folds, which takes longer."""
+    """The same if the space depends on labels: it is fitted again in folds, which takes longer."""
     report = model.fitted_.held_out_in(sets)
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
@@ -270,13 +279,14 @@ def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
 
 
 def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tensor:
-    """Variances (n,) of the shots without their sets, for rows to be compared with each other.
+    """Variances (n,) of the shots without their sets, comparable with each other.
 
-    Each fold has a whitening of its own, in which distances mean something else: a wrong label that
-    is held out would make its whole fold look unusual. In the model's own space they are alike.
+    Each fold has its own whitening, with another scale of distances: a held-out wrong label would
+    make its whole fold look unusual. So the space of the model is used for all.
     """
     precision = model.fitted_.model.precision
-    if model.fitted_.training is not None or not isinstance(precision, ExactPrecision):
+    exact = isinstance(precision, ExactPrecision) and model.has_keys
+    if model.fitted_.training is not None or not exact:
         return novelty.nan_to_num(nan=1.0)
     _, variance = precision.leave_out(sets.to(precision.keys.device))
     return variance[:, 0].double().cpu()

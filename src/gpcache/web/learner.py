@@ -1,4 +1,4 @@
-"""The model of a workspace: it follows the contents by exact updates, and answers."""
+"""The model of a workspace: it is updated with the contents, and predicts."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import max_probability
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.model.suggest import suggest
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.stored_model import StoredModel
 from gpcache.web.workspace_contents import Contents, Photo
 
-# Up to so many photos all numbers are chosen anew at every change: it takes a blink.
+# Up to this many photos, hyper-parameters are chosen again at every change: it takes an instant.
 FEW = 64
-# Beyond, they are when the photos have become so many times as many, or as few.
+# Beyond, they are chosen again when the number of photos has changed by this factor.
 GROWN = 1.05
-# What text vectors may differ by when they are encoded in other company.
+# Tolerance between text vectors that were encoded in different batches.
 ROUNDING = 1e-6
 
 
 class Answer(NamedTuple):
-    """What the model says of one photo; `why` holds row numbers and their shares.
+    """The answer for one photo; `why` holds row numbers and their shares.
 
     `note` says why no label could be ruled out.
     """
@@ -48,23 +49,23 @@ class Answer(NamedTuple):
 
 
 class Texts:
-    """Text vectors of classes; what was encoded once is known."""
+    """Text vectors of classes, with a cache."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._known: dict[tuple[str, ...], Features] = {}
-        # Whoever comes while the text encoder is loaded waits, and does not load another.
+        # Requests wait while the text encoder is loaded, and do not load another one.
         self._lock = Lock()
 
     def warm(self) -> None:
         """Load the text encoder before a class needs it."""
-        # Where it cannot be loaded, the first class says why.
+        # If it cannot be loaded, adding the first class raises the error.
         with suppress(GPCacheError), self._lock:
             if not self._known:
                 self._encoder.encode_texts(["a photo"])
 
     def prior(self, prompts: Prompts) -> TextPrior:
-        """What the text says of each class."""
+        """The text vectors of the classes."""
         pairs = dict(zip(prompts.class_names, prompts.sentences, strict=True))
         fresh = {name: text for name, text in pairs.items() if text not in self._known}
         if fresh:
@@ -76,10 +77,10 @@ class Texts:
 
 
 class Learner:
-    """A fitted model, the photos it was fitted on in its own order, and how it changes.
+    """A fitted model, its photos in its order, and its updates.
 
-    It is the model that `gpcache fit` makes of the same photos. A model that the workspace began
-    with keeps its own settings.
+    It equals the model that `gpcache fit` makes of the same photos. A model that the workspace
+    started with keeps its settings.
     """
 
     def __init__(
@@ -89,9 +90,11 @@ class Learner:
         features: Callable[[str], Features],
         template: CacheClassifier | None = None,
         *,
+        picture: Callable[[str], Picture] | None = None,
         device: Any = "auto",
     ) -> None:
         self._texts = texts
+        self._picture = picture
         self._templates = templates
         self._features = features
         self._template = template or GPCacheClassifier(device=device)
@@ -104,19 +107,19 @@ class Learner:
         self._fitted_classes = 0
 
     def twin(self) -> Learner:
-        """The same model, to be changed without touching this one."""
-        # One level is enough: updates put new arrays in the place of old ones.
+        """A copy of the model, to be changed separately."""
+        # A shallow copy is enough: updates replace arrays, and do not change them.
         twin = copy(self)
         twin.model = copy(self.model)
         return twin
 
     def begin(self, stored: StoredModel) -> None:
-        """Take a model that was fitted before."""
+        """Continue with a fitted model."""
         self.model, photos, self._fitted_on, self._fitted_classes = stored
         self.photos, self._held_out = list(photos), None
 
     def stored(self) -> StoredModel | None:
-        """The model as `begin` takes it; None where there is no photo."""
+        """The model for `begin`; None if there is no photo."""
         if not isinstance(self.model, CacheClassifier):
             return None
         return StoredModel(self.model, self.photos, self._fitted_on, self._fitted_classes)
@@ -135,8 +138,13 @@ class Learner:
             self.fit(contents)
 
     def fit(self, contents: Contents) -> None:
-        """Choose all numbers anew on these contents, which hold a photo."""
+        """Choose all hyper-parameters again on these contents, which hold a photo."""
         wanted, prior = contents.labelled(), self.prior(contents)
+        if isinstance(self.model, CacheClassifier) and not self.model.has_keys:
+            raise DataError(
+                "This model learned from more photos than it keeps, so that photos can be added "
+                "here but nothing else can be changed: run gpcache fit for that."
+            )
         model = clone(self._template).set_params(text_prior=prior)
         rows = np.stack([self._features(photo.hash) for photo in wanted])
         self.model = model.fit(rows, [str(photo.label) for photo in wanted])
@@ -144,31 +152,29 @@ class Learner:
         self._fitted_classes = _classes(wanted)
 
     def prior(self, contents: Contents) -> TextPrior | None:
-        """What the text says of the classes; None without text or classes."""
+        """The text vectors of the classes; None without text or classes."""
         prompts = contents.prompts(self._templates)
         return None if prompts is None else self._texts.prior(prompts)
 
     @property
     def outgrown(self) -> bool:
-        """Whether the numbers were chosen on far fewer photos or classes, or on far more.
-
-        Of a class that had no photo then, the choice could know nothing.
-        """
+        """Whether hyper-parameters were chosen on far fewer or more photos, or other classes."""
         n, then = len(self.photos), self._fitted_on
         grown = not then / GROWN <= n <= then * GROWN
-        return n > FEW and (grown or _classes(self.photos) != self._fitted_classes)
+        keeps_all = self.model is None or self.model.has_keys
+        return n > FEW and keeps_all and (grown or _classes(self.photos) != self._fitted_classes)
 
     # Answers.
 
     def held_out(self) -> HeldOutPhotos | None:
-        """What the model says of its own photos; None before there is one to ask."""
+        """Held-out predictions of the photos; None if there is no model of photos."""
         if self._held_out is None and isinstance(self.model, CacheClassifier):
-            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last)
+            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last, self._picture)
             self._last = self._held_out
         return self._held_out
 
     def answer(self, features: Features, *, why: int, error: float) -> list[Answer]:
-        """What the model says of rows (m, dim); `error` is that of the plausible sets, 0: none."""
+        """Answers for rows (m, dim); `error` is that of the plausible sets, 0 for no sets."""
         model, held_out, m = self.ready(), self.held_out(), len(features)
         with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
         top = min(why, len(self.photos))
@@ -198,10 +204,10 @@ class Learner:
     def by_text(
         self, features: Features, contents: Contents
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and what their text alone says of rows (m, dim)."""
+        """Classes, and the zero-shot probabilities of rows (m, dim)."""
         prior = self.prior(contents)
         if prior is None:
-            raise DataError("There is no text to go by: add a class first.")
+            raise DataError("There is no class name to compare with: add a class first.")
         model = self._zero_shot(prior)
         return [str(name) for name in model.classes_], model.predict_proba(features)
 
@@ -212,7 +218,7 @@ class Learner:
         return rows
 
     def ready(self) -> FeatureClassifier:
-        """The fitted model, or the sentence that there is none."""
+        """The fitted model; raises an error if there is none."""
         if self.model is None:
             raise DataError("There is nothing to choose between yet: add classes or photos first.")
         return self.model
@@ -228,7 +234,7 @@ class Learner:
         self.photos, self._held_out, self._fitted_on = [], None, 0
 
     def _is_of(self, wanted: Sequence[Photo], prior: TextPrior | None) -> bool:
-        """Whether the model is that of these photos and this text already."""
+        """Whether the model was fitted on exactly these photos and this text."""
         return (
             isinstance(self.model, CacheClassifier)
             and [photo.lesson for photo in wanted] == [photo.lesson for photo in self.photos]
@@ -236,7 +242,7 @@ class Learner:
         )
 
     def _mark(self, photos: list[Photo]) -> None:
-        """Take photos whose marks alone may differ: the model and its figures stay."""
+        """Replace photos that differ only in their marks; model and figures stay."""
         self.photos = photos
         if self._held_out is not None:
             self._held_out = replace(self._held_out, photos=photos)
@@ -246,7 +252,7 @@ class Learner:
         return isinstance(self.model, CacheClassifier) and len(wanted) > FEW and bool(staying)
 
     def _update(self, wanted: dict[str, Photo], prior: TextPrior | None) -> None:
-        """Remove, relabel and add what differs: exact, and cheap."""
+        """Remove, relabel and add the photos that differ, by exact updates."""
         model = self.model
         assert isinstance(model, CacheClassifier)
         before = model.text_prior
@@ -279,7 +285,7 @@ class Learner:
 
 
 def _classes(photos: Sequence[Photo]) -> int:
-    """How many classes have photos: a class that is renamed stays the same."""
+    """The number of classes with photos, which does not depend on their names."""
     return len({photo.label for photo in photos})
 
 
@@ -292,7 +298,7 @@ def _same(one: TextPrior | None, other: TextPrior | None) -> bool:
 
 
 def _both(one: TextPrior, other: TextPrior) -> TextPrior:
-    """The classes of both, so that photos can move from the one's to the other's."""
+    """The classes of both, so that photos can be relabelled between them."""
     vectors = dict(zip(one.class_names, one.vectors, strict=True))
     vectors |= dict(zip(other.class_names, other.vectors, strict=True))
     return TextPrior(list(vectors), np.stack(list(vectors.values())), other.logit_scale)

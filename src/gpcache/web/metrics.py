@@ -1,4 +1,4 @@
-"""The server's counters for Prometheus, in a registry of their own."""
+"""The server's counters for Prometheus, in a separate registry."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LABELS = ("method", "route", "status")
-# Clients can invent any number of others, and each would be kept for ever.
+# Clients could send any number of other methods, and each would be kept.
 METHODS = {"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "PUT"}
 
 
 class Metrics:
-    """What the server has done since it started."""
+    """Counters since the start of the server."""
 
     def __init__(self) -> None:
         own = self._registry = CollectorRegistry()
@@ -26,13 +26,13 @@ class Metrics:
         self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=own)
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count an answer; `route` is the pattern of its path, None where no route was found."""
+        """Count an answer; `route` is the pattern of its path, None if there is no route."""
         method = method if method in METHODS else "other"
         self._requests.labels(method, route or "other", status).inc()
         self._seconds.observe(seconds)
 
     def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
-        """Show a value that is asked for when the metrics are."""
+        """Add a value that is computed when the metrics are requested."""
         Gauge(name, description, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:

@@ -1,6 +1,6 @@
-"""The outermost layer: who gets in, how large a body may be, security headers, and metrics.
+"""The outermost layer: access, size limits, security headers, and metrics.
 
-Everything here is decided by the headers of a request, before anything of its body is read.
+It decides from the headers of a request, before any of its body is read.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpcache.web.metrics import Metrics
 from gpcache.web.uploads import MAX_FILES
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:(\d{1,5}))?")
-# In a network the server has many addresses. A number, unlike a name, cannot be made to point here.
+# In a network the server has many addresses. Only a name, not a number, can be made to point here.
 NETWORK_HOSTS = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost)(:(\d{1,5}))?")
 MAX_JSON = 1_000_000
 MAX_INFER = 64_000_000
-# The files, and the boundaries, headers and fields around them.
+# The files, with their boundaries, headers and fields.
 MAX_MULTIPART = MAX_FILES * (POLICY.max_bytes + 10_000)
-# Bytes of bodies that may be on their way at once: they wait on disk.
+# Bytes of bodies that may be uploaded at once; they are stored on disk.
 MAX_INCOMING = 4_000_000_000
 
 SECURITY_HEADERS = {
-    # Pictures that the page itself holds, such as one about to be sent, are blobs.
+    # Pictures that the page creates, such as one before it is sent, are blobs.
     "content-security-policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -43,7 +43,7 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 
-# For who opens the page without its token, such as in a network by an address that was told.
+# For users who open the page without its token.
 ASKING = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -58,7 +58,7 @@ ASKING = """<!doctype html>
 <button class="primary">Open</button></p>
 </form></main>
 """
-# What that page needs.
+# The files of that page.
 PUBLIC = ("/static/icon.svg", "/static/style.css")
 WRONG = '<p role="alert">This is not the token of the running server.</p>'
 
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 class AccessMiddleware:
-    """Refuses what may not come in, and completes every answer."""
+    """Refuses requests without access, and adds headers to every answer."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class AccessMiddleware:
             await self._answer(scope, receive, send_completed)
         except Exception:
             if status:
-                raise  # half of the answer is sent: uvicorn ends the connection and logs why
+                raise  # a part of the answer is sent: uvicorn closes the connection and logs it
             logger.exception("%s %r failed.", scope["method"], scope["path"])
-            failed = _error(500, "Something went wrong here: the server's log says what.")
+            failed = _error(500, "Something went wrong: see the log of the server.")
             await failed(scope, receive, send_completed)
         finally:
             route = getattr(scope.get("route"), "path", None)
@@ -130,7 +130,7 @@ class AccessMiddleware:
             self._incoming -= length
 
     def _refuse_busy(self, scope: Scope, headers: Headers, length: int) -> Response | None:
-        """Turn photos away first of all: under too much load it must cost next to nothing."""
+        """Refuse photos first, because this must be cheap under load."""
         limit = _limit(scope["path"], headers)
         photos = scope["method"] == "POST" and limit > MAX_JSON and 0 < length <= limit
         if not photos or (busy := self._busy()) is None:
@@ -145,7 +145,7 @@ class AccessMiddleware:
             return _error(403, f"This server answers only to {known}.")
         own = f"{scope['scheme']}://{host[0]}"
         if headers.get("origin", own) != own:
-            return _error(403, "A page from elsewhere may not use this server.")
+            return _error(403, "A page of another site may not use this server.")
         cookie = f"gpcache-{host[3] or 80}"  # servers on other ports have their own
         if scope["path"] == "/" and scope["method"] == "GET":
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
@@ -173,12 +173,12 @@ class AccessMiddleware:
         )
 
     def _refuse_size(self, scope: Scope, headers: Headers, length: int) -> Response | None:
-        if "transfer-encoding" in headers:  # it would count more than a Content-Length beside it
-            return _error(411, "Say how long the body is, in a header Content-Length.")
+        if "transfer-encoding" in headers:  # it would override a Content-Length
+            return _error(411, "Send the length of the body in a header Content-Length.")
         if length > (limit := _limit(scope["path"], headers)):
             return _error(
                 413,
-                f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are taken here: "
+                f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are allowed: "
                 "send less at once.",
             )
         if self._incoming + length > MAX_INCOMING:
@@ -195,7 +195,7 @@ def _error(status: int, sentence: str, headers: dict[str, str] | None = None) ->
 
 
 def _limit(path: str, headers: Headers) -> int:
-    """How many bytes a body of this kind may have."""
+    """The largest body of this kind, in bytes."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return MAX_MULTIPART
@@ -208,6 +208,6 @@ def _given_token(headers: Headers, cookie: str) -> str:
     scheme, _, given = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return given.strip()
-    # By hand, because one odd cookie of another local server ends Python's own parser.
+    # Parsed here, because one odd cookie of another local server stops Python's parser.
     pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
     return next((value for name, _, value in pairs if name == cookie), "")

@@ -1,19 +1,20 @@
-"""Opens a workspace: a new one, one that begins with a saved model, or one that was left."""
+"""Opens a workspace: a new one, one that starts with a saved model, or an existing one."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, EncoderError
 from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
+from gpcache.model.audit.fingerprints import fingerprint_of
 from gpcache.model.training_images import picture_of
 from gpcache.support.array_folders import CONFIG, TENSORS
 from gpcache.support.files import make_folder, write_atomic
@@ -32,10 +33,10 @@ def open_workspace(
     encoder: str | Encoder = "lite",
     device: Any = "auto",
 ) -> Workspace:
-    """Hold the folder, read what is in it, and bring its model up to date.
+    """Lock the folder, read its content, and update its model.
 
-    `model` begins a new workspace; `encoder` counts only where there is no model and no
-    workspace yet, or stands in for the one that is named there.
+    `model` starts a new workspace; `encoder` is used only if there is no model and no workspace
+    yet, or if it is the loaded encoder of the workspace.
     """
     folder = WorkspaceFolder(path)
     try:
@@ -58,20 +59,20 @@ def open_workspace(
 
 
 def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | None, list[str]]:
-    """What the folder holds, or a beginning with the model; None for a beginning with nothing."""
+    """The document of the folder, or a new one with the model; None for an empty workspace."""
     document, notices = folder.read()
     if model is None or (document is not None and _began_with(folder, document, model)):
         return document, notices
     if document is not None and document.revision:
         raise DataError(
             f"The workspace {str(folder.path)!r} holds changes to another model than "
-            f"{str(model)!r} is now: give --workspace another folder to begin with this one."
+            f"{str(model)!r}: give --workspace another folder to start with this one."
         )
     return _import(folder, model), notices
 
 
 def _began_with(folder: WorkspaceFolder, document: Document, model: Path) -> bool:
-    """Whether the workspace began with this model; its config holds the checksums of it all."""
+    """Whether the workspace started with this model, by the checksums in its config."""
     known = document.began_with or _config_hash(folder.base)
     return bool(known) and known == _config_hash(model)
 
@@ -85,27 +86,22 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
         return encoder
     if document is None:
         return load_encoder(encoder, device=device)
-    # The name comes from a model or a workspace: nobody asked for a download.
+    # The name comes from a model or a workspace: do not download anything.
     return load_encoder(document.encoder, device=device, download=False)
 
 
 def _with_model(
     folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any
 ) -> Workspace:
-    known: dict[str, Features] = {}
-
-    def features(key: str) -> Features:
-        if key not in known:
-            known[key] = folder.get(key).features
-        return known[key]
-
+    features = cache(lambda key: folder.get(key).features)
+    picture = cache(lambda key: fingerprint_of(folder.get(key).thumbnail))
     models = whole_models(folder, device=device)
     stored, template = models.stored, None
     on_disk = None if stored is None else stored.model.fitted_
     wanted = models.base_is_whole and (stored is None or document.schema != SCHEMA)
     base = model_files.read(folder.base, device=device) if wanted else None
     if stored is None and base is not None:
-        assert isinstance(base.model, CacheClassifier)  # others are not let in
+        assert isinstance(base.model, CacheClassifier)  # others are refused
         stored = StoredModel.of(base.model, _photos(base))
     if stored is not None and folder.base.exists():
         template = stored.model
@@ -116,20 +112,30 @@ def _with_model(
     folder.write(document)
     folder.sweep(document)
     texts = Texts(encoder)
-    learner = Learner(texts, document.templates, features, template, device=device)
+    learner = Learner(texts, document.templates, features, template, picture=picture, device=device)
     if stored is not None:
         learner.begin(stored)
     learner.follow(document.contents)
     notices = [*models.notices, *notices]
     workspace = Workspace(
-        folder, document, encoder, texts, learner, features, template, device, notices, on_disk
+        folder,
+        document,
+        encoder,
+        texts,
+        learner,
+        features,
+        picture,
+        template,
+        device,
+        notices,
+        on_disk,
     )
     workspace.keep_model()
     return workspace
 
 
 def _import(folder: WorkspaceFolder, path: Path) -> Document:
-    """Let a new workspace begin with the photos of a model."""
+    """Start a new workspace with the photos of a model."""
     content = model_files.read(path, device="cpu")
     model = content.model
     if not isinstance(model, CacheClassifier):

@@ -1,7 +1,7 @@
 """The engine `ray`: photos are decoded and encoded by replicas, a Ray Serve application.
 
-Requests still come in through one server, which owns the workspace. It asks a replica for each
-photo, and another one where that replica dies before it has answered.
+One server, which owns the workspace, receives all requests. It asks a replica for each photo, and
+another one if that replica dies before it has answered.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from gpcache.web.metrics import Metrics
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
 
-# Photos that are on their way, for each replica; each may be as large as a file may be.
+# Photos in progress for each replica; each may have the largest allowed size.
 PHOTOS_EACH = 32
-# Seconds that a photo looks for a replica that lives, that it waits before it asks another, and
-# between two counts of those that are up.
+# Seconds to look for a live replica, to wait before asking another, and between two counts of live
+# replicas.
 PATIENCE = 30.0
 PAUSE = 0.1
 LOOK = 0.5
-# Seconds between two checks of a replica, and for a check: a batch may take long on a CPU, and is
-# not to be taken for a hang.
+# Seconds between two checks of a replica, and for a check: a batch may take long on a CPU, and must
+# not be mistaken for a hang.
 CHECK = 2.0
 CHECK_LIMIT = 120.0
-# Ray Serve's settings are not made to be read by two threads at once.
+# Ray Serve's settings must not be read by two threads at once.
 STATUS_LOCK = threading.Lock()
 
 logger = logging.getLogger(__name__)
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a replica made of a photo, or why not: an error would come wrapped in Ray's own.
+    """The features of a photo, or the error; Ray would wrap an exception in its own.
 
-    `batch` is the size of the batch it led, 0 where another one led.
+    `batch` is the size of the batch; it is 0 for all photos of a batch but the first.
     """
 
     photo: EncodedPhoto | None = None
@@ -88,9 +88,9 @@ class Replica:
         return ReplicaAnswer(EncodedPhoto(key, row, image.thumbnail), batch)
 
     async def check_health(self) -> None:
-        """Encode a grey image, unless a batch went through since the last time.
+        """Encode a grey image, unless a batch was encoded since the last check.
 
-        A driver that has failed or a thread that hangs shows only there.
+        Only this detects a failed driver or a hanging thread.
         """
         if not self._worked:
             size = self._encoder.preprocess.size
@@ -105,7 +105,7 @@ class Replica:
 
 
 class RayEncoding(encoding.PhotoEncoding):
-    """Asks the replicas of an application, and counts those that are up."""
+    """Asks the replicas of an application, and counts the live ones."""
 
     def __init__(
         self, metrics: Metrics, *, ray: ModuleType, serve: ModuleType, name: str, count: int
@@ -113,7 +113,7 @@ class RayEncoding(encoding.PhotoEncoding):
         super().__init__(metrics)
         self._ray, self._serve, self._name = ray.exceptions, serve, name
         self._handle = serve.get_app_handle(name)
-        # Whole files that are in memory, here and at the replicas.
+        # Complete files in memory, here and in the replicas.
         self._ahead = asyncio.Semaphore(PHOTOS_EACH * count)
         self._up = count
         self._last_up = asyncio.get_running_loop().time()
@@ -138,24 +138,26 @@ class RayEncoding(encoding.PhotoEncoding):
         self._watching.cancel()
 
     async def _ask(self, content: bytes, learn: bool) -> ReplicaAnswer:
-        """Ask until a replica answers: asking twice does no harm, so no photo is lost with one."""
+        """Ask until a replica answers, so that no photo is lost with a replica."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while True:
             try:
                 return await self._ask_once(content, learn)
             except self._ray.RayTaskError:
-                raise  # a fault of ours, not of the replica
+                raise  # an error of ours, not of the replica
             except self._serve.exceptions.BackPressureError:
                 raise encoding.BusyError("The replicas have too much to do") from None
             except (self._ray.RayError, self._serve.exceptions.RayServeException) as error:
                 if loop.time() > end:
                     raise _no_replica() from None
-                logger.warning("A replica was lost, its photo goes on: %s", type(error).__name__)
+                logger.warning(
+                    "A replica was lost; its photo is sent to another one: %s", type(error).__name__
+                )
             await asyncio.sleep(PAUSE)
 
     async def _ask_once(self, content: bytes, learn: bool) -> ReplicaAnswer:
-        """The answer of one replica; it may wait its turn, but not where none is up for long."""
+        """The answer of one replica; raises an error if none is live for long."""
         call = asyncio.ensure_future(self._handle.encode.remote(content, learn))
         try:
             while not call.done():
@@ -174,12 +176,12 @@ class RayEncoding(encoding.PhotoEncoding):
             await asyncio.sleep(LOOK)
 
     def _running(self) -> int:
-        """How many replicas are up; none where Ray Serve cannot tell."""
+        """The number of live replicas; 0 if Ray Serve does not say."""
         try:
             with STATUS_LOCK:
                 deployments = _deployments(self._serve, self._name)
-        except Exception as error:  # whatever it is, the next look may tell
-            logger.warning("Ray Serve does not tell which replicas are up: %s", error)
+        except Exception as error:  # any error; the next check may succeed
+            logger.warning("Ray Serve does not say which replicas are live: %s", error)
             return 0
         return sum(int(one.replica_states.get("RUNNING", 0)) for one in deployments)
 
@@ -199,7 +201,7 @@ def deployed(
 ) -> Iterator[encoding.MakeEncoding]:
     """Start `count` replicas on a connected Ray: one for every two CPUs, at least two."""
     serve = require("ray.serve", "ray", purpose="gpcache serve --engine ray")
-    # It tells of every start, and of a dead replica once for each photo.
+    # It logs every start, and a dead replica once for each photo.
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     resources = ray.cluster_resources()
     cpus = int(resources.get("CPU", 1))
@@ -218,7 +220,7 @@ def deployed(
     )
     # A cluster may serve other applications too.
     name = f"gpcache-{secrets.token_hex(8)}"
-    # Without Ray's own HTTP server: it would hold a body in memory before anybody could refuse it.
+    # Without Ray's HTTP server, which holds a body in memory before it can be refused.
     serve.start(proxy_location="Disabled")
     try:
         try:
@@ -235,13 +237,13 @@ def _options(encoder: Encoder, resources: dict[str, float], count: int) -> dict[
     gpus = resources.get("GPU", 0) if encoder.device.type == "cuda" else 0
     return {
         "num_replicas": count,
-        # One replica alone can take the photos of two, while the other one comes back.
+        # One replica can take the photos of two, while the other one restarts.
         "max_ongoing_requests": 2 * PHOTOS_EACH,
         "max_queued_requests": PHOTOS_EACH * count,
         "health_check_period_s": CHECK,
         "health_check_timeout_s": CHECK_LIMIT,
         "graceful_shutdown_timeout_s": 5,
-        # At the start alone: what has run before is started again until it runs.
+        # Only at the start: later, a failed replica is restarted until it runs.
         "max_constructor_retry_count": 1,
         "ray_actor_options": {
             "num_cpus": _share(resources.get("CPU", 1), count),
@@ -252,7 +254,7 @@ def _options(encoder: Encoder, resources: dict[str, float], count: int) -> dict[
 
 
 def _share(units: float, count: int) -> float:
-    """What each of `count` may take of whole units, so that all find a place; at most one."""
+    """The share of whole units for each of `count`, so that all fit; at most one."""
     together = math.ceil(count / max(1, int(units)))
     return math.floor(10_000 / together) / 10_000  # Ray counts in ten-thousandths
 

@@ -1,4 +1,4 @@
-"""Looks through the files of a workspace when it is opened, and repairs them from what is whole."""
+"""Checks the files of a workspace when it is opened, and repairs damaged ones from intact ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpcache.web.workspace_folder import (
 
 
 class WholeModels(NamedTuple):
-    """The model of a workspace and whether it can begin with its base; and what was damaged."""
+    """The model of a workspace, whether its base model is intact, and notices about damage."""
 
     stored: StoredModel | None
     base_is_whole: bool
@@ -39,7 +39,7 @@ class WholeModels(NamedTuple):
 
 
 def whole_models(folder: WorkspaceFolder, *, device: Any) -> WholeModels:
-    """Read the model; one that is damaged is removed, so that it is fitted again."""
+    """Read the model; a damaged one is removed, so that it is fitted again."""
     stored, damaged = None, []
     try:
         stored = read_model(folder.model, device=device)
@@ -54,8 +54,8 @@ def whole_models(folder: WorkspaceFolder, *, device: Any) -> WholeModels:
             damaged.append(BASE)
     if BASE in damaged and stored is None:
         raise DataError(
-            f"{str(folder.base)!r} is damaged, and there is no other copy of the settings of its "
-            "model: copy the model folder that the workspace began with to that place."
+            f"{str(folder.base)!r} is damaged, and there is no other copy of its settings: replace "
+            "it by the model folder that the workspace started with."
         )
     if MODEL in damaged:
         remove_model(folder.model)
@@ -63,19 +63,19 @@ def whole_models(folder: WorkspaceFolder, *, device: Any) -> WholeModels:
             f"{MODEL} was damaged: the model is fitted again from the photos, and its figures "
             "and answers may differ a little from those before."
         ])  # fmt: skip
-    told = f"{BASE} is damaged: copy the model folder that the workspace began with to its place."
-    return WholeModels(stored, base_is_whole, [told] if damaged else [])
+    notice = f"{BASE} is damaged: replace it by the model folder that the workspace started with."
+    return WholeModels(stored, base_is_whole, [notice] if damaged else [])
 
 
 def repaired_photos(
     folder: WorkspaceFolder, document: Document, stored: StoredModel | None, encoder: Encoder
 ) -> tuple[Document, list[str]]:
-    """Read every photo, and make damaged ones again; the document without what is lost.
+    """Read every photo, and encode damaged ones again; the document without lost photos.
 
     Returns
     -------
     document : Document
-        Without the photos of which nothing is left, and without the undo steps that need them.
+        Without lost photos, and without the undo steps that need them.
     notices : list of str
         What was repaired and what is lost.
     """
@@ -103,18 +103,18 @@ def repaired_photos(
             lost.append(key)
         else:
             folder.put(found, again=True)
-    return _without(document, lost), _told(damaged, pictureless, [photos[key] for key in lost])
+    return _without(document, lost), _notices(damaged, pictureless, [photos[key] for key in lost])
 
 
 def grey_picture() -> bytes:
-    """For a photo that is no longer where it was."""
+    """A grey picture for a photo whose file is missing."""
     stream = io.BytesIO()
     Image.new("RGB", (32, 32), "#888888").save(stream, "JPEG")
     return stream.getvalue()
 
 
 def original(folder: WorkspaceFolder, document: Document, photo: Photo) -> bytes | None:
-    """The file of a photo: from the workspace, or from where its model was fitted; else None."""
+    """The file of a photo, from the workspace or from its training folder; None without both."""
     return folder.original(photo.hash) or original_of(photo.name, photo.hash, document.source)
 
 
@@ -157,18 +157,20 @@ def _without(document: Document, lost: Sequence[str]) -> Document:
     )
 
 
-def _told(damaged: Sequence[str], pictureless: Sequence[str], lost: Sequence[Photo]) -> list[str]:
-    told = []
+def _notices(
+    damaged: Sequence[str], pictureless: Sequence[str], lost: Sequence[Photo]
+) -> list[str]:
+    notices = []
     if whole := len(damaged) - len(pictureless) - len(lost):
-        told.append(f"{plural(whole, 'damaged photo')} repaired from the original.")
+        notices.append(f"{plural(whole, 'damaged photo')} repaired from the original.")
     if pictureless:
-        told.append(
+        notices.append(
             f"The pictures of {plural(len(pictureless), 'damaged photo')} are lost, such as "
-            f"{pictureless[0]!r}; what the model learned from them is not."
+            f"{pictureless[0]!r}; the model keeps what it learned from them."
         )
-    told += [
-        f"The photo {photo.name!r} of the class {photo.label!r} is damaged, and nothing is left to "
-        "repair it from: add it again."
+    notices += [
+        f"The photo {photo.name!r} of the class {photo.label!r} is damaged and cannot be repaired: "
+        "add it again."
         for photo in lost
     ]
-    return told
+    return notices

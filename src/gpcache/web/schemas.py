@@ -1,4 +1,4 @@
-"""What goes over the wire: the bodies of requests, and the shapes of answers for the OpenAPI."""
+"""The bodies of requests and the shapes of answers, for checks and for the OpenAPI file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ids = Annotated[list[Name], Field(min_length=1, max_length=100_000)]
 
 
 class Body(BaseModel):
-    """A body of a change; `revision` is the state that it was decided on."""
+    """The body of a change; `revision` is the state that the change is based on."""
 
     model_config = ConfigDict(extra="forbid")
     revision: Annotated[int, Field(ge=0)] | None = None
@@ -28,7 +28,7 @@ class NewClass(Body):
 
 
 class ChangedClass(NewClass):
-    """A class to rename or to describe otherwise; an empty prompt is that of its name."""
+    """A class to rename or to give another prompt; an empty prompt means the default."""
 
     new_name: Name | None = None
 
@@ -61,7 +61,7 @@ class LabelledPhoto(Body):
 
 
 class NewBatch(BaseModel):
-    """What a batch is to become."""
+    """The format of a new batch."""
 
     model_config = ConfigDict(extra="forbid")
     format: Literal["csv", "parquet"] = "csv"
@@ -82,7 +82,7 @@ class ClassState(BaseModel):
 
 
 class PhotoState(BaseModel):
-    """A photo and what is to be marked on it; `given` is the label before one of the model's."""
+    """A photo and its flags; `given` is the label that the user gave."""
 
     id: str
     name: str
@@ -92,14 +92,14 @@ class PhotoState(BaseModel):
 
 
 class RefusedFile(BaseModel):
-    """A file that was not taken."""
+    """A refused file and the reason."""
 
     name: str
     reason: str
 
 
 class Figures(BaseModel):
-    """The held-out figures of a line."""
+    """The held-out figures of the summary line."""
 
     protocol: str
     n: int
@@ -130,7 +130,7 @@ class WorkspaceState(BaseModel):
 
 
 class Added(BaseModel):
-    """What became of uploaded files."""
+    """The result of an upload."""
 
     added: list[dict[str, str]]
     refused: list[RefusedFile]
@@ -138,7 +138,7 @@ class Added(BaseModel):
 
 
 class PoolSize(BaseModel):
-    """How many photos wait for a label."""
+    """The number of photos without a label."""
 
     pool: int
     refused: list[RefusedFile]
@@ -152,7 +152,7 @@ class Bar(BaseModel):
 
 
 class Preview(BaseModel):
-    """What class names alone say of a photo."""
+    """The zero-shot prediction of a photo, from class names only."""
 
     name: str
     probabilities: list[Bar]
@@ -178,7 +178,7 @@ class Suggested(BaseModel):
 
 
 class BatchState(BaseModel):
-    """How far a batch is."""
+    """The progress of a batch."""
 
     id: str
     format: str
@@ -187,11 +187,11 @@ class BatchState(BaseModel):
 
 
 class TestState(BaseModel):
-    """A test set: folders that name no class of the model are `foreign`."""
+    """A test set; `other_folders` are folders whose name is not a class of the model."""
 
     photos: int
     refused: list[RefusedFile]
-    foreign: list[str]
+    other_folders: list[str]
     figures: dict[str, Any] | None
 
 
@@ -204,7 +204,7 @@ class Snippets(BaseModel):
 
 
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", description="The revision that the change rests on.")
+    str | None, Header(alias="If-Match", description="The revision that the change is based on.")
 ]
 DropId = Annotated[
     str,
@@ -221,32 +221,39 @@ class PredictOptions(BaseModel):
     """How to answer; fields are query parameters."""
 
     top: int = Field(100, ge=1, le=100_000, description="Show the K most probable classes.")
-    why: int = Field(0, ge=0, le=100, description="Show the K photos that drove the answer.")
+    why: int = Field(
+        0, ge=0, le=100, description="Show the K photos with the largest shares in the answer."
+    )
     reject: float = Field(
         REJECT, ge=0, lt=1, description="The share of good photos that may be rejected."
     )
     sets: float = Field(
-        0.1, ge=0, lt=1, description="How often the plausible labels may miss the truth; 0: none."
+        0.1,
+        ge=0,
+        lt=1,
+        description="The rate at which the plausible labels may miss the true label; 0 lists none.",
     )
 
 
 class ExplainOptions(PredictOptions):
     """The same, with reasons by default."""
 
-    why: int = Field(6, ge=0, le=100, description="Show the K photos that drove the answer.")
+    why: int = Field(
+        6, ge=0, le=100, description="Show the K photos with the largest shares in the answer."
+    )
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": reason}
     for status, reason in {
-        400: "A mistake in what was asked",
+        400: "A mistake in the request",
         401: "No token",
         403: "A wrong host or origin",
-        404: "No such thing",
-        409: "Decided on an older revision",
+        404: "Not found",
+        409: "Based on an older revision",
         411: "No length",
         413: "Too large",
-        422: "Not of this shape",
+        422: "The body does not follow the schema",
         429: "Busy",
         503: "Too much at once",
         507: "The disk is full",

@@ -1,4 +1,4 @@
-"""Runs the application, on this machine alone by default, with deadlines for slow clients."""
+"""Runs the application, only for this machine by default, with deadlines for slow clients."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ HOST = "127.0.0.1"
 MAX_HEAD = 32_768
 MAX_CONNECTIONS = 512
 STOP_SECONDS = 10
-# For who does not read what was asked for.
+# For clients that do not read the answer.
 READ_SECONDS = 30
-# Bytes a second of a body that is large, and not slow: it may go on after its deadline.
+# Bytes per second of a body that is large but not slow: it may continue after its deadline.
 LARGE_RATE = 1_000_000
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, with what uvicorn has no setting for.
+    """uvicorn's protocol, with limits that uvicorn does not have.
 
     A head and a body must arrive in time, and there are never more connections than this process
-    has descriptors for: asyncio would log a traceback for each that is too many. (uvicorn's
-    limit_concurrency counts requests, and lets connections without one be.)
+    has descriptors for: asyncio would log a traceback for each further one. (uvicorn's
+    limit_concurrency counts requests, and ignores connections without one.)
     """
 
     head_seconds = 10.0
@@ -75,7 +75,7 @@ class DeadlineProtocol(H11Protocol):
         self._set_deadline()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and thus reaches no application, like everything else."""
+        """Answer an invalid request, which never reaches the application, in our format."""
         headers = {"content-type": "application/json", "connection": "close"} | SECURITY_HEADERS
         start = h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request")
         body = h11.Data(data=json.dumps({"error": msg}).encode())
@@ -84,7 +84,7 @@ class DeadlineProtocol(H11Protocol):
         self.transport.close()
 
     def _set_deadline(self) -> None:
-        """Start the clock of what the client is to send next: a head, a body or a new request."""
+        """Set the deadline for what the client sends next: a head, a body or a new request."""
         state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
         awaited = (state, begun, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
         if awaited == self._awaited:
@@ -101,7 +101,7 @@ class DeadlineProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         large = self._received > LARGE_RATE * self.body_seconds
-        if large or self.flow.read_paused:  # the client is not the one who is slow
+        if large or self.flow.read_paused:  # the client is not slow
             self._received = 0
             self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
         else:
@@ -109,7 +109,7 @@ class DeadlineProtocol(H11Protocol):
 
 
 def max_connections() -> int:
-    """How many connections there may be: half of the descriptors stay for everything else."""
+    """The largest number of connections: half of the descriptors."""
     if resource is None:
         return MAX_CONNECTIONS
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -139,7 +139,7 @@ def bind(port: int, host: str = HOST) -> socket.socket:
     """A socket on an IPv4 address; port 0 takes any. Connections inherit its options."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Or the second half of an answer waits 40 ms for the client to acknowledge the first.
+    # Otherwise the second half of an answer waits 40 ms for an acknowledgement of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * READ_SECONDS)
@@ -149,8 +149,8 @@ def bind(port: int, host: str = HOST) -> socket.socket:
         listener.close()
         if host != HOST and not isinstance(error, PermissionError) and error.errno != EADDRINUSE:
             raise DataError(
-                f"The address {host!r} is none of this machine ({error.strerror}): give --host "
-                "0.0.0.0 for all of its addresses."
+                f"The address {host!r} does not belong to this machine ({error.strerror}): give "
+                "--host 0.0.0.0 for all of its addresses."
             ) from None
         raise DataError(
             f"Port {port} cannot be used ({error.strerror}): give another with --port, 0 for any."
@@ -168,8 +168,8 @@ async def run(
 ) -> None:
     """Serve until interrupted; `started` gets the server and its address once it answers.
 
-    `make_encoding` says where photos are decoded and encoded; without it this process does. With a
-    `certificate` it speaks HTTPS.
+    `make_encoding` decodes and encodes photos; without it this process does. With a `certificate`
+    it uses HTTPS.
     """
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
@@ -183,7 +183,7 @@ async def run(
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEAD,
-        # asyncio takes so many connections at once, before the protocol can count them.
+        # asyncio accepts this many connections at once, before the protocol can count them.
         backlog=64,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,

@@ -1,4 +1,4 @@
-"""What requests ask for: photos are encoded side by side, changes made one after the other."""
+"""The operations behind requests: photos are encoded in parallel, changes made one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class MissingOriginalError(GPCacheError):
-    """Only the small picture of a photo is there; the client gets a 404."""
+    """Only the small picture of a photo exists; the client gets a 404."""
 
 
 class AnsweredPhoto(NamedTuple):
@@ -62,26 +62,26 @@ class Service:
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._pictures: DecodePool | None = None  # made when the first original is shown
-        # As many as the pool takes without making the event loop wait.
+        # As many as the pool accepts without blocking the event loop.
         self._picture_room = asyncio.Semaphore(2)
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         if workspace.document.templates is not None:
-            # Loading a text encoder takes seconds, which the first class need not wait for.
+            # Loading a text encoder takes seconds: start before the first class needs it.
             self._warming = asyncio.create_task(asyncio.to_thread(workspace.texts.warm))
-        self._refit_if_outgrown()  # what a stop may have cut off
+        self._refit_if_outgrown()  # a stop may have interrupted this
 
     @property
     def ready(self) -> bool:
-        """Whether there is a model to ask, and somebody to encode what it is asked about."""
+        """Whether there is a model, and photos can be encoded."""
         return self.workspace.learner.model is not None and self.encoding.ready
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do something with the workspace or its model, after what was asked before."""
+        """Run a function on the workspace or its model, after earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     async def close(self) -> None:
-        """Finish what is being changed and let the workspace go."""
+        """Finish the current change and release the workspace."""
         for task in (self._refit, self._warming):
             if task is not None:
                 task.cancel()
@@ -94,7 +94,7 @@ class Service:
     async def change(
         self, edit: Edit, what: str, revision: int | None, drop: str = ""
     ) -> dict[str, Any]:
-        """Edit the contents; the state afterwards."""
+        """Edit the contents; returns the new state."""
         state = await self.run(self.workspace.change, edit, what, revision, drop)
         self._refit_if_outgrown()
         return state
@@ -102,14 +102,14 @@ class Service:
     async def add(
         self, uploads: Sequence[Upload], label: str, revision: int | None, drop: str = ""
     ) -> dict[str, Any]:
-        """Learn photos of a class; what was added, what was refused, and the state."""
+        """Add photos to a class; returns what was added and refused, and the state."""
         read = await self.read(uploads, keep=True)
         added = await self.run(self.workspace.add, read, label, revision, drop)
         self._refit_if_outgrown()
         return added
 
     async def fill_pool(self, uploads: Sequence[Upload]) -> dict[str, Any]:
-        """Keep photos without a label; how many there are, and what was refused."""
+        """Add photos to the pool; returns their number and the refused ones."""
         return await self.run(self.workspace.fill_pool, await self.read(uploads, keep=True))
 
     async def read(
@@ -117,7 +117,7 @@ class Service:
     ) -> list[EncodedPhoto | Refused]:
         """Decode and encode uploads, in their order; `keep` stores them.
 
-        `picture` makes thumbnails, too, where examples are made of one view as questions are.
+        `picture` also makes thumbnails, if training images and queries have the same single view.
         """
         learn = keep or (picture and not self.workspace.document.views)
         return list(await asyncio.gather(*(self._read(one, keep, learn) for one in uploads)))
@@ -154,8 +154,8 @@ class Service:
         content = await asyncio.to_thread(original, folder, document, photo)
         if content is None:
             raise MissingOriginalError(
-                f"The original of {photo.name!r} is not there, or is damaged: the small picture is "
-                "all that is left."
+                f"The original of {photo.name!r} is missing or damaged: only its small "
+                "picture is left."
             )
         if self._pictures is None:
             self._pictures = DecodePool(workspace.encoder.preprocess, workers=1)
@@ -164,7 +164,7 @@ class Service:
             return (await asyncio.wrap_future(job)).thumbnail
 
     async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and the probabilities (1, c) that their text alone gives a row."""
+        """Classes, and the zero-shot probabilities (1, c) of a row."""
         workspace = self.workspace
         return await self.run(workspace.learner.by_text, row[None], workspace.document.contents)
 
@@ -182,14 +182,14 @@ class Service:
         return photo._replace(name=upload.name)
 
     def _refit_if_outgrown(self) -> None:
-        """Choose hyper-parameters again beside the model in use, if it has changed a lot."""
+        """Choose hyper-parameters again in the background, if the model has changed a lot."""
         idle = self._refit is None or self._refit.done()
         if idle and self.workspace.learner.outgrown:
             self._refit = asyncio.create_task(self._refit_now())
 
     async def _refit_now(self) -> None:
         workspace = self.workspace
-        # Again where photos that came meanwhile have outgrown the new choice, too.
+        # Repeat if photos that were added meanwhile have outgrown the new choice, too.
         while workspace.learner.outgrown:
             refitted = workspace.new_learner()
             try:
@@ -205,5 +205,5 @@ def _service_of(request: Request) -> Service:
     return service
 
 
-# What a route asks for to get the service of its application.
+# The dependency with which a route gets the service of its application.
 CurrentService = Annotated[Service, Depends(_service_of)]

@@ -1,7 +1,7 @@
-"""The model of a workspace on disk, so that a restart answers as before.
+"""The model of a workspace on disk, so that answers do not change after a restart.
 
-Hyper-parameters are chosen on the photos of one moment and kept while photos come and go: they
-cannot be found again from the photos alone.
+Hyper-parameters are chosen on the photos of one moment and kept while photos are added and removed:
+they cannot be computed from the present photos.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_model(folder: Path, stored: StoredModel) -> None:
 
 
 def read_model(folder: Path, *, device: Any) -> StoredModel | None:
-    """The model; None where none was written yet. A damaged one is a ModelFileError."""
+    """The model; None if none was written yet. A damaged one raises ModelFileError."""
     if not folder.exists():
         return None
     config, arrays = load_folder(folder)
@@ -65,5 +65,5 @@ def read_model(folder: Path, *, device: Any) -> StoredModel | None:
 
 
 def remove_model(folder: Path) -> None:
-    """Make room where a model is damaged."""
+    """Remove a damaged model."""
     shutil.rmtree(folder, ignore_errors=True)

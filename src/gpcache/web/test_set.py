@@ -1,4 +1,4 @@
-"""A test set: labelled photos that the model never learns from, and what it says of them now."""
+"""A test set: labelled photos that the model never learns from, and its predictions for them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class TestSet:
     refused: list[Refused] = field(default_factory=list)
 
     def add(self, paths: Sequence[str], read: Sequence[EncodedPhoto | Refused]) -> None:
-        """Keep photos; the folder that a photo lies in is its class."""
+        """Add photos; the folder of a photo is its class."""
         for path, photo in zip(paths, read, strict=True):
             label = unicodedata.normalize("NFC", path.split("/")[-2]) if "/" in path else ""
             if isinstance(photo, Refused):
                 self.refused.append(photo)
             elif not label:
-                self.refused.append(Refused(path, "it lies in no folder that names its class"))
+                self.refused.append(
+                    Refused(path, "it is not in a folder with the name of its class")
+                )
             elif len(self.photos) >= MAX_PHOTOS:
                 self.refused.append(Refused(path, f"a test set holds {MAX_PHOTOS:,} photos"))
             else:
@@ -48,7 +50,9 @@ class TestSet:
         found: dict[str, Any] = {
             "photos": len(self.photos),
             "refused": [{"name": one.name, "reason": one.reason} for one in self.refused],
-            "foreign": sorted({label for label, _ in self.photos.values()} - _classes(workspace)),
+            "other_folders": sorted(
+                {label for label, _ in self.photos.values()} - _classes(workspace)
+            ),
             "figures": None,
         }
         if self._used(workspace):
@@ -57,10 +61,12 @@ class TestSet:
         return found
 
     def evaluation(self, workspace: Workspace) -> Evaluation:
-        """What the model says of the photos that it did not learn from, beside their classes."""
+        """The predictions for photos that the model did not learn from, with their classes."""
         used = self._used(workspace)
         if not used:
-            raise DataError("The test set has no photo of these classes: name its folders as they.")
+            raise DataError(
+                "The test set has no photo of these classes: give its folders the class names."
+            )
         learner = workspace.learner
         model, held_out = learner.ready(), learner.held_out()
         classes = [str(name) for name in model.classes_]
@@ -71,7 +77,7 @@ class TestSet:
             highest = max_probability(found.logits, temperature=model.temperature_)
             familiarity = held_out.scores.familiarity(found.novelty, highest)
         left_out = len(self.photos) - len(used)
-        also = f"; {left_out} others are trained on or of another class" if left_out else ""
+        also = f"; {left_out} others are training photos or of another class" if left_out else ""
         return Evaluation(
             data="the test set",
             protocol=f"photos that were not trained on{also}",

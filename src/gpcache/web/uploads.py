@@ -1,4 +1,4 @@
-"""Photos out of a request's body, in temporary files until they are decoded."""
+"""The photos of a request's body, in temporary files until they are decoded."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gpcache.web.workspace_contents import file_name, file_path
 MAX_FILES = 100
 MAX_FIELD = 10_000
 MAX_FIELDS = 20
-# Bytes of a file that may wait in memory; what is larger waits on disk.
+# Bytes of a file that is kept in memory; a larger one is stored on disk.
 IN_MEMORY = 65_536
 
 
 class TooMuchError(GPCacheError):
-    """A body holds more than is taken; the client gets a 413."""
+    """A body is too large; the client gets a 413."""
 
 
 class NoTemporaryFolderError(GPCacheError):
-    """Uploads have nowhere to wait; the client gets a 503."""
+    """Uploads cannot be stored; the client gets a 503."""
 
 
 def _temporary_file() -> UploadFile:
@@ -41,7 +41,7 @@ def _temporary_file() -> UploadFile:
 
 @dataclass
 class Upload:
-    """A file of a request, by its path in what was sent."""
+    """A file of a request, with its path in the upload."""
 
     path: str
     file: UploadFile = field(default_factory=_temporary_file)
@@ -57,17 +57,17 @@ class Upload:
 
     @property
     def refused(self) -> str | None:
-        """Why it cannot be decoded, as far as its size tells."""
+        """The reason for refusal if it is too large; otherwise None."""
         large = self.size > POLICY.max_bytes
         return f"it is larger than {POLICY.max_bytes / 1e6:g} MB" if large else None
 
     async def write(self, data: bytes) -> None:
-        """Keep one more part of it."""
+        """Append a part of its content."""
         with explained_temporary_files():
             await self.file.write(data)
 
     async def read(self) -> bytes:
-        """The content, back from the disk if it went there."""
+        """The content, from memory or from the disk."""
         await self.file.seek(0)
         return await self.file.read()
 
@@ -89,7 +89,7 @@ class Form:
 
 @asynccontextmanager
 async def received(request: Request) -> AsyncIterator[Form]:
-    """The form of a multipart body, or one file from a body that is an image; gone afterwards."""
+    """The form of a multipart body, or of a body that is one image; deleted afterwards."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     with Form() as form:
         if kind == "multipart/form-data":
@@ -130,7 +130,7 @@ async def stopped_on_disconnect(request: Request) -> AsyncIterator[None]:
 
 @contextmanager
 def explained_temporary_files() -> Iterator[None]:
-    """Turn what the system says about a temporary file into a sentence."""
+    """Turn the system's error of a temporary file into a sentence."""
     try:
         yield
     except OSError as error:
@@ -164,7 +164,7 @@ async def _read_multipart(request: Request, form: Form) -> None:
         if error.message.startswith(("Too many", "Part exceeded")):
             raise TooMuchError(
                 f"A request may bring {MAX_FILES} files and {MAX_FIELDS} text fields of "
-                f"{MAX_FIELD} bytes: send the others apart."
+                f"{MAX_FIELD} bytes: send the others separately."
             ) from None
         raise DataError(f"The multipart body is broken: {error.message}") from None
     except UnicodeError:
@@ -175,4 +175,4 @@ async def _read_multipart(request: Request, form: Form) -> None:
         else:
             form.fields[name] = value
     if not parser.ended:
-        raise DataError("The multipart body is cut off: its closing boundary is missing.")
+        raise DataError("The multipart body is incomplete: its closing boundary is missing.")

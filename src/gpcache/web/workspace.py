@@ -1,4 +1,4 @@
-"""An open workspace: its contents and its model, changed together or not at all."""
+"""An open workspace: its contents and its model, which always change together."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
+from gpcache.model.audit.fingerprints import Picture
 from gpcache.web.curve import continued, covered_classes, undone
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.learner import Learner, Texts
@@ -24,7 +25,7 @@ from gpcache.web.stored_model import write_model
 from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
 
-# Suggestions compare all pairs: of a larger pool an even part is looked at.
+# Suggestions compare all pairs: of a larger pool an even part is used.
 MAX_COMPARED = 2_000
 MAX_STEPS = 50
 MAX_REFUSED = 100
@@ -35,16 +36,16 @@ Edit = Callable[[Contents], Contents]
 
 
 class StaleError(GPCacheError):
-    """A change was decided on a state that is no longer the latest; the client gets a 409."""
+    """A change is based on a state that is no longer the latest; the client gets a 409."""
 
 
 @dataclass
 class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
-    A change is checked, learned and written to the folder, and only then counts as done.
-    `features` gives those of a photo by its hash; `template` is the model it began with; `notices`
-    say what was damaged when it was opened. `kept` is the model that is on disk.
+    A change is checked, learned and written to the folder before it counts as done. `features` and
+    `picture` return those of a photo by its hash; `template` is the model it started with;
+    `notices` say what was damaged when it was opened. `kept` is the model on disk.
     """
 
     folder: WorkspaceFolder
@@ -53,6 +54,7 @@ class Workspace:
     texts: Texts
     learner: Learner
     features: Callable[[str], NDArray[np.float32]]
+    picture: Callable[[str], Picture]
     template: CacheClassifier | None
     device: Any
     notices: Sequence[str] = ()
@@ -61,12 +63,12 @@ class Workspace:
     # Changes. A `revision` that is not the latest is refused.
 
     def change(self, edit: Edit, what: str, revision: int | None, drop: str = "") -> dict[str, Any]:
-        """Edit the contents; the state afterwards. Changes of one `drop` are undone together."""
+        """Edit the contents; returns the new state. Changes of one `drop` are undone together."""
         self._change(edit, what, revision, drop)
         return self.state()
 
     def undo(self, revision: int | None) -> dict[str, Any]:
-        """Take the last change back; the state afterwards."""
+        """Take the last change back; returns the new state."""
         old = self.document
         self._check(revision)
         if not old.steps:
@@ -83,7 +85,7 @@ class Workspace:
         revision: int | None,
         drop: str = "",
     ) -> dict[str, Any]:
-        """Learn photos of a class, which may be new, and list those that were refused."""
+        """Add photos to a class, which may be new, and list the refused ones."""
         document, good, refused = self.document, *parted(read)
         ids = [f"p{document.next_id + place}" for place in range(len(good))]
         listed = (*document.refused, *refused)[-MAX_REFUSED:]
@@ -110,7 +112,7 @@ class Workspace:
         }
 
     def fill_pool(self, read: Sequence[EncodedPhoto | Refused]) -> dict[str, Any]:
-        """Keep photos without a label: no part of the model, so the revision stays."""
+        """Add photos without a label; they do not change the model, so the revision stays."""
         document, good, refused = self.document, *parted(read)
         known = {photo.hash for photo in document.contents.photos.values()}
         fresh = list({one.hash: one for one in good if one.hash not in known}.values())
@@ -121,25 +123,25 @@ class Workspace:
         return {"pool": len(contents.pool()), "refused": [asdict(one) for one in refused]}
 
     def clear_refused(self) -> dict[str, Any]:
-        """Forget the refused files; the state afterwards."""
+        """Forget the refused files; returns the new state."""
         self._keep(replace(self.document, refused=()))
         return self.state()
 
     def new_learner(self) -> Learner:
-        """A model to be fitted beside the one in use."""
-        templates = self.document.templates
-        return Learner(self.texts, templates, self.features, self.template, device=self.device)
+        """A separate model, to be fitted in the background."""
+        given = self.texts, self.document.templates, self.features, self.template
+        return Learner(*given, picture=self.picture, device=self.device)
 
     def replace_learner(self, refitted: Learner) -> None:
-        """Go on with a model whose hyper-parameters were chosen again."""
+        """Continue with a model whose hyper-parameters were chosen again."""
         refitted.follow(self.document.contents)
         self.learner = refitted
         self.keep_model()
 
     def keep_model(self) -> None:
-        """Write the model down, so that a restart answers as before.
+        """Save the model, so that answers do not change after a restart.
 
-        Where that fails the last one stays, and a restart brings it up to date.
+        If this fails, the last one stays, and a restart updates it.
         """
         stored = self.learner.stored()
         if stored is None or stored.model.fitted_ is self.kept:
@@ -198,13 +200,13 @@ class Workspace:
         figures = self._figures(held_out)
         if figures is None and len(held_out.classes) > 1 and held_out.counted.any():
             return {
-                "why": "Only one class has photos that can be held out, which says nothing about "
-                "how well classes are told apart: add two photos to another class."
+                "why": "Only one class has photos that can be held out, so the accuracy cannot be "
+                "measured: add two photos to another class."
             }
         return held_out.report() | (figures or {})
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
-        """Which of the photos would get a label that the model itself proposes."""
+        """The photos that would get a label that the model itself proposes."""
         held_out = self.learner.held_out()
         return {} if held_out is None else held_out.proposals(ids, label)
 
@@ -230,7 +232,7 @@ class Workspace:
     # Inside.
 
     def _figures(self, held_out: HeldOutPhotos | None) -> dict[str, Any] | None:
-        """The figures of a line and how many classes they are of; None where one class alone is."""
+        """The figures of the summary line and their number of classes; None for one class."""
         summary = None if held_out is None else held_out.summary()
         if held_out is None or summary is None or len(covered_classes(held_out)) < 2:
             return None
@@ -254,12 +256,12 @@ class Workspace:
         latest = self.document.revision
         if revision not in (None, latest):
             raise StaleError(
-                f"The workspace has changed meanwhile: it is at revision {latest}, this was "
-                f"decided on {revision}."
+                f"The workspace has changed meanwhile: it is at revision {latest}, this change was "
+                f"based on {revision}."
             )
 
     def _accept(self, document: Document) -> None:
-        """Learn a changed document and write it down; what fails leaves everything as it was."""
+        """Learn a changed document and save it; an error leaves everything as it was."""
         learner = self.learner.twin()
         learner.follow(document.contents)
         revision, before, after = document.revision + 1, self.document.contents, document.contents

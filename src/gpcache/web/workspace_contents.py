@@ -1,4 +1,4 @@
-"""What a workspace holds, as values: classes and photos, every edit of them, and how to undo it."""
+"""The contents of a workspace as values: classes, photos, their edits, and undo steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PROMPT = 2_000
 
 @dataclass(frozen=True)
 class ClassEntry:
-    """A class, and the sentences about it on lines of their own; None is what its name gives."""
+    """A class and its sentences, one per line; None means the default prompt."""
 
     name: str
     prompt: str | None = None
@@ -36,7 +36,7 @@ class ClassEntry:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The label that a photo had before it got one that the model proposed, and the figure then."""
+    """The label of a photo before the model proposed another, and the accuracy at that time."""
 
     label: str
     accuracy: float
@@ -44,10 +44,10 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo: what it was called, its class (None in the pool), the hash of its content.
+    """A photo: its name, its class (None in the pool), the hash of its content.
 
-    `kept` is the user's word that it is where it belongs, whatever looks suspicious about it.
-    `proposal` says that the label is the model's own, until the user vouches for it.
+    `kept` says that the user has confirmed its label, even if it looks suspicious. `proposal` says
+    that the model proposed the label, until the user confirms it.
     """
 
     id: str
@@ -60,11 +60,11 @@ class Photo:
 
     @property
     def number(self) -> int:
-        """Its place in the order of their coming."""
+        """Its number in the order of arrival."""
         return int(self.id.removeprefix("p"))
 
     def renamed(self, old: str, new: str) -> Photo:
-        """The photo where a class has another name."""
+        """The photo after a class was renamed."""
         proposal = self.proposal
         if proposal is not None and proposal.label == old:
             proposal = replace(proposal, label=new)
@@ -72,13 +72,13 @@ class Photo:
 
     @property
     def lesson(self) -> tuple[str | None, ...]:
-        """What a model learns from it."""
+        """The parts of the photo that a model learns from."""
         return self.id, self.label, self.hash, self.group
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Classes in the order of their making and photos by id; edits give a new value."""
+    """Classes in the order of their creation, and photos by id; edits return a new value."""
 
     classes: tuple[ClassEntry, ...] = ()
     photos: Mapping[str, Photo] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Contents:
         return Contents(tuple(one for one in self.classes if one is not gone), photos)
 
     def with_photos(self, photos: Iterable[Photo]) -> Contents:
-        """More photos; a name that is taken gets a number, because models go by names."""
+        """Add photos; a name that exists already gets a number, because models use names."""
         found = dict(self.photos)
         taken = {photo.name for photo in found.values()}
         for photo in photos:
@@ -148,9 +148,9 @@ class Contents:
     def with_labels(
         self, ids: Sequence[str], label: str, proposals: Mapping[str, Proposal] | None = None
     ) -> Contents:
-        """The same photos, these of another class, where nobody has vouched for them yet.
+        """Give photos another class; their label is then not confirmed.
 
-        `proposals` are those whose label the model proposed.
+        `proposals` are the photos whose label the model proposed.
         """
         name = self.entry(label).name
 
@@ -163,13 +163,13 @@ class Contents:
         return self._with_changed(ids, lambda one: one if one.label == name else moved(one))
 
     def with_kept(self, ids: Sequence[str], kept: bool) -> Contents:
-        """The same photos, these vouched for by the user, or no longer."""
+        """Set whether the user has confirmed the labels of these photos."""
         return self._with_changed(
             ids, lambda one: replace(one, kept=kept, proposal=None if kept else one.proposal)
         )
 
     def without_photos(self, ids: Sequence[str]) -> Contents:
-        """The other photos."""
+        """Remove photos."""
         self._require(ids)
         gone = set(ids)
         return replace(self, photos={k: one for k, one in self.photos.items() if k not in gone})
@@ -182,12 +182,12 @@ class Contents:
     def _require(self, ids: Sequence[str]) -> None:
         for key in ids:
             if key not in self.photos:
-                raise DataError(f"There is no photo {key[:MAX_NAME]!r} here: it may be gone.")
+                raise DataError(f"There is no photo {key[:MAX_NAME]!r}: it may have been removed.")
 
 
 @dataclass(frozen=True)
 class UndoStep:
-    """How to take one change back: the classes and the photos that were different before it.
+    """An undo step: the classes and photos that were different before a change.
 
     `revision` is the one before it. Changes of one `drop` of files are one step.
     """
@@ -208,7 +208,7 @@ class UndoStep:
         return cls(what, before.classes, photos, revision, drop)
 
     def joined(self, earlier: UndoStep, after: Contents) -> UndoStep:
-        """One step that takes this change back, which led to `after`, and the one before it."""
+        """One step that undoes this change, which led to `after`, and the one before it."""
         photos = {**self.photos, **earlier.photos}
         labels = {after.photos[key].label for key in photos if key in after.photos}
         classes = "1 class" if len(labels) == 1 else f"{len(labels)} classes"
@@ -222,12 +222,12 @@ class UndoStep:
 
 
 def by_id(photos: Iterable[Photo]) -> dict[str, Photo]:
-    """Photos by id, in the order of their coming."""
+    """Photos by id, in the order of arrival."""
     return {photo.id: photo for photo in sorted(photos, key=lambda one: one.number)}
 
 
 def class_name(name: str) -> str:
-    """A class name as it is kept: composed (NFC), printable, not empty, not endless."""
+    """A class name in standard form: composed (NFC), printable, not empty, not too long."""
     text = tidy_name(name)
     if not all(map(is_printed, text)) or not clean_class_name(text).strip(JOINERS):
         raise DataError("A class needs a name of printable characters.")
@@ -237,9 +237,9 @@ def class_name(name: str) -> str:
 
 
 def file_path(name: str) -> str:
-    """What an uploaded file is called within its folder, as text on one line.
+    """The path of an uploaded file within its folder, as text on one line.
 
-    It tells files of one name apart and names no place on this disk: no root, no way upwards.
+    It distinguishes files of equal names, and is never an absolute path or one with "..".
     """
     text = "".join(one if is_printed(one) else "�" for one in name.replace("\\", "/"))
     parts = [part.strip() for part in text[-MAX_PATH:].split("/")]
@@ -247,7 +247,7 @@ def file_path(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """What an uploaded file is called, without its folders."""
+    """The name of an uploaded file, without its folders."""
     return file_path(name).rpartition("/")[2][-MAX_NAME:] or "photo"
 
 
@@ -267,7 +267,7 @@ def _checked_prompt(prompt: str | None) -> str | None:
     try:
         prompt.encode()
     except UnicodeEncodeError:
-        raise DataError("A prompt must be text: it holds half of a character.") from None
+        raise DataError("A prompt must be valid text: it contains an unpaired surrogate.") from None
     return prompt
 
 

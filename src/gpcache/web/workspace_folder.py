@@ -1,7 +1,7 @@
 """The folder of a workspace: a JSON document and its copy, files of photos, a model, and a lock.
 
-The document is replaced in one step after the photos that it names are on disk, so that what was
-acknowledged survives a kill. Every file holds a checksum, or is named by it: damage is never used.
+The document is replaced in one step after its photos are on disk, so acknowledged changes survive a
+kill. Every file holds a checksum, or is named by it: damaged files are never used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PHOTOS, ORIGINALS, BATCHES, BASE, MODEL = "photos", "originals", "batches", "bas
 
 
 class EncodedPhoto(NamedTuple):
-    """A photo that was read: its content's hash, its features (dim,), and a small JPEG."""
+    """A photo that was read: the hash of its content, its features (dim,), and a small JPEG."""
 
     hash: str
     features: NDArray[np.float32]
@@ -46,7 +46,7 @@ class EncodedPhoto(NamedTuple):
 
 
 class _StoredContents(NamedTuple):
-    """Contents as the document has them."""
+    """The contents as stored in the document."""
 
     classes: tuple[ClassEntry, ...]
     photos: tuple[Photo, ...]
@@ -66,11 +66,11 @@ def _write_contents(contents: Contents) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Document:
-    """Everything that the workspace knows, at one revision.
+    """The complete state of the workspace at one revision.
 
-    `curve` holds the held-out accuracy after each change that moved it. `templates` is None where
-    class names do not count. `source` is where the photos of the model lay that the workspace began
-    with, and `began_with` the SHA-256 of its config.
+    `curve` holds the held-out accuracy after each change of it. `templates` is None if class names
+    do not count. If the workspace started with a model, `source` is the folder of its photos and
+    `began_with` the SHA-256 of its config.
     """
 
     encoder: str
@@ -102,11 +102,11 @@ _DOCUMENT_JSON = TypeAdapter(Document)
 
 
 class WorkspaceFolder:
-    """A folder that one server at a time holds; for its owner alone, since it shows photos."""
+    """A folder that one server at a time locks; only its owner can read it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = make_folder(path, private=True)
-        # Whichever thread opens the workspace, another may close it.
+        # Another thread than the one that opens the workspace may close it.
         self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
         try:
             self._lock.acquire(timeout=0)
@@ -119,12 +119,12 @@ class WorkspaceFolder:
             remove_stale(make_folder(folder, private=True))
 
     def close(self) -> None:
-        """Let another server have it."""
+        """Release the lock."""
         self._lock.release()
 
     @property
     def base(self) -> Path:
-        """The model that the workspace began with, if it began with one."""
+        """The model that the workspace started with, if any."""
         return self.path / BASE
 
     @property
@@ -137,13 +137,13 @@ class WorkspaceFolder:
         return self.path / MODEL
 
     def read(self) -> tuple[Document | None, list[str]]:
-        """The document, None in a fresh folder; and what was repaired, in sentences."""
+        """The document (None in a new folder), and notices about repairs."""
         file, copy = self.path / DOCUMENT, self.path / COPY
         if not file.exists() and not copy.exists():
             if self.model.exists():
                 raise DataError(
-                    f"{str(file)!r} and {COPY} beside it are missing, but the other files are "
-                    "there: bring one of them back from a backup."
+                    f"{str(file)!r} and its {COPY} are missing, but other files exist: restore one "
+                    "of them from a backup."
                 )
             return None, []
         try:
@@ -154,8 +154,8 @@ class WorkspaceFolder:
             document = _read_document(copy)
         except _DamagedError as error:
             raise DataError(
-                f"{str(file)!r} is damaged ({damage}), and so is {COPY} beside it ({error}): bring "
-                "one of them back from a backup."
+                f"{str(file)!r} is damaged ({damage}), and so is its {COPY} ({error}): restore "
+                "one of them from a backup."
             ) from None
         self.write(document)
         return document, [f"{DOCUMENT} was damaged ({damage}) and is repaired from its copy."]
@@ -168,17 +168,17 @@ class WorkspaceFolder:
             write_atomic(self.path / name, data, private=True)
 
     def put(self, photo: EncodedPhoto, *, again: bool = False) -> None:
-        """Keep a photo under the hash of its content; `again` replaces what is there."""
+        """Store a photo under the hash of its content; `again` replaces an existing file."""
         file = self._file(photo.hash)
         if again or not file.exists():
             thumbnail = np.frombuffer(photo.thumbnail, dtype=np.uint8)
             arrays: dict[str, NDArray[Any]] = {"features": photo.features, "picture": thumbnail}
-            # Looking for stale files among very many photos is left to the opening.
+            # Stale files among many photos are removed when the workspace is opened.
             data = seal(save(arrays, {"sha256": UNSEALED}))
             write_atomic(file, data, private=True, sweep=False)
 
     def get(self, key: str, *, sealed: bool = True) -> EncodedPhoto:
-        """What is kept of a photo; those of an old workspace are not `sealed`."""
+        """A stored photo; those of an old workspace are not `sealed`."""
         try:
             data = self._file(key).read_bytes()
             if sealed and not is_sealed(data):
@@ -192,20 +192,20 @@ class WorkspaceFolder:
             ) from None
 
     def put_original(self, content: bytes, key: str) -> None:
-        """Keep the file of a photo as it came, under its hash."""
+        """Store the original file of a photo under its hash."""
         file = self.path / ORIGINALS / key
         if not file.exists():
             write_atomic(file, content, private=True, sweep=False)
 
     def original(self, key: str) -> bytes | None:
-        """The file of a photo; None where it was not kept, or is no longer what it was."""
+        """The original file of a photo; None if it was not stored or has changed."""
         with suppress(OSError):
             content = (self.path / ORIGINALS / key).read_bytes()
             return content if sha256(content) == key else None
         return None
 
     def sweep(self, document: Document) -> None:
-        """Delete the photos that nothing names any more, not even an undo."""
+        """Delete the photos that neither the document nor an undo step uses."""
         known = document.hashes()
         for folder in (PHOTOS, ORIGINALS):
             for file in (self.path / folder).iterdir():
@@ -217,7 +217,7 @@ class WorkspaceFolder:
 
 
 class _DamagedError(ValueError):
-    """Why a document cannot be used."""
+    """A document cannot be used."""
 
 
 def _read_document(file: Path) -> Document:
@@ -234,14 +234,14 @@ def _read_document(file: Path) -> Document:
         raise _DamagedError("its SHA-256 differs")
     if schema not in (OLD_SCHEMA, SCHEMA):
         raise DataError(f"{str(file)!r} is of another gpcache: use the one that wrote it.")
-    # The defaults are for new workspaces: in a file, what is missing was lost.
+    # The defaults are for new workspaces: in a file, a missing field was lost.
     later = {"source", "began_with"} if unsealed else set()
     missing = [f.name for f in fields(Document) if f.name not in content and f.name not in later]
     try:
         if missing:
             raise ValueError(f"{missing[0]} is missing")
         if unsealed:
-            content["curve"] = ()  # it did not tell classes apart
+            content["curve"] = ()  # it did not distinguish classes
         document = _DOCUMENT_JSON.validate_python(content)
     except ValueError as error:
         raise _DamagedError(first_problem(error)) from None
@@ -249,7 +249,7 @@ def _read_document(file: Path) -> Document:
 
 
 def first_problem(error: ValueError) -> str:
-    """The first thing that is wrong in a file, and where."""
+    """The first error in a file, and its place."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]

@@ -28,7 +28,7 @@ def test_the_hash_is_of_splits_and_names(tmp_path, miniature):
 
 
 def test_a_data_set_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"DTD is not there: .*dtd/split_zhou_.*https://www.robots"):
+    with pytest.raises(DataError, match=r"DTD is missing: .*dtd/split_zhou_.*https://www.robots"):
         load_dataset("dtd", tmp_path)
     with pytest.raises(DataError, match="no data set 'mnist': use imagenet, caltech101"):
         load_dataset("mnist", tmp_path)

@@ -159,7 +159,7 @@ def test_a_damaged_split_file_is_named(tmp_path, miniature):
         ("images_variant_val.txt", b"1 707-320\n2 Concorde\n", r"Line 2 of .*_val.txt must be"),
         ("images_variant_val.txt", b"1000001 707-320\n", r"_val.txt lists '1000001', .*train.txt"),
         ("images_variant_test.txt", b"../1 707-320\n", r"_test.txt names '../1.jpg', which leaves"),
-        ("images_variant_test.txt", b"\xff\xfe", r"_test.txt is no UTF-8 text"),
+        ("images_variant_test.txt", b"\xff\xfe", r"_test.txt is not UTF-8 text"),
         ("variants.txt", b"\n", r"variants.txt is empty"),
         ("images_variant_test.txt", b"5 707-320\n", r"^1 image of 13 .* is missing.*5.jpg"),
     ],

@@ -112,11 +112,11 @@ def test_rows_to_draw_from_are_not_chosen_on(write):
         ({"test_y": np.full(18, -1)}, "'test_y' .* must lie between 0 and 2"),
         ({"test_y": np.full(18, 0.5)}, "'test_y' .* must hold class numbers, got float64"),
         ({"test_path": np.array(["a.jpg"])}, "'test_path' .* must name 18 rows"),
-        ({"val_x": np.full((15, 8), np.nan)}, "'val_x' .* must hold finite numbers"),
+        ({"val_x": np.full((15, 8), np.nan)}, "'val_x' .* must hold finite floating-point numbers"),
         ({"val_x": np.zeros((15, 8))}, "Row 0 of 'val_x' .* is all zeros"),
         ({"val_x": rows(5)[0][0]}, r"'val_x' .* must have 2 axes, got the shape \(8,\)"),
-        ({"val_x": rows(5, width=9)[0]}, "differ in width.*val 9"),
-        ({"text": rows(1, width=7)[0]}, "differ in width.*text 7"),
+        ({"val_x": rows(5, width=9)[0]}, "different widths.*val 9"),
+        ({"text": rows(1, width=7)[0]}, "different widths.*text 7"),
         ({"text": rows(2)[0]}, "'text' .* must have 3 rows, got 6"),
         (
             {"test_x": None, "test_y": None, "val_x": None, "val_y": None},
@@ -138,11 +138,15 @@ def test_a_damaged_file_is_named(write, tmp_path):
         with pytest.raises(DataError, match=r"trees.npz cannot be read"):
             open_features(file)
     np.savez(file, **arrays(), extra=np.array([{"pickled": 1}], dtype=object))
-    with pytest.raises(DataError, match=r"trees.npz cannot be read: it is no .npz file of plain"):
+    with pytest.raises(
+        DataError, match=r"trees.npz cannot be read: it is not an .npz file of plain"
+    ):
         open_features(file)
     with file.open("wb") as stream:
         np.save(stream, rows(1)[0])
-    with pytest.raises(DataError, match=r"trees.npz cannot be read: it is no .npz file of plain"):
+    with pytest.raises(
+        DataError, match=r"trees.npz cannot be read: it is not an .npz file of plain"
+    ):
         open_features(file)
     with pytest.raises(DataError, match="There is no file"):
         open_features(tmp_path / "none.npz")

@@ -1,1 +1,1 @@
-"""Data sets to measure on: the paper's thirteen, class folders, and features made elsewhere."""
+"""Data sets to measure on: the thirteen of the paper, class folders, and stored features."""

@@ -1,4 +1,4 @@
-"""The data sets of the paper: what is expected where, how much of it, and who publishes it."""
+"""The data sets of the paper: their expected files, their sizes, and their publishers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpcache.encoders.prompts import TEMPLATES
 
 
 class Counts(NamedTuple):
-    """Classes, and images in each part; 0 where there is no such part."""
+    """Numbers of classes, and of images in each part; 0 if there is no such part."""
 
     classes: int
     train: int
@@ -46,7 +46,7 @@ class DatasetEntry:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The community's templates; those of ImageNet for what is tested with its classes."""
+        """The usual templates; those of ImageNet for data sets with its classes."""
         return TEMPLATES.get(self.name, TEMPLATES["imagenet"])
 
     @property

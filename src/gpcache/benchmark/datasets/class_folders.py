@@ -1,4 +1,4 @@
-"""Images in class folders: listing them, and data sets of one's own."""
+"""Lists images in class folders, and opens a user's own data sets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_images(root: Path, prefix: str, number_of: Mapping[str, int]) -> Split:
 
 
 def load_class_folders(path: str | Path) -> Dataset:
-    """A data set of one's own: class folders, or class folders below train, test and perhaps val.
+    """A user's own data set: class folders, or class folders below train, test and perhaps val.
 
     Without these parts each class is divided by a fixed draw: half of it for training, a fifth for
     validation, the rest for testing. Class names are those of the folders, cleaned.
@@ -87,7 +87,7 @@ def _divided(rows: list[tuple[str, str]], folder: Path) -> dict[str, list[tuple[
     for label, places in by_class.items():
         if len(places) < 2:
             raise DataError(
-                f"The class {label!r} in {folder} has one image: to measure, it needs another, or "
+                f"The class {label!r} in {folder} has one image: add another one, or use "
                 "folders train and test."
             )
         first = round(len(places) * TRAIN_SHARE)

@@ -39,9 +39,9 @@ class Split:
 class Dataset:
     """A data set on disk; labels are positions in `class_names`, paths start from `root`.
 
-    `spoken_names` are the names that prompts use. They differ from `class_names` only where two
-    classes share a name (ImageNet has two "sunglasses"): there the class names carry the number of
-    the class. `validation` is None where the publisher has none.
+    `spoken_names` are the names that prompts use. They differ from `class_names` only if two
+    classes share a name (ImageNet has two "sunglasses"): the class names then contain the number
+    of the class. `validation` is None if the publisher has none.
     """
 
     name: str

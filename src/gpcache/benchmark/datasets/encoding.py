@@ -1,4 +1,4 @@
-"""Images through an encoder: features and spatial features, stored on disk once."""
+"""Encodes the images of a data set: features and spatial features, stored on disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gpcache.methods.calip import image_and_places
 from gpcache.support.files import make_folder, replacing, sha256
 from gpcache.support.progress import progress_bar
 
-# A key is the mean of ten views, as Tip-Adapter makes them; a query is one centre view. The views
-# are kept apart because methods that train, and GDA, learn from each of them.
+# A key is the mean of ten views, as in Tip-Adapter; a query is one centre view. All views are
+# stored, because methods that train, and GDA, learn from each of them.
 KEY_VIEWS = Views(count=10, scale=(0.5, 1.0), seed=0, average=False)
 # Images whose spatial features are encoded together: each has about fifty vectors.
 BLOCK = 64
@@ -104,7 +104,7 @@ class _EncodedImages:
             first = str(root / refused[0].name)
             raise DataError(
                 f"Images of {self._dataset.name!r} cannot be read ({len(refused)} of them); the "
-                f"first is {first!r}: {refused[0].reason}. Mend or replace it."
+                f"first is {first!r}: {refused[0].reason}. Fix or replace it."
             )
         self.store = FeatureStore.open(self._folder)
         self._hash |= {item.path: item.hash for item in self.store.items() if item.source == name}

@@ -57,7 +57,7 @@ class DatasetStatus:
 def load_dataset(name: str, root: str | Path) -> Dataset:
     """A data set of the catalogue from its folder below `root`; no image is decoded.
 
-    What is missing or damaged is a DataError that names the file.
+    A missing or damaged file raises a DataError with its name.
     """
     known = catalogue()
     if name not in known:
@@ -66,7 +66,7 @@ def load_dataset(name: str, root: str | Path) -> Dataset:
     folder = Path(root) / entry.folder
     if not folder.is_dir():
         raise DataError(
-            f"{entry.title} is not there: {folder} is missing. Expected: "
+            f"{entry.title} is missing: there is no {folder}. Expected: "
             f"{', '.join(entry.expected)}. Published at: {entry.published}."
         )
     dataset = READERS[entry.layout](entry, folder)

@@ -1,4 +1,4 @@
-"""Opens a data set that a spec names: of the catalogue, class folders, or features on disk."""
+"""Opens a data set of a spec: of the catalogue, class folders, or stored features."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from gpcache.features.manifest import NAME as STORE_MANIFEST
 
 
 def check_reference(reference: str, where: str, *, folder: Path, root: Path | None) -> None:
-    """Refuse what is neither a name of the catalogue nor a path that exists."""
+    """Raise an error if this is neither a name of the catalogue nor an existing path."""
     names = catalogue()
     if reference not in names and _found(reference, folder, root) is None:
         raise DataError(
-            f"{where} names {reference!r}{did_you_mean(reference, names)}, which is no data set: "
-            f"use {', '.join(names)}, or a path of class folders, a feature store or an .npz file."
+            f"{where} names {reference!r}{did_you_mean(reference, names)}, which is not a data "
+            f"set: use {', '.join(names)}, or a path of class folders, a feature store or an .npz "
+            "file."
         )
 
 
@@ -45,17 +46,17 @@ def open_task(
     if reference in catalogue():
         if root is None:
             raise DataError(
-                f"{reference!r} is a data set on disk: say below which folder by --root."
+                f"{reference!r} is a data set on disk: give the folder above it with --root."
             )
         dataset = load_dataset(reference, root)
     elif (place := _found(reference, folder, root)) is None:
-        raise DataError(f"{reference!r} is not there any more.")
+        raise DataError(f"{reference!r} does not exist any more.")
     elif ".npz" in place.name or place.is_file() or (place / STORE_MANIFEST).exists():
         return replace(open_features(place), reference=reference)
     else:
         dataset = load_class_folders(place)
     if (loaded := encoder()) is None:
-        raise DataError(f"{dataset.name!r} is images: name an encoder in the spec's encoders.")
+        raise DataError(f"{dataset.name!r} has images: name an encoder in the spec's encoders.")
     return replace(encode_dataset(dataset, loaded, cache, wanted), reference=reference)
 
 

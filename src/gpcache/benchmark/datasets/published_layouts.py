@@ -1,4 +1,4 @@
-"""How published data sets lie on disk: split files, Aircraft's lists, ImageNet's class folders."""
+"""The layouts of published data sets: split files, Aircraft's lists, ImageNet's class folders."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def read_wordnet_folders(entry: DatasetEntry, folder: Path) -> Dataset:
     wnids = class_folders(places[0])
     table = _names_by_wnid(folder, wnids)
     for place in places[1:]:
-        if foreign := set(class_folders(place)) - set(wnids):
+        if unknown := set(class_folders(place)) - set(wnids):
             raise DataError(
-                f"{place} has the class folder {min(foreign)!r}, which {places[0]} has not."
+                f"{place} has the class folder {min(unknown)!r}, which {places[0]} does not have."
             )
     number_of = {wnid: number for number, wnid in enumerate(wnids)}
     parts = {part: list_images(images, prefix, number_of) for part, prefix in prefixes.items()}
@@ -125,7 +125,7 @@ def require_images(dataset: Dataset, folder: Path) -> None:
 
 
 def _check_paths(file: Path, paths: Iterable[str]) -> None:
-    """Refuse paths in a list that lead out of the folder of its images."""
+    """Raise an error for paths in a list that leave the folder of its images."""
     for path in paths:
         windows = PureWindowsPath(path)
         outside = ".." in windows.parts or windows.anchor or PurePosixPath(path).is_absolute()
@@ -207,7 +207,7 @@ def _lines(file: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"The list {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise DataError(f"The list {file} is no UTF-8 text: it is damaged.") from None
+        raise DataError(f"The list {file} is not UTF-8 text: it is damaged.") from None
     if not text.strip():
         raise DataError(f"The list {file} is empty.")
     return [line.strip() for line in text.rstrip().split("\n")]

@@ -1,4 +1,4 @@
-"""Features made elsewhere: an .npz file or a feature store as a task."""
+"""Opens stored features as a task: an .npz file or a feature store."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def open_features(path: str | Path) -> Task:
     Further arrays of an .npz, if there are any: `draw4_0` holds the rows of `train` that are the
     shots of seed 0 at 4 shots; `outside_x` features of none of the classes; `logit_scale` that of
     the text; `sub_labels` and `sub_text` the text of some classes. FILE.npz:text is the data set of
-    these classes, FILE.npz:half that of a random half of all: the test rows of the others are its
-    rows of none of the classes.
+    these classes, FILE.npz:half that of a random half of all and FILE.npz:other-half that of the
+    rest: the test rows of the other classes are its rows of none of the classes.
     """
     name, _, part = str(path).partition(".npz:")
     if part:
@@ -105,7 +105,7 @@ def _from_npz(file: Path, part: str = "") -> Task:
     widths |= {} if prior is None else {"text": prior.vectors.shape[1]}
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise DataError(f"The vectors in {file} differ in width, so not one encoder's: {found}.")
+        raise DataError(f"The vectors in {file} have different widths: {found}. Use one encoder.")
     ready_made = {part: int(part[5:]) for part in parts if READY_MADE.fullmatch(part)}
     known = {"train": "pool", "val": "validation", "test": "test"} | {p: p for p in ready_made}
     parts = {known[part]: rows for part, rows in parts.items() if part in known}
@@ -140,11 +140,11 @@ class _Arrays:
             raise DataError(f"There is no file {str(file)!r}.") from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             raise DataError(
-                f"{file} cannot be read: it is no .npz file of plain arrays, or it is damaged."
+                f"{file} cannot be read: it is not an .npz file of plain arrays, or it is damaged."
             ) from None
 
     def get(self, key: str, axes: int) -> NDArray[Any]:
-        """An array with so many axes."""
+        """An array with this number of axes."""
         if key not in self._arrays:
             raise DataError(f"{self._file} lacks the array {key!r}.")
         shape = self._arrays[key].shape
@@ -191,20 +191,22 @@ class _Arrays:
         return self._unit_rows("outside_x") if "outside_x" in self._arrays else None
 
     def keep_part(self, part: str) -> None:
-        """Keep the classes that have text of their own, or half of the classes."""
+        """Keep the classes that have text, or half of the classes."""
         names = self.get("classnames", 1)
         if part == "text" and "sub_labels" in self._arrays:
             kept = self.get("sub_labels", 1)
             self._arrays["text"] = self.get("sub_text", 2)
-        elif part == "half":
-            kept = np.sort(np.random.default_rng(0).permutation(len(names))[: len(names) // 2])
+        elif part in ("half", "other-half"):
+            drawn = np.random.default_rng(0).permutation(len(names))
+            middle = len(names) // 2
+            kept = np.sort(drawn[:middle] if part == "half" else drawn[middle:])
             test = "test" if "test_x" in self._arrays else "val"
             others = ~np.isin(self.get(f"{test}_y", 1), kept)
             self._arrays["outside_x"] = self.get(f"{test}_x", 2)[others]
             if "text" in self._arrays:
                 self._arrays["text"] = self.get("text", 2)[kept]
         else:
-            raise DataError(f"{self._file} has no part {part!r}: name the file alone.")
+            raise DataError(f"{self._file} has no part {part!r}: give only the name of the file.")
         self._arrays["classnames"] = names[kept]
         number_of = {label: number for number, label in enumerate(kept.tolist())}
         for key in [key.removesuffix("_y") for key in self._arrays if key.endswith("_y")]:
@@ -231,7 +233,7 @@ class _Arrays:
         """The rows (n, d) at length one: half precision leaves them only near it."""
         vectors = self.get(key, 2)
         if not np.issubdtype(vectors.dtype, np.floating) or not np.isfinite(vectors).all():
-            raise self._error(key, "must hold finite numbers with a fraction")
+            raise self._error(key, "must hold finite floating-point numbers")
         exact = vectors.astype(np.float64)
         lengths = np.linalg.norm(exact, axis=1, keepdims=True)
         if not lengths.all():
@@ -253,7 +255,7 @@ def _from_store(folder: Path) -> Task:
             continue
         if read.features.ndim != 2:
             raise DataError(
-                f"The store {folder} keeps the views of an image apart: extract their mean instead."
+                f"The store {folder} holds each view of an image: extract their mean instead."
             )
         parts[part] = Labelled(read.features, read.labels, np.array(read.paths))
     if not {"pool", "test"} <= set(parts):

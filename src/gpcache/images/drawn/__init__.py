@@ -1,4 +1,4 @@
-"""Pictures drawn by a program: to show what the product does without anybody's photographs."""
+"""Pictures drawn by a program, for demonstrations without photographs of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAINTERS: dict[str, Callable[[Random], Colours]] = {
     painter.__name__: painter for painter in (*_CLASSES, *_OTHERS)
 }
 DRAWN_CLASSES = tuple(painter.__name__ for painter in _CLASSES)
-# What belongs to none of the classes.
+# Pictures that belong to none of the classes.
 DRAWN_OTHERS = tuple(painter.__name__ for painter in _OTHERS)
 _QUALITY = 88
 

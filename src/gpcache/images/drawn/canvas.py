@@ -1,4 +1,4 @@
-"""What all drawings share: coordinates, noise, cells, colours, light and the camera."""
+"""Tools of all drawings: coordinates, noise, cells, colours, light and the camera."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frame() -> tuple[Field, Field]:
 
 
 def plane(rng: Random, least: float, most: float, turn: float) -> tuple[Field, Field]:
-    """Coordinates on a flat thing: turned, tilted, shifted, and `least` to `most` units high."""
+    """Coordinates on a plane: turned, tilted, shifted, and `least` to `most` units high."""
     x, y = frame()
     scaled = rng.uniform(least, most) / (
         1 + rng.uniform(-0.25, 0.25) * x + rng.uniform(-0.25, 0.25) * y
@@ -60,7 +60,7 @@ def noise(
 
 
 def sampled(tile: Field, x: Field, y: Field) -> Field:
-    """A tile that repeats, at coordinates of any place."""
+    """The values of a repeating tile at any coordinates."""
     found: Field = ndimage.map_coordinates(tile, [y, x], order=1, mode="grid-wrap")
     return found
 
@@ -81,7 +81,7 @@ def cells(rng: Random, u: Field, v: Field) -> tuple[Field, Field, Field]:
     return np.sqrt(first), np.sqrt(second), number
 
 
-def lottery(rng: Random, *numbers: Field) -> Field:
+def random_value(rng: Random, *numbers: Field) -> Field:
     """A random value from 0 to 1 for each number, or for each tuple of numbers."""
     table = rng.random(4093, dtype=np.float32)
     mixed = sum(n.astype(np.int64) * p for n, p in zip(numbers, (7919, 104729), strict=False))

@@ -1,4 +1,4 @@
-"""Materials seen from near by: bricks, wood, marble, knitting, tartan and pebbles."""
+"""Close-ups of materials: bricks, wood, marble, knitting, tartan and pebbles."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpcache.images.drawn.canvas import (
     cells,
     choose_palette,
     light_angle,
-    lottery,
     noise,
     plane,
     ramp,
+    random_value,
     shade,
     smooth,
 )
@@ -28,7 +28,7 @@ def bricks(rng: Random) -> Colours:
     u, v = u + 0.04 * noise(rng, 2, size=40), v + 0.04 * noise(rng, 2, size=40)
     row = np.floor(v)
     length = rng.uniform(2, 3.2)
-    u = u / length + 0.5 * (row % 2) + 0.06 * lottery(rng, row)
+    u = u / length + 0.5 * (row % 2) + 0.06 * random_value(rng, row)
     column = np.floor(u)
     x, y = u - column, v - row
     edge = np.minimum(np.minimum(x, 1 - x) * length, np.minimum(y, 1 - y))
@@ -40,7 +40,7 @@ def bricks(rng: Random) -> Colours:
         "b08a4f c9a566 dcc08a / 8d8d8a adaca6 c9c6bd / 7a2f2a a24a3b 6b4038 d08b6c / "
         "d8d2c6 e6e1d6 f1ede4",
     )
-    tone = 0.75 * lottery(rng, row, column) + 0.12 + 0.08 * noise(rng, 1.3)
+    tone = 0.75 * random_value(rng, row, column) + 0.12 + 0.08 * noise(rng, 1.3)
     mortar = choose_palette(rng, "b9b2a5 / d9d5cc / 77716a / a59683")[0] * (
         1 + 0.06 * rough[..., None]
     )
@@ -54,7 +54,7 @@ def wood(rng: Random) -> Colours:
     u, v = plane(rng, 0.8, 6, turn)
     plank = np.floor(v)
     y, gap = v - plank, np.abs(v - np.round(v))
-    middle, apex = lottery(rng, plank) * 2.4 - 0.7, lottery(rng, plank + 7) * 6
+    middle, apex = random_value(rng, plank) * 2.4 - 0.7, random_value(rng, plank + 7) * 6
     bend = 0.08 * noise(rng, 1.6, stretch=5, turn=turn) + 0.05 * noise(rng, 2, stretch=2, turn=turn)
     along = u % 6 - apex
     rings = np.sqrt((y - middle + bend) ** 2 + (0.09 * along) ** 2) * rng.uniform(5, 12)
@@ -66,7 +66,9 @@ def wood(rng: Random) -> Colours:
         rings, dark = rings + 2.4 * near, dark + 0.6 * near**3
     grain = 0.5 + 0.5 * np.sin(2 * pi * rings)
     fibre = noise(rng, 0.6, size=30, stretch=18, turn=turn)
-    tone = 0.5 + 0.38 * (grain**2 - 0.4) + 0.09 * fibre + 0.25 * (lottery(rng, plank + 3) - 0.5)
+    tone = (
+        0.5 + 0.38 * (grain**2 - 0.4) + 0.09 * fibre + 0.25 * (random_value(rng, plank + 3) - 0.5)
+    )
     timber = choose_palette(
         rng,
         "5b3a20 8f6236 b98a52 d8b077 / 2f1d14 4a2f20 6b4a31 8a6546 / "
@@ -166,14 +168,14 @@ def pebbles(rng: Random) -> Colours:
     near, next_, stone = cells(rng, u, v)
     gap = next_ - near
     dome = np.sqrt(np.clip(gap, 0, 1)) * (1 - 0.35 * near)
-    tone = 0.8 * lottery(rng, stone) + 0.1 + 0.06 * noise(rng, 0.9, size=20)
+    tone = 0.8 * random_value(rng, stone) + 0.1 + 0.06 * noise(rng, 0.9, size=20)
     colours = choose_palette(
         rng,
         "4d4a47 7a756d a39b8d cfc7b8 / 5c6570 8a929a b6bbbf dedfdd / "
         "6b4f3d 9a7a5d c4a582 e3d0b5 / 3c4146 6d5f55 9a6b55 d6cdbf / "
         "c9c2b4 e4dfd4 8b8378 f2efe8",
     )
-    mineral = 1 + 0.1 * noise(rng, 0.7, size=15) * lottery(rng, stone + 9)
+    mineral = 1 + 0.1 * noise(rng, 0.7, size=15) * random_value(rng, stone + 9)
     height = 9 * dome + 0.15 * noise(rng, 0.8)
     angle, wet = light_angle(rng), rng.uniform(0, 0.35)
     light = shade(height, angle, 0.45)

@@ -130,7 +130,7 @@ def grass(rng: Random) -> Colours:
 
 
 def leaves(rng: Random) -> Colours:
-    """Fallen leaves upon each other, with veins and shadows."""
+    """Fallen leaves on top of each other, with veins and shadows."""
     earth = choose_palette(rng, "3a2c20 / 54402c / 2f3324 / 6b6a66")[0]
     image = Image.new("RGB", PAPER, _rgb(earth))
     draw = ImageDraw.Draw(image)
@@ -160,7 +160,7 @@ def leaves(rng: Random) -> Colours:
 
 
 def bubbles(rng: Random) -> Colours:
-    """Soap bubbles before something out of focus."""
+    """Soap bubbles in front of a blurred background."""
     x, y = frame()
     back = choose_palette(
         rng,

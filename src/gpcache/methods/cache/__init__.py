@@ -1,1 +1,1 @@
-"""What cache methods share: shots, choosing, building, training, updating."""
+"""The shared parts of cache methods: shots, choosing, building, training, updating."""

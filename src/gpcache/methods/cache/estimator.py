@@ -23,13 +23,14 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
-from gpcache.methods.cache.fitted import Fitted, fit, with_class_names
+from gpcache.methods.cache.fitted import Fitted, fit, fit_streamed, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
+from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
-from gpcache.methods.cache.search import Choice, Defaults
-from gpcache.methods.cache.setup import recipe_of, settings_of
+from gpcache.methods.cache.search import Choice, Defaults, SearchOptions
+from gpcache.methods.cache.setup import recipe_of, settings_of, takes_explicit
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.training import Trainer
 from gpcache.methods.options import (
@@ -46,8 +47,8 @@ from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 
 Refit = Literal["auto"] | bool
-# Updates choose hyper-parameters again where there are so few shots that it takes a fraction of a
-# second, and where this share of more shots has changed since the last choice.
+# Updates always choose hyper-parameters again up to this number of shots, which takes a fraction of
+# a second, and with more shots once this share of them has changed since the last choice.
 REFIT_SMALL, REFIT_SHARE = 200, 0.05
 
 
@@ -74,7 +75,7 @@ class CacheClassifier(FeatureClassifier):
     can_update = True
     has_keys = True
     exports_to_onnx = True
-    #: What a parameter that is None stands for, and options that the method does not leave open.
+    #: Values of parameters that are None, and options that the method fixes.
     _presets: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[dict[str, Any]] = {}
     _likelihoods: ClassVar[tuple[str, ...]] = ("gaussian",)
@@ -84,7 +85,7 @@ class CacheClassifier(FeatureClassifier):
     random_state: int
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Say where an option is that has moved into a group."""
+        """Refuse an option that has moved into a group, and name the group."""
         known = inspect.signature(cls.__init__).parameters
         for name in options:
             if name not in known and name in GROUPS:
@@ -93,7 +94,7 @@ class CacheClassifier(FeatureClassifier):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make the estimator from options by their flat names, as files and specs hold them.
+        """Create the estimator from options by their flat names, as in files and specs.
 
         Parameters
         ----------
@@ -133,10 +134,10 @@ class CacheClassifier(FeatureClassifier):
         known = {name for name, place in GROUPS.items() if place.split("=")[0] in own} | set(own)
         return own | {name: hint for name, hint in flat.items() if name in known}
 
-    # What a method says of itself.
+    # Options.
 
     def _given(self) -> dict[str, Any]:
-        """The constructor's parameters, None replaced by what the method has instead."""
+        """The constructor's parameters; None is replaced by the default of the method."""
         given = self.get_params(deep=False)
         return {
             name: self._presets.get(name) if value is None else value
@@ -169,7 +170,8 @@ class CacheClassifier(FeatureClassifier):
         Parameters
         ----------
         X : array of shape (n, d)
-            Features of the shots.
+            Features of the shots. A mapped file (`numpy.memmap`) and `StoredRows` of a feature
+            store are read in batches where shots are many.
         y : array of shape (n,)
             Labels of the shots.
         validation : tuple of arrays, optional
@@ -208,18 +210,26 @@ class CacheClassifier(FeatureClassifier):
         options = self._options()
         settings = settings_of(options, self)
         trainer = self._trainer()
-        features, labels = self._read_training(X, y)
+        array: Any = X
+        if getattr(X, "reads_in_batches", False):  # StoredRows: only their shape is checked here
+            labels = self._read_rows(np.broadcast_to(np.float32(1), array.shape), y)[1]
+        else:
+            array, labels = self._read_rows(X, y)
         if options.selection == "validation" and validation is None:
             raise ProtocolError(
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
                 "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
             )
-        text = self._text_vectors()
-        shots = self._make_shots(features, self._label_numbers(labels), text, settings.residual)
+        numbers = self._label_numbers(labels)
+        n, width = array.shape
+        if takes_explicit(options, n, width, len(self.classes_), self._device):
+            return self._fit_streamed(array, numbers, validation, options, settings)
+        text, features = self._text_vectors(), self._unit(np.asarray(array[:]), "X")
+        shots = self._make_shots(features, numbers, text, settings.residual)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
         recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        if recipe.space.projection is not None:  # else folds would complain of their own rows
+        if recipe.space.projection is not None:  # check all rows before folds are made
             projected(recipe.space.projection, features)
         held_out = None
         if validation is not None:
@@ -230,9 +240,33 @@ class CacheClassifier(FeatureClassifier):
             self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
         return self
 
+    def _fit_streamed(
+        self,
+        array: Any,
+        labels: Tensor,
+        validation: tuple[ArrayLike, ArrayLike] | None,
+        options: CacheOptions,
+        settings: SearchOptions,
+    ) -> Self:
+        """Fit in explicit features: rows are read in batches, in float32 by default."""
+        if self.dtype == "auto":
+            self._dtype = torch.float32
+        text = self._text_vectors()
+        rows = RowStream(array, labels, len(self.classes_), text, self._dtype)
+        known = rows.labels_alone()
+        recipe = recipe_of(options, known, self._read_projection(self.projection), self)
+        held_out = None
+        if validation is not None:
+            held_out = self._make_shots(*self._read_validation(validation), text, False)
+        name, count = type(self).__name__, options.n_features
+        with fitting(known):
+            self._keep(fit_streamed(rows, recipe, settings, held_out, n_features=count, name=name))
+        return self
+
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
-        """Take a fitted value, and show its hyper-parameters."""
+        """Store a fitted value, and expose its hyper-parameters as attributes."""
         self.fitted_ = fitted
+        self.has_keys = fitted.streamed is None
         self.classes_ = self.classes_ if classes is None else classes
         choice = fitted.choice
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
@@ -362,6 +396,7 @@ class CacheClassifier(FeatureClassifier):
         if top is not None:
             whole("top", top, least=1)
         features, column = self._read_queries(X), None
+        self.fitted_.require_shots("explain an answer by shots")
         if labels is not None:
             column = self._label_numbers(label_array("explain", labels))
             if len(column) != len(features):
@@ -406,7 +441,7 @@ class CacheClassifier(FeatureClassifier):
         >>> X, y = load_digits(return_X_y=True)
         >>> report = GPCacheClassifier().fit(X[:60], y[:60]).held_out()
         >>> report.protocol
-        '4 folds of the shots, everything learned anew in each'
+        '4-fold cross-validation; everything is refitted in each fold'
         """
         check_is_fitted(self)
         return self.fitted_.held_out()
@@ -546,7 +581,7 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def set_text(self, text_prior: TextPrior) -> Self:
-        """Replace the text, and with it the classes; it must have every class with shots.
+        """Replace the text and the classes; every class with shots must be in the new text.
 
         The result is exact: the posterior of the same shots with the new text.
 
@@ -590,9 +625,9 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def refit(self) -> Self:
-        """Choose hyper-parameters, feature scaling and temperature again, on the present shots.
+        """Choose hyper-parameters, feature scaling and temperature again, on the current shots.
 
-        What needed training or a validation set stays as it is.
+        Trained keys, and choices made on a validation set, stay as they are.
 
         Returns
         -------
@@ -622,14 +657,14 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def _settle(self, refit: Refit) -> None:
-        """Choose again if that is wanted: always, never, or once enough shots have changed."""
+        """Choose hyper-parameters again: always, never, or once enough shots have changed."""
         n = len(self.fitted_.shots)
         due = n <= REFIT_SMALL or self.fitted_.changed > REFIT_SHARE * n
         if refit is True or (refit == "auto" and due):
             self.refit()
 
     def _keep_without_empty_classes(self, fitted: Fitted) -> None:
-        """Without text, a class is its shots: when they are gone, so is the class."""
+        """Keep a fitted value; without text, drop the classes that have no shots."""
         classes = self.classes_
         if self.text_prior is None:
             classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
@@ -662,7 +697,8 @@ class CacheClassifier(FeatureClassifier):
         options, text = self._options(), self._text_vectors()
         settings = settings_of(options, self)
         features, labels = tensors("features"), tensors("labels")
-        if features is None or labels is None or tensors("keys") is None:
+        lacks_keys = tensors("keys") is None and "explicit" not in state.settings
+        if features is None or labels is None or lacks_keys:
             raise DataError("The saved model lacks its shots.")
         choice = Choice.from_settings(state.settings["choice"])
         shots = self._make_shots(features, labels, text, settings.residual)

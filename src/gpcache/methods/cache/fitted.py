@@ -18,12 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision
-from gpcache.methods.cache import regression, softmax, softmax_search
+from gpcache.errors import ProtocolError
+from gpcache.gp import PRECISIONS, ExactPrecision
+from gpcache.methods.cache import explicit, regression, softmax, softmax_search
+from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.cache.training import TrainedCache, Trainer, choose_start
@@ -40,7 +43,9 @@ class Fitted:
     tried. A trained cache has its `training`, the `epochs` and the loss of each. `known_report` and
     `known_novelty` are held-out figures that were computed with the fit. `changed` counts the shots
     that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
-    that they were chosen on a validation set.
+    that they were chosen on a validation set. A model in explicit features does not keep its shots:
+    `streamed` is what it knows of them, and `shots` are the ones that were held out, of the numbers
+    `kept_rows` (k,) in the fit.
     """
 
     shots: Shots
@@ -57,6 +62,27 @@ class Fitted:
     known_novelty: NDArray[np.float64] | None = None
     changed: int = 0
     validated: bool = False
+    streamed: Streamed | None = None
+    kept_rows: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Fitted({self.approximation}, {self.n_rows:,} shots of {self.shots.n_classes:,} "
+            "classes)"
+        )
+
+    @property
+    def approximation(self) -> str:
+        """How the posterior was computed, in words."""
+        if self.streamed is not None:
+            return f"explicit features ({len(self.model.precision.keys):,})"
+        name = {kind: name for name, kind in PRECISIONS.items()}.get(self.recipe.precision)
+        return name or self.recipe.precision.__name__.lower()
+
+    @property
+    def n_rows(self) -> int:
+        """The number of shots that the model has learned from, kept or not."""
+        return len(self.shots) if self.streamed is None else self.streamed.n_rows
 
     @property
     def choice(self) -> Choice:
@@ -65,19 +91,19 @@ class Fitted:
 
     @property
     def sees_labels(self) -> bool:
-        """Whether labels shaped what a row is compared with: its space, or trained keys."""
+        """Whether the feature space or the keys were learned from labels."""
         return self.recipe.space.sees_labels or self.training is not None
 
     @property
     def can_choose_again(self) -> bool:
         """Whether the shots alone are enough to choose the hyper-parameters again."""
-        return self.training is None and not self.validated
+        return self.training is None and not self.validated and self.streamed is None
 
     # Held-out figures.
 
     @cached_property
     def report(self) -> HeldOutReport:
-        """Held-out figures at the hyper-parameters in use; nothing is trained for them."""
+        """Held-out figures at the hyper-parameters in use, without any training."""
         if self.known_report is not None:
             return self.known_report
         if self.training is not None:
@@ -86,7 +112,7 @@ class Fitted:
 
     @cached_property
     def novelty(self) -> NDArray[np.float64]:
-        """How unlike all others each shot (n,) is, as if it had not been seen; NaN if unknown."""
+        """Held-out novelty of each shot (n,); NaN if unknown."""
         if self.known_novelty is not None:
             return self.known_novelty
         if self.training is not None:
@@ -94,10 +120,12 @@ class Fitted:
         return regression.held_out_variance(self.recipe, self.shots, self.choice)
 
     def held_out(self, sets: Tensor | None = None) -> HeldOutReport:
-        """Hold the shots out now; those of one set (n,) together, where labels shaped the model."""
+        """Hold the shots out now; shots of one set (n,) together, if labels shaped the model."""
         shots, recipe, choice = self.shots, self.recipe, self.choice
         if self.training is not None:
             return self.training.held_out(self.epochs)[0]
+        if self.streamed is not None:
+            return self.report
         if not recipe.is_softmax:
             return HeldOutReport.of_shots(
                 shots, regression.held_out_logits(recipe, shots, choice), recipe.seed
@@ -112,7 +140,7 @@ class Fitted:
     def held_out_in(self, sets: Tensor) -> HeldOutReport:
         """As `report`, with the shots of one set (n,) held out together where that is possible."""
         separate = len(torch.unique(sets)) == len(sets)
-        if separate or not self.recipe.is_softmax:
+        if separate or self.streamed is not None or not self.recipe.is_softmax:
             return self.report
         return self.held_out(sets)
 
@@ -122,6 +150,17 @@ class Fitted:
         """With further shots: unit rows (k, d) of class numbers (k,)."""
         zero_shot = None if self.text is None else features @ self.text.mT
         shots = self.shots.joined(Shots(features, labels, self.shots.n_classes, zero_shot))
+        if self.streamed is not None:
+            model, streamed = explicit.added(self.model, self.streamed, features, labels)
+            return replace(
+                self,
+                shots=shots,
+                model=model,
+                streamed=streamed,
+                known_report=self.report.joined(len(labels)),
+                known_novelty=np.append(self.novelty, np.full(len(labels), np.nan)),
+                changed=self.changed + len(labels),
+            )
         keys = self.model.feature_map(features)
         exact = self.model.closed_form
         if exact is not None:
@@ -134,6 +173,7 @@ class Fitted:
 
     def removed(self, rows: Tensor) -> Fitted:
         """Without the shots of these row numbers (k,)."""
+        self.require_shots("remove shots")
         kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
         kept[rows] = False
         shots = self.shots[kept]
@@ -144,6 +184,7 @@ class Fitted:
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
+        self.require_shots("relabel shots")
         numbers = self.shots.labels.clone()
         numbers[rows] = labels
         shots = replace(self.shots, labels=numbers)
@@ -156,11 +197,20 @@ class Fitted:
 
         Old class k becomes `numbers[k]`, −1 for none; new class j was `source[j]`, −1 for none.
         """
+        self.require_shots("change classes or text")
         shots = self.shots.with_classes(numbers, len(source), text)
         changed = replace(self, text=text, model=replace(self.model, text=text))
         if (exact := self.model.closed_form) is not None:
             return changed._with(shots, exact.with_columns(source), 0)
         return changed._rebuilt(shots, self.model.precision.keys, 0, columns=source)
+
+    def require_shots(self, purpose: str) -> None:
+        """Refuse what a model cannot do that does not keep its shots."""
+        if self.streamed is not None:
+            raise ProtocolError(
+                f"To {purpose}, a model must keep its shots, and one in explicit features does "
+                "not: fit it again."
+            )
 
     def _with(self, shots: Shots, exact: ExactPrecision, count: int) -> Fitted:
         """The posterior of regression with the values of these shots, `count` of them changed.
@@ -229,6 +279,34 @@ def fit(
     return replace(found, validated=validation is not None)
 
 
+def fit_streamed(
+    rows: RowStream,
+    recipe: Recipe,
+    settings: SearchOptions,
+    validation: Shots | None,
+    *,
+    n_features: int,
+    name: str,
+) -> Fitted:
+    """Choose, build and calibrate in explicit features, without keeping the rows."""
+    found = explicit.learn(rows, recipe, settings, validation, n_features=n_features, name=name)
+    choice = found.model.choice
+    return Fitted(
+        found.kept.at_gain(choice.gain),
+        recipe.at(choice.shrinkage, choice.diagonal),
+        rows.text,
+        found.model,
+        settings,
+        found.calibration,
+        found.search,
+        known_report=found.report,
+        known_novelty=found.novelty,
+        validated=validation is not None,
+        streamed=found.streamed,
+        kept_rows=found.rows,
+    )
+
+
 def _fit_regression(
     shots: Shots,
     recipe: Recipe,
@@ -265,7 +343,7 @@ def _fit_softmax(
 ) -> Fitted:
     chosen = softmax_search.choose(recipe, shots, settings, validation, name=name)
     choice = chosen.choice
-    shots = chosen.believed(shots).at_gain(choice.gain)
+    shots = chosen.with_label_weights(shots).at_gain(choice.gain)
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
     model = softmax.build(recipe, shots, text, choice, chosen.start)
     calibration, report = Calibration(), None

@@ -1,7 +1,7 @@
-"""Held-out figures: what a model says of its own shots, each as if it had not been seen.
+"""Held-out figures: each shot is predicted by a model that did not see it.
 
-Figures are not optimised on the rows they are shown for: for each fold, hyper-parameters and
-calibration are chosen on the other folds.
+Nothing is optimised on the rows that a figure is computed from: for each fold, hyper-parameters
+and calibration are chosen on the other folds.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gpcache import metrics
 from gpcache.methods.cache.shots import Shots
 from gpcache.metrics import fit_calibration
 
-# Folds of the rows that are reported on, each judged by what the others chose.
-JUDGED = 4
+# Folds of the reported rows; hyper-parameters of each fold are chosen on the other folds.
+N_REPORT_FOLDS = 4
 
 # (number of a setting, rows to fit its weights on) → logits (n, c) of all rows
 LogitsAt = Callable[[int, Tensor], Tensor]
 
 
 def folds_protocol(n_folds: int) -> str:
-    """How held-out figures were made, in words."""
-    return f"{n_folds} folds of the shots, everything learned anew in each"
+    """The sentence that says how held-out figures were computed."""
+    return f"{n_folds}-fold cross-validation; everything is refitted in each fold"
 
 
 class HeldOutLogits(NamedTuple):
-    """Logits (k, c) of held-out rows, their numbers (k,) among the shots, and how."""
+    """Logits (k, c) of held-out rows, their row numbers (k,), and how they were held out."""
 
     logits: Tensor
     rows: Tensor
@@ -45,9 +45,9 @@ class HeldOutLogits(NamedTuple):
 
 
 def best_without(losses: Tensor, penalties: Tensor, fold: Tensor) -> dict[int, int]:
-    """The setting that each fold's rows get: the best of losses (v, n) on all other folds' rows.
+    """The setting for each fold: the one with the lowest loss (v, n) on the rows of other folds.
 
-    `penalties` (v,) are what each setting is charged beside its mean loss.
+    `penalties` (v,) are added to the mean loss of each setting.
     """
     found = {}
     for number in torch.unique(fold).tolist():
@@ -73,9 +73,9 @@ def cross_fitted(
     return found
 
 
-def judged_folds(shots: Shots, rows: Tensor, seed: int) -> Tensor:
-    """The folds (k,) of rows (k,) that are judged together by what the others chose."""
-    return shots.folds(JUDGED, seed)[rows]
+def report_folds(shots: Shots, rows: Tensor, seed: int) -> Tensor:
+    """The folds (k,) of reported rows (k,); each fold is predicted with the others' choices."""
+    return shots.folds(N_REPORT_FOLDS, seed)[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +88,13 @@ class HeldOutReport:
     Parameters
     ----------
     logits : array of shape (n, c)
-        Held-out logits at the hyper-parameters in use; NaN where not counted.
+        Held-out logits at the hyper-parameters in use; NaN if not counted.
     probabilities : array of shape (n, c)
         Held-out probabilities, with hyper-parameters and calibration of the other folds.
     counted : array of shape (n,)
         Which shots are counted.
     labels : array of shape (n,)
-        Class numbers; −1 where not counted.
+        Class numbers; −1 if not counted.
     accuracy, nll, ece : float
         Figures of the counted shots.
     protocol : str
@@ -121,7 +121,7 @@ class HeldOutReport:
 
     @classmethod
     def empty(cls, n: int, c: int, protocol: str) -> HeldOutReport:
-        """Nothing counted yet."""
+        """A report without figures."""
         nothing = np.full((n, c), np.nan)
         counted, labels = np.zeros(n, dtype=bool), np.full(n, -1)
         return cls(nothing, nothing.copy(), counted, labels, np.nan, np.nan, np.nan, protocol)
@@ -132,11 +132,11 @@ class HeldOutReport:
     ) -> HeldOutReport:
         """The figures of held-out shots.
 
-        Without `probabilities` (k, c) the calibration alone is taken from the other folds.
+        Without `probabilities` (k, c), only the calibration is taken from the other folds.
         """
         logits, rows, _ = held_out
         if probabilities is None and len(rows):
-            fold = judged_folds(shots, rows, seed)
+            fold = report_folds(shots, rows, seed)
             same = dict.fromkeys(torch.unique(fold).tolist(), 0)
             probabilities = cross_fitted(lambda *_: logits, same, fold, shots.labels[rows])
         return cls.of(shots.labels, held_out, probabilities)
@@ -161,6 +161,17 @@ class HeldOutReport:
             accuracy=metrics.accuracy(found, truth),
             nll=metrics.nll(found, truth),
             ece=metrics.ece(found, truth),
+        )
+
+    def joined(self, n: int) -> HeldOutReport:
+        """The same report with `n` further shots at the end, which are not counted."""
+        more = self.empty(n, self.logits.shape[1], self.protocol)
+        return replace(
+            self,
+            logits=np.concatenate([self.logits, more.logits]),
+            probabilities=np.concatenate([self.probabilities, more.probabilities]),
+            counted=np.concatenate([self.counted, more.counted]),
+            labels=np.concatenate([self.labels, more.labels]),
         )
 
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:

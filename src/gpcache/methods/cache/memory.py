@@ -1,7 +1,7 @@
-"""Memory of a fit: what does not fit is refused before it starts, with sizes and a remedy.
+"""Estimates the memory of a fit; one that needs too much is refused before it starts.
 
-The counts below are of arrays that a fit holds at once, at its peak. They were found by reading the
-code and by measuring; `benchmarks/memory.py` compares them with the real peak.
+The constants below count the arrays that a fit holds at its peak. They come from the code and from
+measurements; `benchmarks/memory.py` compares them with the real peak.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Way = Literal["softmax", "folds", "loo", "training"]
 
 # Bytes of the smallest fit (buffers of torch and LAPACK), and what a training step adds.
 LEAST, STEP = 10_000_000, 40_000_000
-REMEDY = "Use fewer shots, approximation='grouped' or approximation='nystrom'."
+REMEDY = "Use fewer shots, approximation='explicit' (softmax) or approximation='nystrom'."
 
 
 class Held(NamedTuple):
-    """Arrays that a way of fitting holds: (n, c) and (n, d)."""
+    """Numbers of arrays (n, c) and (n, d) that a kind of fit holds."""
 
     classes: float
     features: float
@@ -45,7 +45,7 @@ HELD: dict[Way, Held] = {
     "loo": Held(4, 4),
     "training": Held(12, 23),
 }
-# Times the elements of the posterior's matrices, see `_elements`.
+# Copies of the posterior's matrices, see `_elements`.
 MATRICES: dict[type[Precision], dict[Way, float]] = {
     ExactPrecision: {"softmax": 3.5, "folds": 2.8, "loo": 5.3, "training": 3.5},
     GroupedPrecision: {"softmax": 2, "folds": 3, "loo": 1, "training": 8},
@@ -92,7 +92,7 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
     if way == "softmax":
         size = 8  # the search is in float32, whatever the model is in
     elif recipe.precision is ExactPrecision:
-        # Similarities that a search keeps where they take no more than a quarter of the memory.
+        # Similarities that a search keeps if they take at most a quarter of the memory.
         kept = size * n * n * (1 if recipe.uses_loo else recipe.n_folds - 1)
         kept = kept if kept <= free_memory(shots.features.device) // 4 else 0
     elif way == "loo" and recipe.precision is not ClassMeanPrecision:
@@ -100,6 +100,12 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
         elements += (8 if recipe.precision is GroupedPrecision else 5) * min(n * n, BATCH_ELEMENTS)
     least = LEAST + STEP if way == "training" else LEAST
     return least + kept + int(size * (elements + small))
+
+
+def softmax_bytes(n: int, width: int, n_classes: int) -> int:
+    """Bytes that an exact fit of rows (n, width) takes at its peak, with the softmax likelihood."""
+    held, matrices = HELD["softmax"], MATRICES[ExactPrecision]["softmax"]
+    return LEAST + int(8 * n * (matrices * n + held.classes * n_classes + held.features * width))
 
 
 def _elements(recipe: Recipe, shots: Shots) -> int:

@@ -56,7 +56,7 @@ class Explanation(NamedTuple):
 
 
 class Reasons(NamedTuple):
-    """What `Explanation` holds, as tensors, of the class of column (m,)."""
+    """The content of an `Explanation` as tensors, for the class `column` (m,)."""
 
     column: Tensor
     shots: Tensor
@@ -67,7 +67,7 @@ class Reasons(NamedTuple):
 
 
 class CacheAnswers(NamedTuple):
-    """Logits (m, c), and what was asked for beside them: variance (m, g), reasons."""
+    """Logits (m, c), and if requested the variance (m, g) and the reasons."""
 
     logits: Tensor
     variance: Tensor | None = None
@@ -110,10 +110,10 @@ class CacheModel:
         top: int | None = 0,
         column: Tensor | None = None,
     ) -> CacheAnswers:
-        """Everything that is asked about rows (m, d), from one computation of their kernel rows.
+        """Logits of rows (m, d), and variance and reasons, from one computation of the kernel rows.
 
-        `top` shots are listed as reasons, the largest share first; None lists all. They are those
-        of the classes of `column` (m,), by default the most probable ones.
+        `top` shots are listed as reasons, the largest share first; None lists all. They explain the
+        classes `column` (m,), by default the most probable ones.
         """
         found, start = [], 0
         for batch in self._batches(features):
@@ -143,7 +143,7 @@ class CacheModel:
         if self.is_softmax or top != 0:
             weights, values = self.shares(mapped)
             mean = weights @ values
-            # Only there are the weights the kernel rows themselves.
+            # Only then are the weights equal to the kernel rows.
             rows = (
                 weights if self.is_softmax and isinstance(self.precision, ExactPrecision) else None
             )
@@ -192,7 +192,7 @@ class CacheModel:
         return Posterior(torch.cat([f.mean for f in found]), torch.cat([f.variance for f in found]))
 
     def variance(self, features: Tensor, *, quick: bool = False) -> Tensor:
-        """The variance (m, g) of the cache alone, in the same batches."""
+        """The variance (m, g) of the cache, in the same batches."""
         batches = self._batches(features)
         return torch.cat(
             [self.precision.variance(self.feature_map(batch), quick=quick) for batch in batches]
@@ -209,7 +209,7 @@ class CacheModel:
         return Posterior(rows @ values, self.precision.variance(mapped))
 
     def shares(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
-        """Two matrices (m, n) and (n, c) whose product is the mean: what each shot adds to it."""
+        """Two matrices (m, n) and (n, c) whose product is the mean: the share of each shot."""
         if self.coefficients is None:
             return self.precision.weights(mapped), self.precision.weighted_values
         values = self.precision.prior_coefficients(self.coefficients)
@@ -224,10 +224,10 @@ class CacheModel:
     def training_logits(
         self, features: Tensor, *, mapped: Tensor | None = None, without: Tensor | None = None
     ) -> Tensor:
-        """Logits (m, c) with their gradient; `without` (m,) names a key that each row must not see.
+        """Logits (m, c) with their gradient; row i does not see key `without[i]`.
 
-        That is the loss of leave-one-out, for rows that need not be keys themselves. `mapped` are
-        the rows in the kernel's space, where they are known already.
+        This gives the leave-one-out loss, also for rows that are not keys. Pass `mapped`, the rows
+        in the kernel's space, if they are known already.
         """
         mapped = self.feature_map(features) if mapped is None else mapped
         if without is None:
@@ -248,6 +248,6 @@ class CacheModel:
         return fuse(zero_shot, mean, spread, alpha=choice.alpha, eta=choice.eta, gain=choice.gain)
 
     def cache_factor(self, variance: Tensor) -> Tensor:
-        """What the mean is multiplied by, α / variance^η: (m, c) or (m, 1)."""
+        """The factor of the mean, α / variance^η: (m, c) or (m, 1)."""
         spread = self.precision.variance_of_classes(variance)
         return self.choice.alpha * scaled_mean(torch.ones_like(spread), spread, self.choice.eta)

@@ -1,4 +1,4 @@
-"""How shots become a cache model, hyper-parameters apart."""
+"""The recipe that makes a cache model from shots: everything but the hyper-parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recipe:
     def to(self, dtype: torch.dtype, *, given: torch.dtype) -> Recipe:
         """The same for features of another dtype than the `given` one.
 
-        A projection that is a function of the user's still gets rows of the given one.
+        A projection that is a function still gets rows of the given dtype.
         """
         projection = self.space.projection
         if isinstance(projection, ResidualProjection):

@@ -1,7 +1,7 @@
 """The Gaussian likelihood: hyper-parameters chosen on shots that the model has not seen.
 
-Whatever was learned from labels (a whitening) is learned again without the held-out rows, so that
-no figure is chosen on or shown for rows that the model has seen.
+What is learned from labels, such as a whitening, is learned again without the held-out rows. So no
+choice and no figure depends on rows that the model has seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpcache.methods.cache.held_out import (
     best_without,
     cross_fitted,
     folds_protocol,
-    judged_folds,
+    report_folds,
 )
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
@@ -52,7 +52,7 @@ def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> 
 
 
 class HeldOutPart:
-    """Keys, and queries that they have not seen; without queries, the keys left out one by one."""
+    """Keys and held-out queries; without queries, the keys are left out one by one."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class HeldOutPart:
 
 
 class HeldOutModels:
-    """What models of the other shots say about held-out rows, at any (β, noise, gain)."""
+    """Outputs for held-out rows from models of the other shots, at any (β, noise, gain)."""
 
     def __init__(
         self,
@@ -188,9 +188,9 @@ class HeldOutModels:
 
 
 class Trail(NamedTuple):
-    """Every setting (v) that was tried: its place, and the loss of each of n shots.
+    """Every setting (v) that was tried, and the loss of each of n shots.
 
-    `losses` (v, n) are those of held-out rows, `penalties` (v,) what the place costs beside them.
+    `losses` (v, n) are those of held-out rows; `penalties` (v,) are added to their mean.
     """
 
     settings: SearchOptions
@@ -211,7 +211,7 @@ class Trail(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RegressionSearch:
-    """Every choice that was tried, the best first, and what it was tried on, if on shots."""
+    """Every choice that was tried, the best first, and the held-out models of the shots, if any."""
 
     seen: Sequence[Choice]
     models: HeldOutModels | None = None
@@ -225,8 +225,8 @@ class RegressionSearch:
     def nested(self, shots: Shots, seed: int) -> Tensor | None:
         """Probabilities (k, c) of the held-out rows, all chosen on the other folds.
 
-        Of the settings that were tried, each fold gets the best by the other folds' rows; its
-        weights are fitted on those, too.
+        Each fold gets the setting that is best on the rows of the other folds. Its weights are
+        fitted on those rows, too.
         """
         models, trail = self.models, self.trail
         if models is None or trail is None:
@@ -238,7 +238,7 @@ class RegressionSearch:
             choice = weigh(held_out.rows(others), trail.settings, (beta, noise, gain))
             return held_out.logits(choice)
 
-        fold = judged_folds(shots, models.rows, seed)
+        fold = report_folds(shots, models.rows, seed)
         chosen = best_without(trail.losses[:, models.rows], trail.penalties, fold)
         return cross_fitted(logits_at, chosen, fold, shots.labels[models.rows])
 
@@ -246,7 +246,7 @@ class RegressionSearch:
 def choose(
     recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, *, name: str
 ) -> RegressionSearch:
-    """Choose what is "auto" on unseen rows; where there are none, take what is shipped."""
+    """Choose what is "auto" on unseen rows; take the defaults if there are none."""
     with_text = shots.zero_shot is not None
     settings = restricted(settings, shots)
     all_given = settings.all_given(uses_noise=recipe.precision.uses_noise, with_text=with_text)
@@ -259,8 +259,8 @@ def choose(
     seen = _searched(models, recipe, settings, shots=shots.per_class, name=name)
     trail = Trail.of(seen, settings, models.rows, len(shots))
     if not recipe.uses_loo:
-        # Few folds tell where to go; many tell how far to trust the cache, because their
-        # models have nearly as many shots as the final one.
+        # Few folds are enough to choose β and noise. The weight of the cache needs many
+        # folds: their models have nearly as many shots as the final one.
         models = HeldOutModels.of(recipe, shots, with_variance=with_variance)
         best = seen[0]
         found = replace(settings, beta=best.beta, noise=best.noise)
@@ -294,7 +294,7 @@ def search_on(
 
 
 def restricted(settings: SearchOptions, shots: Shots) -> SearchOptions:
-    """What held-out rows may choose: not the gain of the text, where classes have text alone."""
+    """The settings that held-out rows may choose: not the gain, if classes have no shots."""
     known = 0 if shots.zero_shot is None else shots.n_classes
     if settings.gain == "auto" and len(torch.unique(shots.labels)) != known:
         return replace(settings, gain=1.0)
@@ -330,11 +330,11 @@ def held_out_logits(
 
 
 def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[np.float64]:
-    """Variance (n,) of each shot as if it had not been seen; NaN where it cannot be held out.
+    """Held-out variance (n,) of each shot; NaN if it cannot be held out.
 
-    That of the nearest group where classes are grouped. In folds a model has fewer shots than the
-    one that answers, and finds every row more novel. What it would find with all shots follows from
-    models that lack two folds of m: the variance is taken to fall as a + b / shots.
+    With groups of classes, it is that of the nearest group. The model of a fold has fewer shots
+    than the final one, and a higher variance at every row. The variance with all shots is
+    extrapolated from models that lack two folds of m, as a + b / shots.
     """
     found = np.full(len(shots), np.nan)
     if not (shots.can_be_held_out and recipe.precision.uses_noise):
@@ -360,7 +360,7 @@ def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[n
 def _variance_without(
     recipe: Recipe, shots: Shots, choice: Choice, train: Tensor, held: Tensor
 ) -> NDArray[np.float64]:
-    """The variance of held-out rows, from a model of the rows to train on alone."""
+    """The variance of held-out rows, from a model of the training rows only."""
     known, others, space = shots[train], shots.features[held], recipe.space
     if recipe.precision is ExactPrecision:
         found = WhitenedProducts.of(space, known.features, known.labels, known.n_classes, others)
@@ -373,5 +373,5 @@ def _variance_without(
 
 
 def _nearest(variance: Tensor) -> NDArray[np.float64]:
-    """Of the groups (m, g) the one with the least variance."""
+    """The least variance over the groups: (m, g) → (m,)."""
     return variance.amin(1).double().cpu().numpy()

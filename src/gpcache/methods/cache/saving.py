@@ -8,15 +8,18 @@ from typing import Any
 
 from torch import Tensor
 
+from gpcache.errors import DataError
+from gpcache.gp.explicit import ExplicitPrecision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.methods.base import State, add_tensors
-from gpcache.methods.cache import softmax
+from gpcache.methods.cache import explicit, softmax
+from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice, SearchOptions
-from gpcache.methods.cache.shots import Belief, Shots
+from gpcache.methods.cache.shots import LabelWeights, Shots
 from gpcache.methods.cache.training import TrainedCache, Trainer
 from gpcache.metrics import Calibration
 
@@ -26,21 +29,30 @@ Tensors = Callable[[str], Tensor | None]
 def write_cache(fitted: Fitted, state: State) -> None:
     """Add shots, model, held-out figures and training to a state."""
     settings, arrays = state
-    # Which space was taken depends on the shots of the fit, which may since have come and gone.
+    # The space was chosen by the shots of the fit, which may have changed since.
     settings["space"] = fitted.recipe.space.name
     settings["choice"] = fitted.choice.as_settings()
     settings["changed"], settings["validated"] = fitted.changed, fitted.validated
     fitted.report.write(fitted.search, settings, arrays)
     arrays["held_out_novelty"] = fitted.novelty
     fitted.shots.write(arrays)
-    model = fitted.model
-    add_tensors(
-        arrays,
-        keys=model.precision.keys,
-        map_mean=model.feature_map.mean,
-        map_matrix=model.feature_map.matrix,
-        coefficients=model.coefficients,
-    )
+    model, streamed = fitted.model, fitted.streamed
+    add_tensors(arrays, map_mean=model.feature_map.mean, map_matrix=model.feature_map.matrix)
+    if streamed is None:
+        add_tensors(arrays, keys=model.precision.keys, coefficients=model.coefficients)
+    else:
+        assert isinstance(model.precision, ExplicitPrecision)
+        settings["explicit"] = {"n_rows": streamed.n_rows, "n_part": streamed.n_part}
+        add_tensors(
+            arrays,
+            landmarks=model.precision.keys,
+            landmark_coefficients=model.coefficients,
+            landmark_products=streamed.products.float(),
+            variance_root=model.precision.root,
+            class_counts=streamed.counts,
+            class_means=streamed.means,
+            kept_rows=fitted.kept_rows,
+        )
     if fitted.training is not None:
         settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
         settings["trained_at"] = fitted.training.trained_at.as_settings()
@@ -48,10 +60,10 @@ def write_cache(fitted: Fitted, state: State) -> None:
 
 
 def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
-    """The shots of a saved model with their views and how far their labels are believed."""
+    """The shots of a saved model with their views and row weights."""
     weights, labels = tensors("belief_weights"), tensors("belief_labels")
-    belief = None if weights is None or labels is None else Belief(weights, labels)
-    return replace(shots.at_gain(choice.gain), views=tensors("views"), belief=belief)
+    label_weights = None if weights is None or labels is None else LabelWeights(weights, labels)
+    return replace(shots.at_gain(choice.gain), views=tensors("views"), label_weights=label_weights)
 
 
 def read_cache(
@@ -70,16 +82,20 @@ def read_cache(
     recipe = replace(recipe, space=replace(recipe.space, name=saved["space"]))
     if recipe.is_softmax:
         recipe = recipe.at(choice.shrinkage, choice.diagonal)
-    keys, trained_text = tensors("keys"), tensors("trained_text")
-    assert keys is not None
-    model = CacheModel(
-        FeatureMap(recipe.space.projection, tensors("map_mean"), tensors("map_matrix")),
-        recipe.condition(shots, keys, choice),
-        text if trained_text is None else trained_text,
-        choice,
-        tensors("coefficients"),
-    )
-    model = replace(model, discriminant=softmax.discriminant_of(model, shots))
+    feature_map = FeatureMap(recipe.space.projection, tensors("map_mean"), tensors("map_matrix"))
+    keys, trained_text, streamed = tensors("keys"), tensors("trained_text"), None
+    if "explicit" in saved:
+        model, streamed = _read_explicit(saved["explicit"], tensors, feature_map, text, choice)
+    else:
+        assert keys is not None
+        model = CacheModel(
+            feature_map,
+            recipe.condition(shots, keys, choice),
+            text if trained_text is None else trained_text,
+            choice,
+            tensors("coefficients"),
+        )
+        model = replace(model, discriminant=softmax.discriminant_of(model, shots))
     report, search = HeldOutReport.read(*state)
     fitted = Fitted(
         shots,
@@ -93,11 +109,36 @@ def read_cache(
         known_novelty=state.arrays["held_out_novelty"],
         changed=saved.get("changed", 0),
         validated=saved.get("validated", False),
+        streamed=streamed,
+        kept_rows=tensors("kept_rows"),
     )
     if trainer is None:
         return fitted
-    # Not every saved model says where it was trained: then at what it chose.
+    # Older models do not say at which choice they were trained: use the chosen one.
     trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
     training = TrainedCache(trainer, recipe, shots, text, settings, choice, trained_at)
     epochs, losses = saved["epochs"], saved["training_loss"]
     return replace(fitted, training=training, epochs=epochs, losses=losses)
+
+
+def _read_explicit(
+    facts: dict[str, int],
+    tensors: Tensors,
+    feature_map: FeatureMap,
+    text: Tensor | None,
+    choice: Choice,
+) -> tuple[CacheModel, Streamed]:
+    """The model in explicit features, and what it knows of its rows."""
+    names = ("landmarks", "landmark_coefficients", "landmark_products", "variance_root")
+    landmarks, coefficients, products, root = (_require(tensors, name) for name in names)
+    counts, means = _require(tensors, "class_counts"), _require(tensors, "class_means")
+    streamed = Streamed(facts["n_rows"], facts["n_part"], products.double(), counts, means)
+    precision = ExplicitPrecision.restored(landmarks, choice.beta, choice.noise, root, len(counts))
+    model = explicit.built(feature_map, precision, coefficients, streamed, text, choice)
+    return model, streamed
+
+
+def _require(tensors: Tensors, name: str) -> Tensor:
+    if (found := tensors(name)) is None:
+        raise DataError(f"the array {name!r} is missing")
+    return found

@@ -1,10 +1,9 @@
-"""Hyper-parameters from rows that the model did not see: left-out shots, or a validation set.
+"""Chooses hyper-parameters on rows that the model did not see: left-out shots, or a validation set.
 
-At a given place the fusion weights are found exactly: α, and the gain on the zero-shot logits where
-it is no more than a weight, by Newton on the convex smoothed NLL (or on a grid, by accuracy), η
-element by element. The place itself is (β, noise), and the gain where the cache regresses on what
-the text leaves unsaid: it is walked to, coarse to fine, from the shipped defaults, or found by
-sweeping a whole grid.
+At a given (β, noise) the fusion weights are found exactly: α, and the gain on the zero-shot logits
+if it is only a weight, by Newton's method on the convex smoothed NLL (or on a grid, by accuracy),
+η by trying each value. (β, noise) are searched from the defaults, coarse to fine, or on a whole
+grid. If the cache regresses on the residuals of the text, the gain is searched with them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PULL = 0.03
 
 
 class OneShot(NamedTuple):
-    """Numbers for one shot a class, where nothing can be left out to choose on."""
+    """Hyper-parameters for one shot a class, where no shot can be left out to choose on."""
 
     noise: float
     alpha: float
@@ -55,7 +54,7 @@ ONE_SHOT_WITHOUT_TEXT = OneShot(noise=1.0, alpha=42.0, slope=0.4)
 
 @dataclass(frozen=True)
 class Defaults:
-    """Where the walk starts and is pulled to, and what is shipped for data that cannot speak.
+    """The start of the search, to which it is pulled; also the choice if no row can be held out.
 
     Chosen on DTD and Caltech, ViT-B/32 (docs/concepts/choices.md).
     """
@@ -68,7 +67,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What was asked for: numbers, or "auto" for what is to be found."""
+    """Hyper-parameters as the user gave them: a number, or "auto" to choose it."""
 
     alpha: float | Auto = "auto"
     beta: float | Auto = "auto"
@@ -82,8 +81,8 @@ class SearchOptions:
     criterion: Criterion = "nll"
     strategy: Strategy = "adaptive"
     defaults: Defaults = Defaults()
-    # Whether the cache regresses on what gain · zero_shot leaves unsaid, so that the gain shapes
-    # its targets and cannot be fitted afterwards.
+    # Whether the cache regresses on the residuals of gain · zero_shot. The gain then shapes its
+    # targets and cannot be fitted afterwards.
     residual: bool = False
 
     def all_given(self, *, uses_noise: bool, with_text: bool) -> bool:
@@ -94,7 +93,7 @@ class SearchOptions:
         return "auto" not in free
 
     def shipped_slope(self, with_text: bool) -> float:
-        """The entropy slope that belongs to the shipped α; none beside an α that was given."""
+        """The entropy slope that belongs to the default α; 0 if the user gave α."""
         if self.alpha != "auto":
             return 0.0
         return (self.defaults.with_text if with_text else self.defaults.without_text).slope
@@ -116,7 +115,7 @@ class CacheOutputs(NamedTuple):
 
     @classmethod
     def together(cls, parts: Sequence[CacheOutputs]) -> CacheOutputs:
-        """One of the rows of several, one after the other."""
+        """The outputs of several parts, one after the other."""
 
         def joined(of: Sequence[Tensor | None]) -> Tensor | None:
             found = [one for one in of if one is not None]
@@ -126,7 +125,7 @@ class CacheOutputs(NamedTuple):
         return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
 
     def rows(self, kept: Tensor) -> CacheOutputs:
-        """The same of some rows alone."""
+        """The outputs of some rows."""
         variance = None if self.variance is None else self.variance[kept]
         zero_shot = None if self.zero_shot is None else self.zero_shot[kept]
         likelihood = self.log_marginal_likelihood
@@ -135,7 +134,7 @@ class CacheOutputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting and what it scored; `score` is what was minimised."""
+    """One setting and its figures on held-out rows; the search minimises `score`."""
 
     beta: float
     noise: float
@@ -145,7 +144,7 @@ class Choice:
     nll: float = math.nan
     accuracy: float = math.nan
     score: float = math.nan
-    # What each row adds to the score, beside what the place costs.
+    # The loss of each row; the score adds a penalty for the distance from the defaults.
     losses: Tensor | None = field(default=None, compare=False, repr=False)
     # Of the softmax likelihood: variance of the prior, shrinkage of the whitening and its target,
     # gain of the text in the prior mean, weight of the discriminant, share of wrong labels.
@@ -179,7 +178,7 @@ SearchPoint = tuple[float, float, float]
 
 
 def shipped(settings: SearchOptions, *, with_text: bool) -> Choice:
-    """The choice where no held-out row can tell: what was asked for, else the defaults."""
+    """The choice if no row can be held out: given values, else the defaults."""
     base = settings.defaults
     one_shot = base.with_text if with_text else base.without_text
     return Choice(
@@ -198,7 +197,7 @@ def search(
     shots: float,
     uses_noise: bool,
 ) -> list[Choice]:
-    """All settings that were looked at, the best first. `shots` per class sets the pull."""
+    """All settings that were tried, the best first. `shots` per class sets the pull."""
     pull = PULL / max(shots, 1.0) if settings.strategy == "adaptive" else 0.0
     start = (
         _or(settings.beta, settings.defaults.beta),
@@ -248,7 +247,7 @@ def _walk(
             origin * math.exp(steps * step / 2)
             for origin, steps, step in zip(start, spot, STEPS, strict=True)
         )
-        # The range bounds what is walked, not what was given.
+        # The range bounds the search, not values that the user gave.
         inside = all(
             steps == 0 or low <= value <= high
             for steps, value, (low, high) in zip(spot, place, RANGES, strict=True)
@@ -260,8 +259,8 @@ def _walk(
             seen[spot] = look((beta, noise, gain))
         return seen[spot].score
 
-    # What the text is worth comes first, and from afar: noise and β adapt to it, and would hold it
-    # where it is.
+    # Search the gain of the text first, from far away: noise and β adapt to it, and would then
+    # keep it where it is.
     afar = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
     here = min([(0, 0, 0), *afar], key=score)
     lowest = score(here)
@@ -270,7 +269,7 @@ def _walk(
         while moved:
             moved = False
             for i, j, k in directions:
-                # As far as it goes down one way, before another way is looked at.
+                # Descend in one direction as far as possible before trying another.
                 while (
                     score(spot := (here[0] + step * i, here[1] + step * j, here[2] + step * k))
                     < lowest
@@ -282,7 +281,7 @@ def _walk(
 def weigh(
     held_out: CacheOutputs, settings: SearchOptions, place: SearchPoint, penalty: float = 0.0
 ) -> Choice:
-    """The best α and η, and the gain where it is a mere weight, at one place."""
+    """The best α and η at one (β, noise), and the gain if it is only a weight."""
     beta, noise, gain = place
     etas = ETAS if settings.eta == "auto" else (settings.eta,)
     if held_out.variance is None:
@@ -343,7 +342,7 @@ def _by_accuracy(
     noise: float,
     gain: float,
 ) -> tuple[float, float, float, float]:
-    """α, η, NLL and accuracy of the grid point of highest accuracy; of equals, lowest NLL."""
+    """α, η, NLL and accuracy of the most accurate grid point; ties go to the lowest NLL."""
     # The mean shrinks like 1/(1 + noise), so α must be allowed to grow with it.
     grid = [a * (1 + noise) for a in ALPHAS] if settings.alpha == "auto" else [settings.alpha]
     best = (-1.0, math.inf, 0.0, 0.0)

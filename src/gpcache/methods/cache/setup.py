@@ -1,6 +1,6 @@
-"""From options, checked, to what a fit needs: settings of the search, recipe and trainer.
+"""Checks the options and makes the settings of the search, the recipe and the trainer.
 
-`owner` is the estimator: errors name its class, and it has the seed.
+`owner` is the estimator: errors name its class, and its seed is used.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpcache.errors import DataError, ProtocolError
-from gpcache.gp import PRECISIONS, Precision, Unweighted
+from gpcache.gp import PRECISIONS, ExactPrecision, Precision, Unweighted
 from gpcache.gp.feature_maps import KernelSpace, Projection
 from gpcache.methods.cache import softmax_search
+from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Auto, SearchOptions
 from gpcache.methods.cache.shots import Shots
@@ -19,13 +20,17 @@ from gpcache.methods.cache.training import Trainer, stops_of
 from gpcache.methods.options import CacheOptions, Training
 from gpcache.methods.training import Schedule
 from gpcache.support.checks import is_auto, one_of, positive, whole
+from gpcache.support.devices import free_memory
 
-# The shrinkage of regression where none is asked for.
+# Up to this number of shots "auto" is exact. With 200 classes on two cores an exact fit of 4,000
+# shots takes 20 s, and the time grows with the square of their number.
+EXACT_ROWS = 8_000
+# The default shrinkage of regression.
 SHRINKAGE = 4.0
 
 
 def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
-    """The options that a search reads, checked."""
+    """Check the options of the search and return them."""
     is_softmax = options.likelihood == "softmax"
     one_of("likelihood", options.likelihood, owner._likelihoods, owner=owner)
     criteria = ("nll", "accuracy", "marginal_likelihood")
@@ -47,7 +52,7 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
     precision, _ = precision_of(options, owner)
     if options.criterion == "marginal_likelihood" and not precision.uses_noise:
         raise ProtocolError(
-            "A plain kernel cache is no probability model and has no marginal likelihood: "
+            "A plain kernel cache is not a probability model and has no marginal likelihood: "
             "use criterion='nll' or 'accuracy'."
         )
     if not options.confidence_scaling:
@@ -62,7 +67,7 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
 
 
 def _refuse_regression(options: CacheOptions) -> None:
-    """One sentence for each option that only regression has."""
+    """Raise an error for an option that only regression has."""
     others = {
         "selection='loo'": options.selection == "loo",
         "strategy='grid'": options.strategy == "grid",
@@ -77,7 +82,12 @@ def _refuse_regression(options: CacheOptions) -> None:
 
 def precision_of(options: CacheOptions, owner: Any) -> tuple[type[Precision], dict[str, Any]]:
     """The precision and the options of its plan."""
-    one_of("approximation", options.precision, tuple(PRECISIONS), owner=owner)
+    one_of("approximation", options.precision, ("auto", "explicit", *PRECISIONS), owner=owner)
+    if options.precision == "explicit" and options.likelihood != "softmax":
+        raise ProtocolError(
+            "approximation='explicit' needs likelihood='softmax': for regression use "
+            "'grouped' or 'nystrom'."
+        )
     one_of("cross", options.cross, ("exact", "consistent"), owner=owner)
     whole("n_groups", options.n_groups, least=1)
     whole("n_features", options.n_features, least=1)
@@ -97,7 +107,15 @@ def precision_of(options: CacheOptions, owner: Any) -> tuple[type[Precision], di
         "cross": options.cross,
         "seed": int(owner.random_state),
     }
-    return PRECISIONS[options.precision], plan
+    # In explicit features, the hyper-parameters are chosen by exact models of a part of the rows.
+    return PRECISIONS.get(options.precision, ExactPrecision), plan
+
+
+def takes_explicit(options: CacheOptions, n: int, width: int, classes: int, device: Any) -> bool:
+    """Whether rows (n, width) are fitted in explicit features: where asked for, or "auto"."""
+    if options.precision != "auto" or options.likelihood != "softmax":
+        return options.precision == "explicit"
+    return n > EXACT_ROWS or softmax_bytes(n, width, classes) > free_memory(device)
 
 
 def recipe_of(
@@ -125,7 +143,7 @@ def _kernel_space(
     if options.selection == "loo" and space.sees_labels:
         raise ProtocolError(
             "Leave-one-out would leak: a whitening has seen the label that is left out. "
-            "Use selection='folds', which learns it again without the held-out shots."
+            "Use selection='folds', which fits it again without the held-out shots."
         )
     if not space.sees_labels or shots.has_pairs:
         return space

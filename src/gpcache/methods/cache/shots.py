@@ -1,4 +1,4 @@
-"""The labelled rows of a cache model, and which of them are held out when."""
+"""The labelled rows of a cache model, and the folds in which they are held out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from gpcache.gp.nystrom import rank_within
 
 
-class Belief(NamedTuple):
-    """How far the labels (n,) that a fit saw are believed, from 0 to 1: `weights` (n,).
+class LabelWeights(NamedTuple):
+    """Row weights (n,) from 0 to 1: the probability, at the fit, that a label is right.
 
-    Labels are class numbers, −1 where a class is gone.
+    They belong to these `labels` (n,): class numbers, −1 for a class that was removed.
     """
 
     weights: Tensor
@@ -27,8 +27,8 @@ class Shots:
     """Unit rows (n, d), class numbers (n,) of `n_classes`, and text logits (n, c).
 
     With `residual` the cache regresses on what `gain` · zero_shot leaves unexplained. `views`
-    (n, v, d) are augmented views of the rows, for methods that train. `belief` says how far each
-    label is believed; all alike by default.
+    (n, v, d) are augmented views of the rows, for methods that train. `label_weights` are row
+    weights where labels seem wrong; None weights all rows equally.
     """
 
     features: Tensor
@@ -38,14 +38,13 @@ class Shots:
     residual: bool = False
     gain: float = 1.0
     views: Tensor | None = None
-    belief: Belief | None = None
+    label_weights: LabelWeights | None = None
 
     @cached_property
     def values(self) -> Tensor:
-        """What regression has as targets (n, c): one-hot labels, or their residuals.
+        """The targets of regression (n, c): one-hot labels, or their residuals.
 
-        For a class that is known by its text alone they are zero: that no shot was given of it
-        says nothing about it.
+        They are zero for a class without shots: its missing shots are no evidence against it.
         """
         values = self.one_hot
         if not self.residual or self.zero_shot is None:
@@ -64,10 +63,12 @@ class Shots:
 
     @property
     def weights(self) -> Tensor | None:
-        """How much each label (n,) counts. One that was given after the fit counts in full."""
-        if self.belief is None:
+        """Row weights (n,), or None. A label that was given after the fit has weight 1."""
+        if self.label_weights is None:
             return None
-        return torch.where(self.labels == self.belief.labels, self.belief.weights, 1.0)
+        return torch.where(
+            self.labels == self.label_weights.labels, self.label_weights.weights, 1.0
+        )
 
     @cached_property
     def absent(self) -> Tensor:
@@ -80,25 +81,31 @@ class Shots:
         return {name: None if one is None else tensor_map(one) for name, one in parts.items()}
 
     def __getitem__(self, rows: Tensor) -> Shots:
-        belief = None if self.belief is None else Belief(*(part[rows] for part in self.belief))
+        label_weights = (
+            None
+            if self.label_weights is None
+            else LabelWeights(*(part[rows] for part in self.label_weights))
+        )
         parts = self._map(lambda tensor: tensor[rows])
-        return replace(self, labels=self.labels[rows], belief=belief, **parts)
+        return replace(self, labels=self.labels[rows], label_weights=label_weights, **parts)
 
     def to(self, dtype: torch.dtype) -> Shots:
         """The same shots in another dtype."""
-        belief = self.belief
-        if belief is not None:
-            belief = belief._replace(weights=belief.weights.to(dtype))
-        return replace(self, belief=belief, **self._map(lambda tensor: tensor.to(dtype)))
+        label_weights = self.label_weights
+        if label_weights is not None:
+            label_weights = label_weights._replace(weights=label_weights.weights.to(dtype))
+        return replace(
+            self, label_weights=label_weights, **self._map(lambda tensor: tensor.to(dtype))
+        )
 
     def joined(self, new: Shots) -> Shots:
-        """These shots, then the new ones, whose labels are believed in full."""
-        views, belief = self.views, self.belief
+        """These shots, then the new ones, whose labels have weight 1."""
+        views, label_weights = self.views, self.label_weights
         if views is not None:  # a new shot is its own only view
             views = torch.cat([views, new.features[:, None].expand(-1, views.shape[1], -1)])
-        if belief is not None:
-            weights = torch.cat([belief.weights, belief.weights.new_ones(len(new))])
-            belief = Belief(weights, torch.cat([belief.labels, new.labels]))
+        if label_weights is not None:
+            weights = torch.cat([label_weights.weights, label_weights.weights.new_ones(len(new))])
+            label_weights = LabelWeights(weights, torch.cat([label_weights.labels, new.labels]))
         zero_shot = self.zero_shot
         if zero_shot is not None and new.zero_shot is not None:
             zero_shot = torch.cat([zero_shot, new.zero_shot])
@@ -108,21 +115,29 @@ class Shots:
             labels=torch.cat([self.labels, new.labels]),
             zero_shot=zero_shot,
             views=views,
-            belief=belief,
+            label_weights=label_weights,
         )
 
     def with_classes(self, numbers: Tensor, n_classes: int, text: Tensor | None) -> Shots:
         """The same shots where old class k has the number `numbers[k]`, −1 for none."""
-        belief = self.belief
-        if belief is not None:
-            known = torch.where(belief.labels >= 0, numbers[belief.labels.clamp(min=0)], -1)
-            belief = belief._replace(labels=known)
+        label_weights = self.label_weights
+        if label_weights is not None:
+            known = torch.where(
+                label_weights.labels >= 0, numbers[label_weights.labels.clamp(min=0)], -1
+            )
+            label_weights = label_weights._replace(labels=known)
         zero_shot = None if text is None else self.features @ text.mT
         labels = numbers[self.labels]
-        return replace(self, labels=labels, n_classes=n_classes, zero_shot=zero_shot, belief=belief)
+        return replace(
+            self,
+            labels=labels,
+            n_classes=n_classes,
+            zero_shot=zero_shot,
+            label_weights=label_weights,
+        )
 
     def samples(self) -> tuple[Tensor, Tensor]:
-        """The views as samples (N, d) of their own with labels (N,); without views, the shots."""
+        """The views as samples (N, d) with labels (N,); without views, the shots."""
         if self.views is None:
             return self.features, self.labels
         return self.views.flatten(0, 1), self.labels.repeat_interleave(self.views.shape[1])
@@ -138,8 +153,11 @@ class Shots:
     def write(self, arrays: dict[str, Any]) -> None:
         """Add what a saved model needs of its shots."""
         parts = {"features": self.features, "labels": self.labels, "views": self.views}
-        if self.belief is not None:
-            parts |= {"belief_weights": self.belief.weights, "belief_labels": self.belief.labels}
+        if self.label_weights is not None:
+            parts |= {
+                "belief_weights": self.label_weights.weights,
+                "belief_labels": self.label_weights.labels,
+            }
         for name, tensor in parts.items():
             if tensor is not None:
                 arrays[name] = tensor.detach().cpu().numpy()
@@ -147,7 +165,7 @@ class Shots:
     # Holding out.
 
     def with_company(self) -> Tensor:
-        """Rows (n,) whose class has another shot: only their absence leaves the class its keys."""
+        """Rows (n,) whose class has another shot: only these can be held out."""
         return torch.bincount(self.labels, minlength=self.n_classes)[self.labels] > 1
 
     @property
@@ -160,18 +178,18 @@ class Shots:
     def can_be_held_out(self) -> bool:
         """Whether held-out rows represent the whole: most classes have two shots.
 
-        Also false with a single class, about which there is nothing to decide.
+        Also false with a single class: there is nothing to choose.
         """
         return self.n_classes > 1 and self.has_pairs
 
     def content_order(self, seed: int) -> Tensor:
-        """A random order of the rows that depends on what they are, not on where they stand."""
+        """A random order of the rows that depends on their content, not on their position."""
         generator = torch.Generator().manual_seed(seed)
         direction = torch.randn(self.features.shape[1], generator=generator, dtype=torch.float64)
         return torch.argsort(self.features @ direction.to(self.features))
 
     def folds(self, n_folds: int, seed: int) -> Tensor:
-        """Fold (n,) of each row, −1 for rows without company: those are never held out.
+        """Fold (n,) of each row; −1 for the only row of a class, which is never held out.
 
         A class's shots go to different folds as far as they can, so a fold takes about the same
         share of every class and leaves each of them keys.

@@ -2,8 +2,8 @@
 
     logits = alpha · k(x) A + discriminant · linear discriminant(x) + gain · zero_shot(x)
 
-A is the posterior mode of `gpcache.gp.softmax`; its prior mean is the text, as far as it is
-trusted. `gpcache.methods.cache.softmax_search` chooses the hyper-parameters.
+A is the posterior mode of `gpcache.gp.softmax`; its prior mean is the text, scaled by a gain.
+`gpcache.methods.cache.softmax_search` chooses the hyper-parameters.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def updated(
 
 
 def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
-    """The prior's covariance (n, n) of the keys from that of the old ones, and new rows alone."""
+    """The prior's covariance (n, n) of the keys: the old block, and rows for new keys."""
     n, fresh = len(rows), torch.nonzero(rows < 0).flatten()
     known = rows[rows >= 0]
     if len(known) < len(prior):
@@ -100,12 +100,12 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
             bar.update()
             return model.precision.prior_product(right)
 
-        found = softmax_map(product, offset, believed(shots), choice.tau, start=start)
+        found = softmax_map(product, offset, weighted_labels(shots), choice.tau, start=start)
     return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
 
 
 def discriminant_of(model: CacheModel, shots: Shots) -> Discriminant | None:
-    """The discriminant of these shots in the model's space; None where it has no weight."""
+    """The discriminant of these shots in the model's space; None if its weight is 0."""
     if not model.choice.discriminant:
         return None
     return Discriminant.of(
@@ -120,7 +120,7 @@ def held_out_logits(
     choice: Choice,
     folds: Sequence[tuple[Tensor, Tensor]],
 ) -> HeldOutLogits:
-    """Logits of held-out rows at a choice, in float32; all else is learned without them."""
+    """Logits of held-out rows at a choice, in float32, from models that did not see them."""
     if not folds:
         return HeldOutLogits.none(shots, "no class has two shots")
     recipe = recipe.to(torch.float32, given=shots.features.dtype)
@@ -137,10 +137,10 @@ def held_out_logits(
 def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
     """Logits (k, c) of shots that are the only ones of their class, each left out by itself.
 
-    Without the shot its class has none, and only its text, if any, speaks for it.
+    Without the shot, its class is known by its text, or not at all.
     """
     assert model.coefficients is not None
-    choice, targets = model.choice, believed(shots)
+    choice, targets = model.choice, weighted_labels(shots)
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
     found = []
     for some in torch.split(rows, max(1, BATCH_ELEMENTS // (8 * targets.numel()))):
@@ -163,8 +163,8 @@ def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
     return logits if scores is None else logits + torch.where(targets[rows] > 0, 0.0, scores)
 
 
-def believed(shots: Shots) -> Tensor:
-    """Labels (n, c), each counting as much as it is believed."""
+def weighted_labels(shots: Shots) -> Tensor:
+    """One-hot labels (n, c), multiplied by the row weights."""
     targets = shots.one_hot
     return targets if shots.weights is None else targets * shots.weights[:, None]
 
@@ -172,8 +172,8 @@ def believed(shots: Shots) -> Tensor:
 def prior_mean(text: Tensor, gain: float, frequency: Tensor) -> Tensor:
     """Logits (..., n, c) before the shots are seen; −inf stays.
 
-    Classes are taken to be equally frequent, however many shots they have: what their number alone
-    would make of the likelihood is put into the prior mean, and is no part of the answer.
+    Classes are assumed to be equally frequent, whatever their number of shots. The log frequency
+    of the shots is therefore part of the prior mean, but not of the answer.
     """
     return torch.where(text.isinf(), text, text * gain) + frequency
 
@@ -186,14 +186,14 @@ def class_frequency(shots: Shots) -> Tensor:
 
 
 def degrees_of_freedom(shots: Shots) -> float:
-    """Of the scatter within classes: shots less classes that have any, at least one."""
+    """Degrees of freedom of the scatter within classes: shots minus their classes, at least 1."""
     return float(max(1, len(shots) - len(torch.unique(shots.labels))))
 
 
 def masked_text(shots: Shots) -> Tensor:
     """Text logits (n, c), zeros without text; −inf for classes that have no shot.
 
-    Such a class takes no part in the likelihood: that no image of it was given says nothing.
+    Such a class takes no part in the likelihood: its missing images are no evidence against it.
     """
     text = shots.zero_shot if shots.zero_shot is not None else torch.zeros_like(shots.values)
     return text.masked_fill(shots.absent, -torch.inf)

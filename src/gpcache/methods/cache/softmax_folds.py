@@ -47,7 +47,7 @@ class SoftmaxSetting(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Rows to learn from, and rows to be answered about without having been seen.
+    """Rows to learn from, and held-out rows to predict.
 
     `rows` and `held_rows` are the numbers of both among all shots.
     """
@@ -59,7 +59,7 @@ class Fold(NamedTuple):
 
 
 class Folds:
-    """What models of each fold's shots say of its held-out rows, at any setting."""
+    """Predictions for the held-out rows of each fold, at any setting."""
 
     def __init__(self, recipe: Recipe, folds: Sequence[Fold], gain: float, *, scores: bool) -> None:
         """`gain` is that of the text; `scores` says whether there is a discriminant."""
@@ -96,7 +96,8 @@ class Folds:
         texts = [fold.held_out.zero_shot for fold in self._folds]
         if texts[0] is not None:
             parts.append(torch.cat([text for text in texts if text is not None]))
-        # Softmax knows no constant of a row; without it scales mean the same for all parts.
+        # A constant added to a row does not change its softmax. Without it, the scales of all
+        # parts are comparable.
         return torch.stack([part - part.mean(1, keepdim=True) for part in parts])
 
     def start(self, n: int) -> Tensor:
@@ -111,7 +112,7 @@ class Folds:
 
     def _at(self, shrinkage: float, diagonal: float) -> list[_Space]:
         if self._spaces is None or self._spaces[0] != (shrinkage, diagonal):
-            self._spaces = None  # the old similarities go before the new ones come
+            self._spaces = None  # free the old similarities before the new ones are computed
             recipe = self._recipe.at(shrinkage, diagonal)
             products = self._products_at(recipe) if self._exact else [None] * len(self._folds)
             found = [

@@ -22,17 +22,17 @@ from gpcache.methods.cache.held_out import (
     best_without,
     cross_fitted,
     folds_protocol,
-    judged_folds,
+    report_folds,
 )
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice, SearchOptions
-from gpcache.methods.cache.shots import Belief, Shots
+from gpcache.methods.cache.shots import LabelWeights, Shots
 from gpcache.methods.cache.softmax import degrees_of_freedom
 from gpcache.methods.cache.softmax_folds import Fold, Folds, SoftmaxSetting
 from gpcache.methods.cache.softmax_weights import (
     FEW_THETA,
     NOISE_MATTERS,
-    Trusted,
+    LabelNoise,
     WeightFit,
     at_label,
     combined,
@@ -43,8 +43,8 @@ from gpcache.support.progress import progress_bar
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6;
 # docs/results/headline.md leaves each set out in turn, for the values listed there.
 
-# Where the search starts, and what it is pulled to. θ = τ · min(β, 1) is the variance of the prior
-# in units that do not depend on β while the kernel is nearly linear.
+# The start of the search, to which it is also pulled. θ = τ · min(β, 1) is the variance of the
+# prior in units that do not depend on β while the kernel is nearly linear.
 SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
 # How far the shrunk scatter follows its own diagonal instead of the identity: the search tries
 # each, few shots take the first.
@@ -52,13 +52,13 @@ DIAGONALS = (0.5, 0.9, 0.0)
 # With one shot a class the features are decorrelated instead of whitened, and with text the cache
 # gets a larger weight.
 ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA = 3.0, 1.5
-# Below this many shots a class (in the mean), held-out folds cannot judge a scatter within classes.
+# With fewer shots a class (in the mean), held-out folds cannot measure a scatter within classes.
 FEW = 3.0
 # How much of the fitted gain of the text enters the prior mean: the search tries each.
 TRUSTS = (0.7, 0.0)
 # Nats per squared e-fold of shrinkage, β and θ, divided by the root of the number of held-out rows.
 PRIOR = 0.1
-# The variance that measures how new a row is takes this noise.
+# Noise of the variance that measures novelty.
 NOVELTY_NOISE = 1.0
 
 STEPS = (math.log(10) / 2, math.log(2), math.log(10) / 2)
@@ -75,11 +75,11 @@ Spot = tuple[int, int, int, float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
-    """A setting, the weights fitted at it, and what held-out rows (r,) say of it.
+class TriedSetting:
+    """A setting, the weights fitted at it, and its figures on held-out rows (r,).
 
     `parts` (k, r, c) are the components of the logits; dropped for all but the best settings.
-    `trusted` says how far the labels of the rows are believed.
+    `label_noise` estimates which labels of the rows are wrong.
     """
 
     setting: SoftmaxSetting
@@ -89,7 +89,7 @@ class Looked:
     score: float
     losses: Tensor
     parts: Tensor | None
-    trusted: Trusted
+    label_noise: LabelNoise
 
     @property
     def logits(self) -> Tensor:
@@ -100,12 +100,13 @@ class Looked:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSearch:
-    """The choice, the table of settings that were tried, and what held-out rows said of it.
+    """The choice, the table of settings that were tried, and the held-out logits.
 
-    `held_out` is None where no row could be held out; `nested` are its probabilities, each fold's
-    at the choice of the others. `calibrates` says whether the held-out models are near enough to
-    the final one to set its temperature. `start` (n, c) are coefficients near those of the model.
-    Where labels seem wrong, `shot_weights` (n,) are their probabilities to be right.
+    `held_out` is None if no row could be held out. `nested` are the held-out probabilities; each
+    fold uses the choice of the other folds. `calibrates` says whether the held-out models are
+    close enough to the final one to set its temperature. `start` (n, c) are coefficients close to
+    those of the model. If labels seem wrong, `shot_weights` (n,) are their probabilities of being
+    right.
     """
 
     choice: Choice
@@ -116,12 +117,12 @@ class SoftmaxSearch:
     start: Tensor | None = None
     shot_weights: Tensor | None = None
 
-    def believed(self, shots: Shots) -> Shots:
-        """The shots, each counting as far as its label is believed."""
+    def with_label_weights(self, shots: Shots) -> Shots:
+        """The shots, weighted by the probability that their label is right."""
         if self.shot_weights is None:
             return shots
-        belief = Belief(self.shot_weights.to(shots.features), shots.labels)
-        return replace(shots, belief=belief)
+        label_weights = LabelWeights(self.shot_weights.to(shots.features), shots.labels)
+        return replace(shots, label_weights=label_weights)
 
 
 def choose(
@@ -129,8 +130,8 @@ def choose(
 ) -> SoftmaxSearch:
     """Choose every hyper-parameter that was not given, on held-out shots or on a validation set.
 
-    Where neither is there, the values shipped for one shot a class are taken. The search runs in
-    float32; the model itself is solved in the dtype asked for.
+    Without both, the default values for one shot a class are taken. The search runs in float32;
+    the model itself is solved in the requested dtype.
     """
     recipe = recipe.to(torch.float32, given=shots.features.dtype)
     shots = shots.to(torch.float32)
@@ -150,23 +151,23 @@ def choose(
         return _one_shot(replace(fit, scores=scores and not few))
     with progress_bar(f"{name}: choosing", total=TYPICAL, unit="setting") as bar:
         search = _Search(recipe, fit, look=bar.update)
-        looked = search.run(folds)
-    best = looked[0]
+        tried = search.run(folds)
+    best = tried[0]
     choice = _choice(fit, best.setting, search.extrapolated(best), best)
-    table = _search_table(looked, fit.gain)
+    table = _search_table(tried, fit.gain)
     if validation is not None:
         held_out = HeldOutLogits(best.logits, everything[:0], "validation set")
         return SoftmaxSearch(choice, table, held_out, calibrates=True, start=search.start)
     rows = torch.cat([fold.held_rows for fold in folds])
     shot_weights = None
     if not few and choice.label_noise >= NOISE_MATTERS:
-        shot_weights = best.trusted.rows.new_ones(len(shots))
-        shot_weights[rows] = best.trusted.rows
+        shot_weights = best.label_noise.right.new_ones(len(shots))
+        shot_weights[rows] = best.label_noise.right
     return SoftmaxSearch(
         choice,
         table,
         HeldOutLogits(best.logits, rows, folds_protocol(len(folds))),
-        _nested(looked, fit, shots.labels[rows], judged_folds(shots, rows, recipe.seed)),
+        _nested(tried, fit, shots.labels[rows], report_folds(shots, rows, recipe.seed)),
         not few,
         search.start,
         shot_weights,
@@ -174,7 +175,7 @@ def choose(
 
 
 def _one_shot(fit: WeightFit) -> SoftmaxSearch:
-    """What is shipped for one shot a class."""
+    """The default values for one shot a class."""
     start = SoftmaxSetting(ONE_SHOT_SHRINKAGE, BETA, FEW_THETA, TRUSTS[0], DIAGONALS[0])
     setting = _given(fit.settings, start)
     weights = fit.prior(setting, 1.0)
@@ -185,9 +186,9 @@ def _one_shot(fit: WeightFit) -> SoftmaxSearch:
     return SoftmaxSearch(choice, {name: np.array([getattr(choice, name)]) for name in names})
 
 
-def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tensor) -> Tensor:
+def _nested(tried: Sequence[TriedSetting], fit: WeightFit, labels: Tensor, fold: Tensor) -> Tensor:
     """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
-    kept = [one for one in looked if one.parts is not None]
+    kept = [one for one in tried if one.parts is not None]
     losses = torch.stack([one.losses for one in kept])
     scores = losses.new_tensor([one.score for one in kept])
     chosen = best_without(losses, scores - losses.mean(1), fold)
@@ -202,7 +203,7 @@ def _nested(looked: Sequence[Looked], fit: WeightFit, labels: Tensor, fold: Tens
 
 
 def _given(settings: SearchOptions, setting: SoftmaxSetting) -> SoftmaxSetting:
-    """The setting with the hyper-parameters that were given in their places."""
+    """The setting with the hyper-parameters that the user gave."""
     beta = setting.beta if settings.beta == "auto" else float(settings.beta)
     theta = setting.theta if settings.tau == "auto" else float(settings.tau) * min(beta, 1.0)
     shrinkage = setting.shrinkage if settings.shrinkage == "auto" else float(settings.shrinkage)
@@ -210,7 +211,7 @@ def _given(settings: SearchOptions, setting: SoftmaxSetting) -> SoftmaxSetting:
 
 
 class _Search:
-    """A walk over settings; see `choose`."""
+    """A coordinate search over settings; see `choose`."""
 
     def __init__(self, recipe: Recipe, fit: WeightFit, *, look: Callable[[], None]) -> None:
         """`look` is called once for each setting."""
@@ -222,8 +223,8 @@ class _Search:
         start = SoftmaxSetting(SHRINKAGE, BETA, theta, TRUSTS[0], DIAGONALS[0])
         self._start = _given(fit.settings, start)
 
-    def run(self, folds: Sequence[Fold]) -> list[Looked]:
-        """All settings that were looked at, the best first, with the answers of the best few."""
+    def run(self, folds: Sequence[Fold]) -> list[TriedSetting]:
+        """All settings that were tried, the best first, with the answers of the best few."""
         enough, some = 0, 0
         while some < len(folds) and enough < ENOUGH_ROWS:
             enough += len(folds[some].held_out)
@@ -232,21 +233,21 @@ class _Search:
         has_text = self._fit.shots.zero_shot is not None
         trusts = TRUSTS if has_text and self._fit.gain > 0 else TRUSTS[:1]
         if self._fit.few:
-            seen = [self._look_at(part, self._start._replace(trust=trust)) for trust in trusts]
+            seen = [self._try(part, self._start._replace(trust=trust)) for trust in trusts]
         else:
             seen = self._walk(part, trusts)
         seen.sort(key=lambda one: (one.score, one.nll))
         if some < len(folds):
-            # The rest of the rows have no say in the setting, but in the weights.
+            # The other rows do not choose the setting, but the weights are fitted on them too.
             part = self._folds(folds)
-            seen.insert(0, self._look_at(part, seen[0].setting))
+            seen.insert(0, self._try(part, seen[0].setting))
             self.start = part.start(len(self._fit.shots))
             return [seen[0], *(replace(one, parts=None) for one in seen[1:])]
         self.start = part.start(len(self._fit.shots))
         return [*seen[:KEPT], *(replace(one, parts=None) for one in seen[KEPT:])]
 
-    def extrapolated(self, best: Looked) -> Tensor:
-        """The weights of a model of all shots, from those of models of a fold's shots."""
+    def extrapolated(self, best: TriedSetting) -> Tensor:
+        """The weights for a model of all shots, from those of models of a fold's shots."""
         weights = best.weights.clone()
         if self._fit.settings.alpha == "auto":  # no other weight depends on the number of shots
             before = self._fit.prior(best.setting, self._fit.shots_left)
@@ -257,7 +258,7 @@ class _Search:
     def _folds(self, folds: Sequence[Fold]) -> Folds:
         return Folds(self._recipe, folds, self._fit.gain, scores=self._fit.scores)
 
-    def _look_at(self, folds: Folds, setting: SoftmaxSetting) -> Looked:
+    def _try(self, folds: Folds, setting: SoftmaxSetting) -> TriedSetting:
         """The weights and the score of one setting."""
         self._look()
         parts, labels = folds.parts(setting), folds.labels
@@ -265,8 +266,8 @@ class _Search:
         self._weights = weights = self._fit.fit(setting, parts, labels, start=self._weights)
         logits = combined(weights, parts) + self._fit.frequency
         right = at_label(logits, labels)
-        trusted = Trusted.of(right, logits.shape[1])
-        losses = trusted.losses(right, logits.shape[1])
+        label_noise = LabelNoise.of(right, logits.shape[1])
+        losses = label_noise.losses(right, logits.shape[1])
         hits = logits.argmax(1) == labels
         away = sum(
             math.log(here / there) ** 2
@@ -277,11 +278,11 @@ class _Search:
             losses = (~hits).to(losses)
         score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
         accuracy = float(hits.double().mean())
-        return Looked(setting, weights, nll, accuracy, score, losses, parts, trusted)
+        return TriedSetting(setting, weights, nll, accuracy, score, losses, parts, label_noise)
 
-    def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[Looked]:
-        """Look at several θ, then go downhill in shrinkage, β and θ, by whole and half steps."""
-        seen: dict[Spot, Looked] = {}
+    def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[TriedSetting]:
+        """Try several θ, then descend in shrinkage, β and θ, by whole and half steps."""
+        seen: dict[Spot, TriedSetting] = {}
         start, given = self._start, self._fit.settings
         free = (given.shrinkage == "auto", given.beta == "auto", given.tau == "auto")
         free = (free[0] and self._recipe.space.name == "whitened", *free[1:])
@@ -301,7 +302,7 @@ class _Search:
                 return math.inf
             if spot not in seen:
                 setting = _given(given, SoftmaxSetting(shrinkage, beta, theta, *spot[3:]))
-                seen[spot] = self._look_at(folds, setting)
+                seen[spot] = self._try(folds, setting)
                 self._forget(seen)
             return seen[spot].score
 
@@ -318,14 +319,14 @@ class _Search:
             while moved:
                 moved = False
                 for way in ways:
-                    # As far as it goes down one way, before another way is looked at.
+                    # Descend in one direction as far as possible before trying another.
                     while score(spot := _stepped(here, way, step)) < score(here):
                         here, moved = spot, True
         return list(seen.values())
 
     @staticmethod
-    def _forget(seen: dict[Spot, Looked]) -> None:
-        """Keep the answers of the best settings alone: they are large."""
+    def _forget(seen: dict[Spot, TriedSetting]) -> None:
+        """Keep the answers of the best settings only: they are large."""
         kept = [key for key, one in seen.items() if one.parts is not None]
         if len(kept) > KEPT:
             worst = max(kept, key=lambda key: seen[key].score)
@@ -338,15 +339,15 @@ def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
 
 
 def _choice(
-    fit: WeightFit, setting: SoftmaxSetting, weights: Tensor, best: Looked | None
+    fit: WeightFit, setting: SoftmaxSetting, weights: Tensor, best: TriedSetting | None
 ) -> Choice:
-    """The weights by name, as a model of all shots has them."""
+    """The choice for a model of all shots."""
     shots, given = fit.shots, fit.settings
     found = weights.tolist()
     has_text = shots.zero_shot is not None
     alpha, text = found[0], found[-1] if has_text else 1.0
     discriminant = found[1] * degrees_of_freedom(shots) if len(found) - has_text > 1 else 0.0
-    # What was given is kept to the last digit.
+    # Given values are kept to the last digit.
     if given.alpha != "auto":
         alpha = float(given.alpha)
     if given.gain != "auto":
@@ -367,17 +368,17 @@ def _choice(
         diagonal=setting.diagonal,
         offset=setting.trust * fit.gain,
         discriminant=discriminant,
-        label_noise=0.0 if best is None else best.trusted.label_noise,
+        label_noise=0.0 if best is None else best.label_noise.share,
     )
 
 
-def _search_table(looked: Sequence[Looked], gain: float) -> dict[str, NDArray[Any]]:
+def _search_table(tried: Sequence[TriedSetting], gain: float) -> dict[str, NDArray[Any]]:
     """Every setting that was tried, as columns, the choice first.
 
     `at_edge` says whether a setting lies within a step of the limits of the search.
     """
     rows = []
-    for one in looked:
+    for one in tried:
         setting = one.setting
         edge = any(
             value * math.exp(-step / 2) < low or value * math.exp(step / 2) > high

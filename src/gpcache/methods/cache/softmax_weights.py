@@ -1,4 +1,4 @@
-"""The weights of cache, discriminant and text, and how far labels are believed."""
+"""Fits the weights of cache, discriminant and text, and estimates the label noise."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
 MOST_EXPECTED = 5.0
 # Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
 PULL, FEW_PULL = 0.2, 4.0
-# Labels may be wrong: this number of right labels pulls the share of wrong ones down; rounds of its
-# estimate; and the share from which on shots count as much as their label is believed.
+# Label noise: right labels that the prior counts as, rounds of the estimate, and the share of wrong
+# labels from which on rows are weighted.
 NOISE_PRIOR, NOISE_ROUNDS, NOISE_MATTERS = 20.0, 20, 0.02
-# Fits of the weights, each believing labels as the one before found.
+# Fits of the weights; each uses the row weights that the one before estimated.
 WEIGHT_ROUNDS = 3
 
 
-class Trusted(NamedTuple):
-    """The share of wrong labels, and the probability (r,) of each label to be right."""
+class LabelNoise(NamedTuple):
+    """The estimated share of wrong labels, and the probability (r,) that each label is right."""
 
-    label_noise: float
-    rows: Tensor
+    share: float
+    right: Tensor
 
     @classmethod
-    def of(cls, right: Tensor, n_classes: int) -> Trusted:
+    def of(cls, right: Tensor, n_classes: int) -> LabelNoise:
         """From the probabilities (r,) of the labels, by expectation maximisation.
 
         A label is what the model says with probability 1 − ε, and any class with probability ε.
         """
         noise, n = 0.05, len(right)
-        # One transfer and small steps; a label of no probability is not believed at all.
+        # One transfer and small steps; a label of probability zero gets no weight.
         inverse = (1 / right.double()).cpu().numpy()
         for _ in range(NOISE_ROUNDS):
-            believed = 1 / (1 + noise / ((1 - noise) * n_classes) * inverse)
-            noise = (n - float(believed.sum()) + 1) / (n + 1 + NOISE_PRIOR)
-        return cls(noise, torch.from_numpy(believed).to(right))
+            is_right = 1 / (1 + noise / ((1 - noise) * n_classes) * inverse)
+            noise = (n - float(is_right.sum()) + 1) / (n + 1 + NOISE_PRIOR)
+        return cls(noise, torch.from_numpy(is_right).to(right))
 
     def losses(self, right: Tensor, n_classes: int) -> Tensor:
         """−log probability (r,) of the labels, some of which may be wrong."""
-        return -torch.log((1 - self.label_noise) * right + self.label_noise / n_classes)
+        return -torch.log((1 - self.share) * right + self.share / n_classes)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightFit:
-    """What the weights of a setting depend on beside the held-out rows.
+    """Fits the weights of a setting on held-out rows.
 
     `gain` is that of the text by itself, `scores` says whether there is a discriminant, `few`
     whether there are too few shots a class to choose by; `shots_left` are the shots a class that
@@ -84,7 +84,7 @@ class WeightFit:
         return class_frequency(self.shots)
 
     def prior(self, setting: SoftmaxSetting, shots_left: float) -> Tensor:
-        """The weights that few rows are pulled to, for models with so many shots a class."""
+        """The weights that few rows are pulled to, for models with `shots_left` shots a class."""
         has_text = self.shots.zero_shot is not None
         alpha = ALPHA if has_text else 1 + 1 / shots_left
         exponent = ALPHA_EXPONENT_TEXT if has_text else ALPHA_EXPONENT
@@ -102,14 +102,14 @@ class WeightFit:
         labels: Tensor,
         start: Tensor | None = None,
     ) -> Tensor:
-        """Non-negative weights (k,) of the least smoothed NLL; those that were given stay.
+        """Non-negative weights (k,) that minimise the smoothed NLL; given ones stay.
 
         `start` (k,) are the weights of a similar problem.
         """
         toward = self.prior(setting, self.shots_left)
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
-            # weight would then decide against all that held-out rows say.
+            # weight would then outweigh the held-out rows.
             usual = float(parts[1].square().mean().sqrt())
             toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
         pull = (FEW_PULL if self.few else PULL) / len(labels)
@@ -133,7 +133,7 @@ class WeightFit:
         offset = self.frequency.expand(len(labels), -1)
         if not bool(free.all()):
             offset = offset + combined(weights[~free], parts[~free])
-        believed, begin = None, None if start is None else start[free]
+        row_weights, begin = None, None if start is None else start[free]
         for _ in range(WEIGHT_ROUNDS):
             scales, _ = fit_scales(
                 parts[free][:, None],
@@ -141,16 +141,16 @@ class WeightFit:
                 offset=offset,
                 toward=toward[free],
                 pull=pull,
-                row_weights=believed,
+                row_weights=row_weights,
                 start=begin,
             )
             begin = scales[0]
             weights[free] = begin.to(weights)
             right = at_label(combined(weights, parts) + self.frequency, labels)
-            trusted = Trusted.of(right, parts.shape[2])
-            if self.few or trusted.label_noise < NOISE_MATTERS:
+            label_noise = LabelNoise.of(right, parts.shape[2])
+            if self.few or label_noise.share < NOISE_MATTERS:
                 break
-            believed = trusted.rows
+            row_weights = label_noise.right
         return weights
 
 
@@ -167,7 +167,7 @@ def at_label(logits: Tensor, labels: Tensor) -> Tensor:
 def text_gain(shots: Shots, settings: SearchOptions) -> float:
     """The gain of the text by itself on the shots, which it has not seen; at most one.
 
-    A class without a shot has its text alone, of which the shots know nothing: the gain is then 1.
+    If a class has no shot, the shots cannot show what its text is worth: the gain is then 1.
     """
     if shots.zero_shot is None:
         return 0.0

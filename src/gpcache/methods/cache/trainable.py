@@ -1,4 +1,4 @@
-"""What training may move in a cache model: its keys, its metric, or one residual for each class."""
+"""What training moves in a cache model: its keys, its metric, or one residual for each class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpcache.methods.cache.shots import Shots
 
 
 class MovedModel(NamedTuple):
-    """Where the parameters have taken a model: its map, its keys (n, d') in it, and its text."""
+    """A model at the present parameters: its map, its keys (n, d') in that space, and its text."""
 
     feature_map: FeatureMap
     keys: Tensor
@@ -23,20 +23,20 @@ class MovedModel(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Parameters, at step 0 those of the untrained model, and the place they stand for."""
+    """The trained parameters, and the model that they give; at step 0 the untrained one."""
 
     parameters: list[Tensor]
     place: Callable[[], MovedModel]
 
 
 def move_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
-    """Every key moves by itself, and φ keeps it on the sphere: n · d numbers (GPCache-F)."""
+    """Every key moves by itself, and φ keeps it on the sphere: n · d parameters (GPCache-F)."""
     rows = shots.features.clone().requires_grad_()
     return Move([rows], lambda: MovedModel(feature_map, feature_map(rows), text))
 
 
 def move_free_keys(shots: Shots, feature_map: FeatureMap, text: Tensor | None) -> Move:
-    """Every key moves by itself and may leave the sphere: n · d numbers (Tip-Adapter-F)."""
+    """Every key moves by itself and may leave the sphere: n · d parameters (Tip-Adapter-F)."""
     keys = feature_map(shots.features).clone().requires_grad_()
     return Move([keys], lambda: MovedModel(feature_map, keys, text))
 
@@ -53,7 +53,7 @@ def move_metric(
     eye = torch.eye(width, dtype=up.dtype, device=up.device)
 
     def place() -> MovedModel:
-        # The scaling to length one takes out what z was divided by, so one matrix does both.
+        # Scaling to length one cancels the norm that z was divided by, so one matrix does both.
         stretch = eye + down @ up
         matrix = stretch if feature_map.matrix is None else feature_map.matrix @ stretch
         moved = replace(feature_map, matrix=matrix)
@@ -65,7 +65,7 @@ def move_metric(
 def move_classes(
     shots: Shots, feature_map: FeatureMap, text: Tensor | None, *, logit_scale: float
 ) -> Move:
-    """All keys of a class, and its text, move by one residual: c · d numbers."""
+    """All keys of a class, and its text, move by one residual: c · d parameters."""
     residual = shots.features.new_zeros(shots.n_classes, shots.features.shape[1]).requires_grad_()
 
     def place() -> MovedModel:

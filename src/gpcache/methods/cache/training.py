@@ -1,8 +1,8 @@
 """Training a cache by cross-entropy on its shots: what Tip-Adapter-F and GPCache-F share.
 
 Training starts from the training-free model. Held-out folds of the shots (or a validation set)
-decide after which epoch to stop, not to train at all included; temperature and held-out figures
-come from the same folds. For what is reported of a fold, the others decide when to stop.
+decide after which epoch to stop, possibly before the first. Temperature and held-out figures come
+from the same folds; for the figures of a fold, the other folds decide when to stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpcache.methods.cache.held_out import (
     HeldOutReport,
     best_without,
     cross_fitted,
-    judged_folds,
+    report_folds,
 )
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
@@ -34,10 +34,13 @@ from gpcache.methods.training import Schedule, train
 from gpcache.metrics import Calibration, fit_calibration, fit_temperature, smoothed_losses
 from gpcache.support.checks import is_auto
 
-# Training may stop at these shares of its epochs: few, so that chance does not choose.
+# Training may stop at these shares of its epochs. There are few, to limit selection by chance.
 STOPS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# What held-out figures of a trained cache are not nested for; `loo_` and the command line print it.
-TRAINED_ANEW = "keys trained anew in each; alpha, beta, noise and gain were chosen on all shots"
+# `loo_` and the command line print this: some choices of a trained cache are not cross-validated.
+TRAINED_PROTOCOL = (
+    "{}-fold cross-validation; keys are trained again in each fold; "
+    "alpha, beta, noise and gain were chosen on all shots"
+)
 # Each fold costs a whole training.
 FOLDS = 4
 
@@ -86,16 +89,16 @@ class Trainer:
     name: str = "training"
 
     def refits_weights(self, shots: Shots) -> bool:
-        """Whether training starts elsewhere, so that the weights are fitted afterwards.
+        """Whether training starts at `start`, so that the weights are fitted afterwards.
 
-        In a wide kernel every shot votes on everything, also on classes that have none: with such
-        classes training starts at the chosen hyper-parameters.
+        If classes have no shots, training starts at the chosen hyper-parameters: in a wide kernel
+        every shot votes on every query, also on those of classes without shots.
         """
         moved = self.start is not None and self.training.epochs > 0
         return moved and not bool(shots.absent.any())
 
     def started(self, settings: SearchOptions, *, with_text: bool) -> Choice:
-        """The hyper-parameters at `start`, those that were given in their places."""
+        """The hyper-parameters at `start`, or those that the user gave."""
         assert self.start is not None
         alpha = self.start[0] if is_auto(settings.alpha) else settings.alpha
         beta = self.start[1] if is_auto(settings.beta) else settings.beta
@@ -111,7 +114,7 @@ def stops_of(epochs: int, stopping: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model, the epochs and losses of its training, and at which choice it was trained.
+    """A trained model, its epochs and losses, and the choice at which it was trained.
 
     `seen` are the choices that were tried after training, if any, the best first. `report` and
     `novelty` (n,) are held-out figures, where they were computed.
@@ -136,21 +139,21 @@ def choose_start(
 ) -> tuple[regression.RegressionSearch, Choice]:
     """The hyper-parameters that were chosen without training, and those to train at."""
     with_text = shots.zero_shot is not None
-    judged = validation is not None or shots.can_be_held_out
+    can_choose = validation is not None or shots.can_be_held_out
     if not trainer.refits_weights(shots):
         chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
         return chosen, chosen.choice
     start = trainer.started(settings, with_text=with_text)
-    if judged:
+    if can_choose:
         return regression.RegressionSearch([start]), start
     chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
-    # Beside text the weight of the cache matters, and here no unseen row can fit it afterwards.
+    # With text the weight of the cache matters, and no unseen row can fit it afterwards here.
     return chosen, chosen.choice if with_text else start
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedCache:
-    """The training of one set of shots: its values, and the models that it gives."""
+    """Trains a cache on one set of shots."""
 
     trainer: Trainer
     recipe: Recipe
@@ -169,7 +172,7 @@ class TrainedCache:
         """
         trainer, recipe, choice = self.trainer, self.recipe, self.trained_at
         feature_map, plan = recipe.space.fit(shots.features, shots.labels), recipe.plan(shots)
-        # The hyper-parameters of the model may have been chosen since, and with them its targets.
+        # The hyper-parameters, and so the targets, may have been chosen since.
         shots = shots.at_gain(choice.gain)
         move = trainer.move(shots, feature_map, self.text)
         queries, labels, own = _queries(shots)
@@ -186,7 +189,7 @@ class TrainedCache:
             )
             return CacheModel(place.feature_map, precision, place.text, choice)
 
-        # Mapping them is most of a step where features are wide: once is enough if the map stays.
+        # Mapping wide features takes most of a step: do it once if the map does not change.
         mapped = feature_map(queries)
 
         def logits(rows: Tensor) -> Tensor:
@@ -274,22 +277,22 @@ class TrainedCache:
         """Take the stop that is best on held-out folds, which also give the held-out figures."""
         stops, shots = self.trainer.stops, self.shots
         seen = self.in_folds(stops)
-        labels, fold = shots.labels[seen.rows], judged_folds(shots, seen.rows, self.recipe.seed)
+        labels, fold = shots.labels[seen.rows], report_folds(shots, seen.rows, self.recipe.seed)
         settings = regression.restricted(self.settings, shots)
         place = (self.choice.beta, self.choice.noise, self.choice.gain)
         refits = self.trainer.refits_weights(shots)
 
-        def weighed(held_out: CacheOutputs) -> Choice:
+        def with_fitted_weights(held_out: CacheOutputs) -> Choice:
             return weigh(held_out, settings, place) if refits else self.choice
 
-        choices = [weighed(one) for one in seen.held_out]
+        choices = [with_fitted_weights(one) for one in seen.held_out]
         logits = [one.logits(choice) for one, choice in zip(seen.held_out, choices, strict=True)]
         losses = _losses(logits, labels)
         best = int(losses.mean(1).argmin())
 
         def logits_at(stop: int, others: Tensor) -> Tensor:
             held_out = seen.held_out[stop]
-            return held_out.logits(weighed(held_out.rows(others)))
+            return held_out.logits(with_fitted_weights(held_out.rows(others)))
 
         chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
         nested = cross_fitted(logits_at, chosen, fold, labels)
@@ -307,7 +310,7 @@ class TrainedCache:
         )
 
     def in_folds(self, stops: Sequence[int]) -> InFolds:
-        """What models that were trained without them say of held-out rows, at each stop."""
+        """Outputs for held-out rows at each stop, from models that were trained without them."""
         shots, folds = self.shots, self.recipe.folds(self.shots, min(self.recipe.n_folds, FOLDS))
         parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
         unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
@@ -329,11 +332,11 @@ class TrainedCache:
             [CacheOutputs.together(found) for found in parts.values()],
             [self._novelty(torch.cat(found), rows) for found in unlike.values()],
             rows,
-            f"{len(folds)} folds of the shots, {TRAINED_ANEW}",
+            TRAINED_PROTOCOL.format(len(folds)),
         )
 
     def _novelty(self, variance: Tensor, rows: Tensor) -> NDArray[np.float64]:
-        """Of all shots (n,), known for these rows (k,)."""
+        """Novelty of all shots (n,); NaN except for these rows (k,)."""
         novelty = np.full(len(self.shots), np.nan)
         if self.recipe.precision.uses_noise:
             novelty[rows.cpu().numpy()] = variance.double().cpu().numpy()
@@ -355,7 +358,7 @@ class TrainedCache:
 
 
 class InFolds(NamedTuple):
-    """Outputs for held-out rows (k,) at each stop, how unlike all others they were, and how."""
+    """Outputs and novelty of held-out rows (k,) at each stop, and how they were held out."""
 
     held_out: list[CacheOutputs]
     novelty: list[NDArray[np.float64]]
@@ -381,7 +384,7 @@ def _freeze(parameters: Sequence[Tensor]) -> None:
 
 
 def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows to train on (N, d), the shots and their views; their labels and their own keys (N,)."""
+    """Rows to train on (N, d): shots and views; their labels (N,) and their own keys (N,)."""
     own = torch.arange(len(shots), device=shots.labels.device)
     if shots.views is None:
         return shots.features, shots.labels, own

@@ -1,4 +1,4 @@
-"""What is suspicious in a set of labelled images, found on their features before any training."""
+"""Finds suspicious images in a labelled set from their features, before any training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from gpcache.methods.text_prior import TextPrior
+from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.copies import copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind
-from gpcache.model.audit.judge import Judge
 from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import (
     ENOUGH_ROWS,
@@ -28,14 +28,14 @@ __all__ = ["FAULTS", "KINDS", "Audit", "Finding", "audit"]
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings by kind, the gravest first, what could not be looked at, and who judged."""
+    """Findings by kind, the most serious first, notices on what was not checked, and the model."""
 
     findings: tuple[Finding, ...]
     notices: tuple[str, ...]
-    judge: Judge | None = field(default=None, compare=False, repr=False)
+    model: AuditModel | None = field(default=None, compare=False, repr=False)
 
     def of(self, kind: Kind) -> tuple[Finding, ...]:
-        """The findings of one kind, the gravest first."""
+        """The findings of one kind, the most serious first."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
 
@@ -51,10 +51,10 @@ def audit(
 ) -> Audit:
     """Look for wrong labels, copies, leaks, outliers and harmful shots among rows (n, d).
 
-    A label of None is none: such rows are ignored. `hashes` are of the images' contents. Rows of
-    one of the `groups` (a burst, a session) are never judged by each other, nor are copies; None is
-    no group. `names` are what the sentences call the rows, `pictures` their fingerprints: with them
-    cropped and mirrored copies are found. Of exact copies in a class, one is judged.
+    Rows with the label None are ignored. `hashes` are those of the image contents. Rows of one of
+    the `groups` (a burst, a session), and copies, are left out together; None means no group.
+    `names` are the names of the rows in sentences, `pictures` their fingerprints, with which
+    cropped and mirrored copies are found. Of exact copies in a class, one is checked.
     """
     rows = LabelledRows.read(
         features, labels, hashes=hashes, groups=groups, names=names, pictures=pictures
@@ -64,33 +64,33 @@ def audit(
         bar.update()
         first = rows.first_of_content(by_label=True)
         sets = left_out_together(rows.groups, copies)[first]
-        judged = rows.part(first)
-        judge = Judge.of(judged.features, judged.labels, sets, text_prior)
+        checked = rows.part(first)
+        model = AuditModel.of(checked.features, checked.labels, sets, text_prior)
         bar.update()
-        found = [*label_findings(judged, judge), *outlier_findings(judged, judge)]
-        place = {number: row for row, number in enumerate(judged.numbers)}
+        found = [*label_findings(checked, model), *outlier_findings(checked, model)]
+        place = {number: row for row, number in enumerate(checked.numbers)}
         suspects = list({place[finding.row]: None for finding in found})
-        found += [*harm_findings(judged, judge, suspects), *copy_findings(rows, copies)]
+        found += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
     found.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(found), tuple(_notices(judged, judge)), judge)
+    return Audit(tuple(found), tuple(_notices(checked, model)), model)
 
 
-def _notices(rows: LabelledRows, judge: Judge) -> Iterator[str]:
-    """What was not looked at, and why."""
+def _notices(rows: LabelledRows, model: AuditModel) -> Iterator[str]:
+    """Notices about what was not checked, and why."""
     if rows.unlabelled:
         yield f"Rows without a label were ignored: {rows.unlabelled}."
-    if len(judge.classes) < 2:
-        yield "There is only one class: no label can be called wrong, and no shot harmful."
-    elif not bool(judge.counted.any()):
+    if len(model.classes) < 2:
+        yield "There is only one class: wrong labels and harmful images cannot be found."
+    elif not bool(model.counted.any()):
         yield (
             "No class has two images that can be left out one by one: wrong labels and harmful "
-            "shots cannot be found."
+            "images cannot be found."
         )
-    elif not bool(judge.counted.all()):
-        alone = torch.nonzero(~judge.counted).flatten().tolist()
+    elif not bool(model.counted.all()):
+        alone = torch.nonzero(~model.counted).flatten().tolist()
         yield (
-            f"Labels not judged: {len(alone)} (the first is that of {rows.names[alone[0]]}). "
+            f"Labels not checked: {len(alone)} (the first is that of {rows.names[alone[0]]}). "
             "Without the row, its group and its copies, nothing of its class is left."
         )
-    if len(judge.labels) < ENOUGH_ROWS:
-        yield f"Outliers were not looked for: fewer than {ENOUGH_ROWS} rows do not tell."
+    if len(model.labels) < ENOUGH_ROWS:
+        yield f"Outliers were not looked for: this needs at least {ENOUGH_ROWS} images."

@@ -21,24 +21,24 @@ from gpcache.support.checks import shown
 # images of different classes are closer than 0.08 of that median (docs/results/photos.md);
 # copies that were saved again, mirrored or cropped a little are mostly within.
 NEAR = 0.05
-# And within this share of that to the nearest row: images of one narrow class are no copies.
+# And within this share of the distance to the nearest row: images of a narrow class are not copies.
 NEARER = 0.2
 # Further apart than these, up to this share of the median, two rows are copies if their pictures
 # are nearly alike. Copies that were resized, cropped by 4 %, mirrored or saved again are within
 # 0.28 of the median, and 99 % of their pictures within 0.011. The pictures of different photos are
-# at least 0.068 apart, of one burst 0.021 (docs/results/label-errors.md).
+# at least 0.068 apart, of one burst 0.021 (docs/results/photos.md).
 LOOSE = 0.3
 ALIKE = 0.015
 NEIGHBOURS = 8
 # The typical distance is estimated from the pairs of this many rows.
 SAMPLE = 1000
-# What is closer than this is equal but for the rounding of float32.
+# Closer rows are equal, up to the rounding of float32.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A row that shows what an earlier row shows; `exact` where the contents are the same."""
+    """A row that shows the same image as an earlier row; `exact` if the contents are the same."""
 
     row: int
     other: int
@@ -47,8 +47,8 @@ class Copy:
 
 
 def find_copies(rows: LabelledRows) -> list[Copy]:
-    """Pairs of rows with one content hash, or nearer than two images should be."""
-    # Hashes first: whatever compares pairs looks at each content once.
+    """Pairs of rows with the same content hash, or with nearly equal features."""
+    # Hashes first, so that each content is compared once.
     content, first = rows.hashes, rows.first_of_content()
     copies_of: dict[Hashable, list[int]] = {}
     pairs: dict[tuple[int, int], float] = {}
@@ -85,11 +85,11 @@ def _near_pairs(rows: LabelledRows, some: list[int]) -> Iterator[tuple[int, int,
 
 
 def _scale(features: Tensor, to_nearest: NDArray[np.float32]) -> tuple[float, float]:
-    """The median distance of two rows, and how far apart near-duplicates may be by features alone.
+    """The median distance of two rows, and the largest feature distance of near-duplicates.
 
     `to_nearest` is the distance of each row to its nearest.
     """
-    distances = to_nearest[to_nearest > ROUNDING]  # exact copies say nothing of how images differ
+    distances = to_nearest[to_nearest > ROUNDING]  # exact copies do not show how images differ
     if not len(distances):
         return 0.0, 0.0
     sample = features[torch.linspace(0, len(features) - 1, min(len(features), SAMPLE)).long()]
@@ -116,7 +116,7 @@ def left_out_together(groups: Sequence[Hashable], copies: Sequence[Copy]) -> Ten
 
 
 def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:
-    """For each row that repeats an earlier one, what is worst about that."""
+    """The most serious finding for each row that repeats an earlier one."""
     worst: dict[int, tuple[tuple[bool, bool, float], Finding]] = {}
     for copy in copies:
         row, other = copy.row, copy.other

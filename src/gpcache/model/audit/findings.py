@@ -1,4 +1,4 @@
-"""What an audit can find: the kinds of findings, the gravest first, each in a sentence."""
+"""The kinds of findings of an audit, the most serious first."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Literal, get_args
 
 Kind = Literal["leak", "label", "duplicate", "near-duplicate", "look", "harmful", "outlier"]
 
-# What is to be mended first comes first.
+# In the order in which they should be fixed.
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# What is wrong for certain, or nearly so; the other kinds are worth a look.
+# Findings that are almost certain; the other kinds are worth a look.
 FAULTS: tuple[Kind, ...] = ("leak", "label", "duplicate", "near-duplicate")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One suspicion about the row of this number, in a sentence.
+    """A suspicion about one row, in a sentence.
 
-    score ranks findings of one kind: the probability that a label is wrong, the cosine of copies,
-    the nats that the other rows gain from a removal, the deviations of an outlier. `probability`
-    is that of the suggestion, where there is one.
+    `score` ranks findings of one kind: the probability that a label is wrong, the cosine of copies,
+    the log-likelihood that the other rows gain from a removal, the deviations of an outlier.
+    `probability` is that of the suggestion, if there is one.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Small grey pictures that tell copies from different photos, mirrored or cropped ones included.
+"""Small grey pictures that separate copies, also mirrored or cropped ones, from different photos.
 
 A perceptual hash of 64 bits (`imagehash`) finds resized, mirrored and recompressed copies as well,
 but a crop of 4 % moves up to 24 of its bits, and different photos are as near as 8. So the picture
@@ -7,6 +7,7 @@ itself is kept, and two are compared after the best of a few crops: this needs n
 
 from __future__ import annotations
 
+import io
 from functools import cache
 
 import numpy as np
@@ -20,17 +21,31 @@ from gpcache.gp.kernels import unit_rows
 SIDE = 32
 # Pixels a side that are compared.
 COMPARED = 16
-# The shares of a side that a crop may leave; it may lie at either end of the rest, or between.
+# The shares of a side that a crop may keep; it may lie at either end or in the middle.
 CROPS = (0.96, 0.92, 0.88)
 PLACES = (0.0, 0.5, 1.0)
 # Pairs at once: 60 MB of crops.
 CHUNK = 1024
 
 
-def fingerprint(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+Picture = NDArray[np.uint8]
+
+
+def fingerprint(pixels: Picture) -> Picture:
     """The grey picture (32, 32) of an image (height, width, 3)."""
-    grey = Image.fromarray(pixels).convert("L")
-    return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    return _grey(Image.fromarray(pixels))
+
+
+def fingerprint_of(thumbnail: bytes) -> Picture:
+    """The grey picture (32, 32) of a thumbnail of ours; without one, of a single colour."""
+    if not thumbnail:
+        return np.zeros((SIDE, SIDE), dtype=np.uint8)
+    with Image.open(io.BytesIO(thumbnail)) as image:
+        return _grey(image)
+
+
+def _grey(image: Image.Image) -> Picture:
+    return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS))
 
 
 def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
@@ -59,7 +74,7 @@ def _cropped(pictures: Tensor) -> Tensor:
 
 
 def _standard(pictures: Tensor) -> Tensor:
-    """Rows of length one without a mean; of a picture of one colour nothing is left."""
+    """Rows with mean zero and length one; a picture of one colour becomes zero."""
     rows = pictures.flatten(-2)
     return unit_rows(rows - rows.mean(-1, keepdim=True))
 

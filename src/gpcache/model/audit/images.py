@@ -1,4 +1,4 @@
-"""Images through an encoder for an audit: features, names, bursts and what was refused."""
+"""Encodes images for an audit: features, names, bursts and refused files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.methods import TextPrior
 from gpcache.model.advice import Advice, TrainingRows, advise
 from gpcache.model.audit import Audit, audit
+from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.fingerprints import fingerprint
-from gpcache.model.audit.judge import Judge
 from gpcache.model.evaluation import Evaluation
 
 GROUPS = ("list", "folder", "none")
@@ -24,7 +24,7 @@ GROUPS = ("list", "folder", "none")
 
 @dataclass(frozen=True)
 class Checked:
-    """An audit, the names of its rows, and what could not be looked at."""
+    """An audit, the names of its rows, and the images that could not be checked."""
 
     audit: Audit
     names: list[str]
@@ -37,7 +37,7 @@ class Checked:
 def check_images(
     source: Source, encoder: Encoder, *, groups: str = "list", text: bool = True
 ) -> Checked:
-    """Look for what is suspicious among the labelled images of `source`."""
+    """Look for suspicious images among the labelled images of `source`."""
     if groups not in GROUPS:
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
     found = gather(source, encoder, picture=fingerprint)
@@ -63,26 +63,26 @@ def check_images(
         pictures=found.pictures,
     )
     names = [record.name for record in records]
-    judge = audited.judge
-    assert judge is not None  # an audit of rows has one
-    rows = TrainingRows(judge.features, judge.labels, judge.zero_shot)
-    advice = advise(_held_out(judge, source.name), rows, [str(name) for name in judge.classes])
+    model = audited.model
+    assert model is not None  # an audit of rows has one
+    rows = TrainingRows(model.features, model.labels, model.zero_shot)
+    advice = advise(_held_out(model, source.name), rows, [str(name) for name in model.classes])
     return Checked(audited, names, len(classes), found.refused, found.notices, advice)
 
 
-def _held_out(judge: Judge, source: str) -> Evaluation | None:
-    """What the judge of an audit says of the images, each held out; None where none could be."""
-    rows = judge.counted.nonzero().flatten()
-    if not len(rows) or len(judge.classes) < 2:
+def _held_out(model: AuditModel, source: str) -> Evaluation | None:
+    """Predictions of the audit's model for held-out images; None if none could be held out."""
+    rows = model.counted.nonzero().flatten()
+    if not len(rows) or len(model.classes) < 2:
         return None
     return Evaluation(
         data=source,
         protocol="leave-one-out in closed form, copies and bursts left out together",
-        class_names=[str(name) for name in judge.classes],
+        class_names=[str(name) for name in model.classes],
         names=[str(row) for row in rows.tolist()],
-        labels=judge.labels[rows].numpy(),
-        probabilities=judge.logits[rows].softmax(1).numpy(),
-        uncertainty=judge.variance[rows].numpy(),
+        labels=model.labels[rows].numpy(),
+        probabilities=model.logits[rows].softmax(1).numpy(),
+        uncertainty=model.variance[rows].numpy(),
         rejected=np.zeros(len(rows), dtype=bool),
     )
 
@@ -91,5 +91,5 @@ def _group(record: Record, groups: str) -> str | None:
     if groups == "list":
         return record.group
     parent = str(PurePosixPath(record.name).parent)
-    # The class folder itself is no burst.
+    # The class folder itself is not a burst.
     return parent if groups == "folder" and "/" in parent else None

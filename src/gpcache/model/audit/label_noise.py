@@ -1,4 +1,4 @@
-"""How probable it is that a label is wrong: a mixture of right labels and labels at random."""
+"""The probability that a label is wrong, from a mixture of right labels and random ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 # Beta prior of the share of wrong labels, most probable at 2.6 %: few rows say little about it.
 PRIOR = (1.5, 20.0)
-# Where the search begins, as a log-odds of the share.
+# The start of the search, as log-odds of the share.
 START = -3.0
 
 
 class LabelNoise(NamedTuple):
-    """What held-out scores say of labels that may be wrong.
+    """The label noise that held-out scores show.
 
     `logits` (n, c) of the true class, `wrong` (n,) the probability that the given label is not the
     true one, `rate` the estimated share of wrong labels, `weights` those of the parts.
@@ -34,12 +34,12 @@ class LabelNoise(NamedTuple):
 def fit_label_noise(
     parts: Sequence[Tensor], labels: Tensor, counted: Tensor, typical: Sequence[float]
 ) -> LabelNoise:
-    """Weigh scores (n, c) that did not see the labels (n,), and find the share of wrong labels.
+    """Fit the weights of held-out scores (n, c) and the share of wrong labels (n,).
 
     The true class t has the probability p(t) = softmax(Σ weight · part). The given label is t, or
     with the probability ε any of the others: q(y) = (1 − ε) p(y) + ε (1 − p(y)) / (c − 1). Weights
     and ε maximise q over the `counted` rows, with a log-normal prior of the weights around
-    `typical` and a beta prior of ε. One that fits its labels well calls few of them wrong.
+    `typical` and a beta prior of ε.
     """
     rows = [part[counted].double() for part in parts]
     column, n_classes = labels[counted, None], parts[0].shape[1]
@@ -49,9 +49,9 @@ def fit_label_noise(
         theta = torch.tensor(point, dtype=torch.float64, requires_grad=True)
         right = _sum(rows, theta[:-1].exp()).log_softmax(1).gather(1, column).exp()[:, 0]
         rate = theta[-1].sigmoid()
-        belief = (PRIOR[0] - 1) * rate.log() + (PRIOR[1] - 1) * (1 - rate).log()
+        log_prior = (PRIOR[0] - 1) * rate.log() + (PRIOR[1] - 1) * (1 - rate).log()
         spread = (theta[:-1] - middle[:-1]).square().sum() / 2
-        total = spread - belief - given_label(right, rate, n_classes).sum()
+        total = spread - log_prior - given_label(right, rate, n_classes).sum()
         (slope,) = torch.autograd.grad(total, theta)
         return float(total.detach()), slope.numpy()
 
@@ -65,7 +65,7 @@ def fit_label_noise(
 
 
 def given_label(right: Tensor, rate: float | Tensor, n_classes: int) -> Tensor:
-    """log q: how probable a given label is whose class has the probability `right`."""
+    """log q: the log-probability of a given label whose class has the probability `right`."""
     given = (1 - rate) * right + rate * (1 - right) / max(1, n_classes - 1)
     return given.clamp_min(torch.finfo(given.dtype).tiny).log()
 

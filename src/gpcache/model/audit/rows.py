@@ -1,4 +1,4 @@
-"""Reading what is to be audited: unit features, labels and what else is known of the rows."""
+"""Reads the rows of an audit: unit features, labels, groups, hashes and names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpcache.support.checks import to_numpy
 class LabelledRows:
     """The labelled rows: unit features (n, d), labels, groups, hashes, names and row numbers.
 
-    `pictures` are small grey pictures of the images, where there are images.
+    `pictures` are small grey pictures of the images, if there are any.
     """
 
     features: Tensor
@@ -55,7 +55,7 @@ class LabelledRows:
             row = kept[int(np.flatnonzero(~usable)[0])]
             raise DataError(
                 f"Row {row} has a feature with NaN, inf or only zeros, or NaN for a label: remove "
-                "or mend it, and use None for a row without a label."
+                "or fix it, and use None for a row without a label."
             )
         if len({isinstance(label, str) for label in held}) > 1:
             raise DataError("Labels must be of one kind: all text, or all numbers.")
@@ -95,5 +95,5 @@ class LabelledRows:
 
 
 def plain(value: Any) -> Any:
-    """A value as Python has it, so that equal ones are one key."""
+    """A value as a plain Python object, so that equal ones are one key."""
     return value.item() if getattr(value, "ndim", None) == 0 else value

@@ -1,4 +1,4 @@
-"""From what the judge says to findings: wrong labels, outliers, harmful shots."""
+"""Turns held-out predictions into findings: wrong labels, outliers, harmful images."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpcache.model.audit.audit_model import AuditModel, HeldOutRows
 from gpcache.model.audit.findings import Finding, Kind
-from gpcache.model.audit.judge import HeldOutRows, Judge
 from gpcache.model.audit.rows import LabelledRows, plain
 from gpcache.support.checks import shown
 
-# The probability of being wrong from which a label is called almost certainly wrong. On every set
-# for choosing, with one label in 20 planted wrong, at least 80 % of what is called so is planted,
-# also where the threshold is chosen without that set (docs/results/label-errors.md).
+# The probability from which on a label is called almost certainly wrong. On every set for choosing,
+# with one label in 20 planted wrong, at least 80 % of these labels are planted, also if the
+# threshold is chosen without that set (docs/results/label-errors.md).
 CERTAIN = 0.7
-# A label is worth a look where another class is this many times as probable, which Jeffreys calls
-# substantial evidence: the image is hard, or its label is wrong.
+# A label is worth a look if another class is this many times as probable (Jeffreys' substantial
+# evidence): the image is hard, or its label is wrong.
 ODDS = 3.0
-# Nats that the other rows gain in all: one of them becomes twice as probable.
+# Total log-likelihood that the other rows must gain: one of them becomes twice as probable.
 HARM = math.log(2)
-# Suspicious rows that are taken away for a try: each costs a pass over all rows and classes.
+# Suspicious rows whose removal is tried: each costs a pass over all rows and classes.
 MOST_REMOVALS = 20
-# Iglewicz and Hoaglin's bound on |x − median| / (1.4826 MAD), and rows below which it says nothing.
+# Iglewicz and Hoaglin's bound on |x − median| / (1.4826 MAD), and the least number of rows for it.
 FAR_OUT = 3.5
 ENOUGH_ROWS = 8
-# Where all variances are nearly one, what stands out may still be nothing.
+# If all variances are nearly one, a large deviation may still mean nothing.
 UNUSUAL = 1.1
-# Spreads below this are rounding.
+# Smaller spreads are rounding errors.
 ROUNDING = 1e-6
 
 
-def label_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
+def label_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
     """Labels that are almost certainly wrong ("label"), and those worth a look ("look")."""
-    log_probabilities = judge.logits.log_softmax(1)
-    own = log_probabilities.gather(1, judge.labels[:, None])
-    likely, best = log_probabilities.scatter(1, judge.labels[:, None], -math.inf).max(1)
-    certain = judge.counted & (judge.wrong > CERTAIN)
-    doubtful = judge.counted & (likely - own[:, 0] > math.log(ODDS))
+    log_probabilities = held_out.logits.log_softmax(1)
+    own = log_probabilities.gather(1, held_out.labels[:, None])
+    likely, best = log_probabilities.scatter(1, held_out.labels[:, None], -math.inf).max(1)
+    certain = held_out.counted & (held_out.wrong > CERTAIN)
+    doubtful = held_out.counted & (likely - own[:, 0] > math.log(ODDS))
     found = []
     for row in torch.nonzero(certain | doubtful).flatten().tolist():
-        suggestion, wrong = plain(judge.classes[best[row]]), float(judge.wrong[row])
+        suggestion, wrong = plain(held_out.classes[best[row]]), float(held_out.wrong[row])
         mine, its = (math.exp(float(value)) for value in (own[row], likely[row]))
         kind: Kind = "label" if certain[row] else "look"
         verdict = (
-            f"wrong with {wrong:.0%}" if certain[row] else f"hard or wrong (wrong with {wrong:.0%})"
+            f"the label is wrong with {wrong:.0%} probability"
+            if certain[row]
+            else f"a hard image or a wrong label ({wrong:.0%} probability)"
         )
         sentence = (
             f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({mine:.0%}), but looks like "
@@ -56,14 +58,14 @@ def label_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
     return found
 
 
-def outlier_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
-    """Rows whose variance without them is far above what their class has."""
-    if len(judge.labels) < ENOUGH_ROWS:
+def outlier_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
+    """Rows whose left-out variance is far above that of their class."""
+    if len(held_out.labels) < ENOUGH_ROWS:
         return []
-    variance = judge.variance
+    variance = held_out.variance
     usual = torch.full_like(variance, float(variance.median()))
-    for number in torch.unique(judge.labels):
-        members = judge.labels == number
+    for number in torch.unique(held_out.labels):
+        members = held_out.labels == number
         if int(members.sum()) > 2:  # the median of fewer may be the outlier
             usual[members] = variance[members].median()
     deviations = _deviations(variance - usual)
@@ -81,12 +83,14 @@ def outlier_findings(rows: LabelledRows, judge: HeldOutRows) -> list[Finding]:
     ]
 
 
-def harm_findings(rows: LabelledRows, judge: Judge, suspects: Sequence[int]) -> list[Finding]:
-    """Of the most suspicious rows, those that the others are clearly better off without."""
+def harm_findings(
+    rows: LabelledRows, held_out: AuditModel, suspects: Sequence[int]
+) -> list[Finding]:
+    """The most suspicious rows whose removal clearly improves the others."""
     if not suspects:
         return []
-    suspects = sorted(suspects, key=lambda row: -float(judge.wrong[row]))[:MOST_REMOVALS]
-    gains = judge.removal_gains(torch.tensor(suspects))
+    suspects = sorted(suspects, key=lambda row: -float(held_out.wrong[row]))[:MOST_REMOVALS]
+    gains = held_out.removal_gains(torch.tensor(suspects))
     return [
         Finding(
             "harmful",
@@ -103,10 +107,10 @@ def harm_findings(rows: LabelledRows, judge: Judge, suspects: Sequence[int]) -> 
 
 
 def _deviations(values: Tensor) -> Tensor:
-    """How many robust standard deviations each value (n,) lies above the median."""
+    """The distance of each value (n,) above the median, in robust standard deviations."""
     away = values - values.median()
     spread = 1.4826 * away.abs().median()
     if spread <= ROUNDING:
-        # More than half are one value; Iglewicz and Hoaglin then take the mean deviation.
+        # If more than half are equal, Iglewicz and Hoaglin take the mean deviation.
         spread = 1.2533 * away.abs().mean()
     return away / spread if spread > ROUNDING else torch.zeros_like(values)

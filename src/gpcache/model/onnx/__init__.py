@@ -1,9 +1,9 @@
 """A fitted classifier as one ONNX file: the head on features, or `lite` and the head on pixels.
 
-The graph computes in float32 and agrees with the classifier to 1e-4. Only where confidence scaling
-divides by a variance below about 0.01 (at a shot itself, with little noise) do logits keep fewer
-digits. It scales rows to length one but refuses none: a row of zeros, which the classifier calls an
-error, gets an answer that means nothing.
+The graph computes in float32 and agrees with the classifier to 1e-4. Logits have fewer digits only
+if confidence scaling divides by a variance below about 0.01, as at a shot itself with little noise.
+The graph scales rows to length one but refuses none: a row of zeros, for which the classifier
+raises an error, gets a meaningless answer.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def export_onnx(
     reject: float = REJECT,
     encoder_fingerprint: str | None = None,
 ) -> bytes:
-    """The head as an ONNX file: `features` (batch, d) of any length in.
+    """The head as an ONNX file; its input is `features` (batch, d) of any length.
 
-    Out come `logits` (batch, c) before the temperature, `probabilities` (batch, c) after it, and
-    `variance` (batch, g), a column for each group of classes, usually one; it is 1 where the
-    method knows none. `familiarity` and `rejected` (batch, 1) say what a model answers by "I don't
-    know" at a rate of `reject`. `variance=False` leaves these three out, and with them the largest
-    matrix. Class names, temperature, rate, version and the encoder's fingerprint are in the file's
-    metadata.
+    The outputs are `logits` (batch, c) before the temperature, `probabilities` (batch, c) after it,
+    and `variance` (batch, g), with a column for each group of classes, usually one; it is 1 if the
+    method has none. `familiarity` and `rejected` (batch, 1) say which rows the model answers with
+    "I don't know" at the rate `reject`. `variance=False` leaves out these three outputs and the
+    largest matrix. Class names, temperature, rate, version and the encoder's fingerprint are in the
+    file's metadata.
     """
     graph = _graph_for(model)
     outputs = _written(graph, model, "features", variance, reject)
@@ -60,11 +60,11 @@ def export_onnx(
 def export_image_onnx(
     model: FeatureClassifier, encoder: Encoder, *, variance: bool = True, reject: float = REJECT
 ) -> bytes:
-    """The encoder `lite` or `lite0` and the head as one ONNX file: `pixels` in.
+    """The encoder `lite` or `lite0` and the head as one ONNX file; its input is `pixels`.
 
     They are bytes (batch, size, size, 3), resized and cropped as `preprocess` in the metadata says.
-    Beside the outputs of `export_onnx`, `label` (batch,) numbers the likeliest of the metadata's
-    `classes`.
+    The outputs are those of `export_onnx`, and `label` (batch,), the index of the most probable
+    class in the metadata's `classes`.
     """
     if not isinstance(encoder, LiteEncoder):
         raise DataError(

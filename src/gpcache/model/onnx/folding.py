@@ -1,6 +1,6 @@
-"""Posteriors folded for a graph: what no query changes becomes two matrices.
+"""Folds a posterior for a graph: everything that does not depend on the query becomes two matrices.
 
-Whatever the posterior, a query's row r (kernel values, or Fourier features) gives
+For every kind of posterior, a query's row r (kernel values, or Fourier features) gives
 
     mean = r A,    variance = 1 − ‖R rᵀ‖².
 
@@ -29,6 +29,7 @@ from gpcache.gp import (
     Precision,
     Unweighted,
 )
+from gpcache.gp.explicit import ExplicitPrecision
 from gpcache.support.onnx_graph import Graph
 
 
@@ -70,7 +71,7 @@ class Spread:
 
     @property
     def bytes(self) -> int:
-        """What R takes in float32."""
+        """The size of R in float32."""
         return torch.float32.itemsize * self.groups * self.size**2
 
     def write(self, graph: Graph, row: str, output: str) -> None:
@@ -93,7 +94,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Folded:
-    """The mean's row and A (r, c), and the variance; None where nothing is known of it."""
+    """The row of the mean and A (r, c), and the variance; None if the method has none."""
 
     row: KernelRow | FourierRow
     weights: Tensor
@@ -129,6 +130,10 @@ def _folded(precision: Precision) -> Folded:
     row = KernelRow(precision.keys, precision.beta)
     if isinstance(precision, Unweighted):
         return Folded(row, precision.values, None)
+    if isinstance(precision, ExplicitPrecision):
+        return Folded(
+            row, precision.values, Spread(row, 1, len(precision.keys), lambda: precision.root[None])
+        )
     if isinstance(precision, ExactPrecision):
         spread = Spread(row, 1, len(precision.keys), lambda: _inverse(precision._factor)[None])
         return Folded(row, precision.solved_values, spread)

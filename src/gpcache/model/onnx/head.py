@@ -25,7 +25,7 @@ _FLOAT32 = torch.finfo(torch.float32)
 
 
 def ensure_room(size: int, remedy: str) -> None:
-    """Refuse weights of more bytes than a file can hold; `remedy` ends the sentence."""
+    """Raise an error if the weights need more bytes than a file can hold; it ends with `remedy`."""
     if size > LARGEST:
         raise DataError(
             f"This model would take {format_bytes(size)} as ONNX, and a protobuf file ends at "
@@ -37,7 +37,7 @@ def ensure_room(size: int, remedy: str) -> None:
 def write_head(
     graph: Graph, model: FeatureClassifier, source: str, *, variance: bool
 ) -> list[Port]:
-    """Write logits, probabilities and variance of the rows `source` (batch, d)."""
+    """Add logits, probabilities and variance of the rows `source` (batch, d) to the graph."""
     unit = write_unit(graph, source)
     terms, columns = [], None
     fitted: Fitted | None = getattr(model, "fitted_", None)
@@ -64,7 +64,7 @@ def write_head(
 
 
 def _write_calibration(graph: Graph, logits: str, calibration: Calibration, classes: int) -> str:
-    """As `Calibration.scaled`."""
+    """Scale logits like `Calibration.scaled`."""
     temperature = graph.weight(torch.tensor(calibration.temperature), "temperature")
     scaled = graph.node("Div", logits, temperature)
     if calibration.slope == 0 or classes == 1:

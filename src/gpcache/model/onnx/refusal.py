@@ -1,4 +1,4 @@
-"""Refusal as a graph: how familiar an image looks beside held-out training images."""
+"""Rejection as a graph: the familiarity of an image, compared with held-out training images."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpcache.support.onnx_graph import Graph, Port
 def write_refusal(graph: Graph, model: FeatureClassifier, reject: float) -> list[Port]:
     """Write `familiarity` and `rejected` (batch, 1) from the outputs `logits` and `variance`.
 
-    As `joint_familiarity` has it; the scores of held-out images and the threshold are weights of
-    the graph. Where no image could be held out, familiarity is NaN and nothing is rejected.
+    They equal `joint_familiarity`. The scores of held-out images and the threshold are weights of
+    the graph. If no image could be held out, familiarity is NaN and nothing is rejected.
     """
     held_out = HeldOutScores.of(model).scores
     if held_out.shape[1]:
@@ -35,7 +35,7 @@ def write_refusal(graph: Graph, model: FeatureClassifier, reject: float) -> list
 
 
 def _write_familiarity(graph: Graph, held_out: NDArray[np.float64], asked: list[str]) -> None:
-    """The share of held-out rows (s, n), and the row itself, that look no more familiar."""
+    """Write the share of held-out rows (s, n), with the row itself, that look no more familiar."""
     n = held_out.shape[1]
     ranks = sum(np.searchsorted(np.sort(row), row, side="right") for row in held_out)
     terms, own = [graph.weight(torch.tensor(ranks)[None].float())], []

@@ -1,4 +1,4 @@
-"""One HTML file that shows how good a model is, where it errs, and why; and its plots as files."""
+"""The report of a model as one HTML file: accuracy, mistakes and reasons; and its plots."""
 
 from gpcache.model.report.content import Case, Embedding, Evidence, Report
 from gpcache.model.report.page import render, write_report

@@ -35,9 +35,9 @@ def build_report(
     refused: Sequence[Refused] = (),
     hardest: Sequence[Case] = (),
 ) -> Report:
-    """Collect what a report can show; `images` is the folder or list that `test` was made from.
+    """Collect the content of a report; `images` is the folder or list of the test images.
 
-    Where there is none, `hardest` are the cases of `hardest_cases`.
+    Without `images`, pass the cases of `hardest_cases` as `hardest`.
     """
     model: Any = classifier.model
     cases = {"Suspicious training images": suspicious_cases(classifier)}
@@ -47,13 +47,16 @@ def build_report(
         hardest = hardest_cases(classifier, test, seen.get)
     cases = {"Hardest test images": list(hardest)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
+    fitted = getattr(model, "fitted_", None)
     if model.has_keys:
-        embedding, search = _embedding(classifier, model), model.search_
+        embedding = _embedding(classifier, model)
+    if fitted is not None:
+        search = model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
     held_out = classifier.held_out()
     return Report(
-        title=f"{len(classifier.classes)} classes from {len(classifier.examples)} images",
+        title=f"{len(classifier.classes)} classes from {classifier.n_images} images",
         test=test,
         held_out=held_out,
         cases={heading: listed for heading, listed in cases.items() if listed},
@@ -63,6 +66,7 @@ def build_report(
         facts={
             "encoder": classifier.encoder_name,
             "method": name_of(model),
+            **({} if fitted is None else {"posterior": fitted.approximation}),
             "training images": classifier.training.source,
             "gpcache": __version__,
             "torch": torch.__version__,
@@ -75,7 +79,7 @@ def build_report(
 def _found_images(
     classifier: ImageClassifier, images: Path, names: Sequence[str]
 ) -> dict[str, Seen]:
-    """Those of the images that can still be read, by name."""
+    """The images that can still be read, by name."""
     # The names in a list of images start from the folder of the list.
     root = images if images.is_dir() else images.parent
     records = [Record(name, root / name) for name in names]
@@ -125,7 +129,7 @@ def _evidence(
     """The training images with the largest shares of a logit, and the sum of the other parts.
 
     The logit is that of the answer, or of `label`. The share of the row `leave_out` counts as
-    another part: what a training image contributes to its own logit says nothing.
+    another part, because the share of a training image in its own logit means nothing.
     """
     model: Any = classifier.model
     if not model.has_keys:

@@ -1,4 +1,4 @@
-"""What a report shows: evaluations, images with their evidence, features, settings and facts."""
+"""The content of a report: evaluations, images with their evidence, features, settings, facts."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Everything that a report may show; the page leaves out what is absent.
+    """The content of a report; the page leaves out missing parts.
 
     `test` evaluates test photos, `held_out` the training photos, each held out. `cases` are lists
     of images by heading. `search` holds the columns of an estimator's `search_`, and `chosen` the
     hyper-parameters in use. `facts` are lines such as encoder, method and versions. `refused` are
-    files that could not be read, each with its reason. `advice` says what to mend.
+    files that could not be read, each with its reason. `advice` says what to fix.
     """
 
     title: str

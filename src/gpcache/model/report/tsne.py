@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
-# Of fewer points t-SNE makes up neighbours; of more it takes minutes.
+# With fewer points t-SNE invents neighbours; with more it takes minutes.
 _FEWEST, _MOST = 10, 2000
 _COMPONENTS = 50
 _PERPLEXITY = 30.0
-# Half of the default: points this few have settled by then.
+# Half of the default: this few points have converged by then.
 _ITERATIONS = 500
 
 

@@ -1,4 +1,4 @@
-"""/v1/batch: many photos to one table, in requests of as many as a request may bring."""
+"""/v1/batch: predict many photos into one table, in several requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ routes = APIRouter(prefix="/v1/batch", tags=["batch"], responses=schemas.PROBLEM
 
 @routes.post("", response_model=schemas.BatchState)
 async def begin(service: CurrentService, body: schemas.NewBatch) -> Any:
-    """Begin a table."""
+    """Start a table."""
     return await _progress(service, await service.run(_files(service).begin, body.format))
 
 
@@ -33,7 +33,7 @@ async def begin(service: CurrentService, body: schemas.NewBatch) -> Any:
     openapi_extra=schemas.files_body(image=False),
 )
 async def feed(service: CurrentService, batch: str, request: Request) -> Any:
-    """Answer for photos; what was answered before, by content and model, is not asked again."""
+    """Predict photos; those with an answer of the same model are not predicted again."""
     _, lines = await service.run(_files(service).read, batch)
     async with received(request) as form, service.encoding.admitted():
         fresh = await _new_lines(service, form.files, lines)
@@ -43,7 +43,7 @@ async def feed(service: CurrentService, batch: str, request: Request) -> Any:
 
 @routes.get("/{batch}", response_model=schemas.BatchState)
 async def look(service: CurrentService, batch: str) -> Any:
-    """How far a batch is."""
+    """The progress of a batch."""
     return await _progress(service, batch)
 
 

@@ -1,4 +1,4 @@
-"""/v1: the model to take away, as a model folder, ONNX, its card, and lines to copy."""
+"""/v1: export of the model as a model folder or ONNX, its card, and code to copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ routes = APIRouter(prefix="/v1", tags=["export"], responses=schemas.PROBLEMS)
 
 @routes.get("/export/model", response_class=Response)
 async def model(service: CurrentService) -> Response:
-    """The model folder as a zip: unpacked, it is what `gpcache predict` takes."""
+    """The model folder as a zip; unpack it for `gpcache predict`."""
     content = await service.run(_zip, service.workspace)
     return as_file(content, "application/zip", f"{service.workspace.document.name}.gpc.zip")
 
@@ -50,13 +50,13 @@ async def card(service: CurrentService) -> Response:
 
 @routes.get("/snippets", response_model=schemas.Snippets)
 async def snippets(service: CurrentService, request: Request) -> Any:
-    """Lines to copy."""
+    """Code to copy."""
     address = f"{request.url.scheme}://{request.headers['host']}"
     return _snippets(service.workspace.document.name, address, request.app.state.token)
 
 
 def as_file(content: bytes, media: str, name: str) -> Response:
-    """A file to be saved under a name."""
+    """A download with this file name."""
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(content, media_type=media, headers=headers)
 
@@ -79,7 +79,7 @@ def _card(workspace: Workspace) -> str:
 
 
 def _onnx(workspace: Workspace) -> bytes:
-    """Pixels in and probabilities out with the encoder lite; the head on features with others."""
+    """ONNX from pixels to probabilities with the encoder lite; from features with others."""
     model, encoder = workspace.learner.ready(), workspace.encoder
     if isinstance(encoder, LiteEncoder):
         return export_image_onnx(model, encoder)
@@ -87,7 +87,7 @@ def _onnx(workspace: Workspace) -> bytes:
 
 
 def _snippets(name: str, address: str, token: str) -> dict[str, str]:
-    """How to ask the same model from elsewhere."""
+    """Code that uses the same model from other programs."""
     model = f"{name}.gpc"
     argument = shlex.quote(f"./{model}" if model.startswith("-") else model)
     return {
@@ -103,7 +103,7 @@ def _snippets(name: str, address: str, token: str) -> dict[str, str]:
 
 @contextmanager
 def written_model(workspace: Workspace) -> Iterator[Path]:
-    """The model folder of the workspace, beside its photos for as long as it is needed."""
+    """The model folder of the workspace, in a temporary place."""
     document, learner, encoder = workspace.document, workspace.learner, workspace.encoder
     stored = [workspace.folder.get(photo.hash) for photo in learner.photos]
     content = model_files.Content(

@@ -41,7 +41,7 @@ class Tensor(BaseModel):
     parameters: dict[str, Any] | None = None
 
     def elements(self) -> list[str]:
-        """The data in one row; the protocol lets it also be nested as the shape is."""
+        """The data as a flat list; the protocol also allows nested lists."""
         rows = [[part] if isinstance(part, str) else part for part in self.data]
         return [element for row in rows for element in row]
 
@@ -68,7 +68,7 @@ routes = APIRouter(prefix="/v2", tags=["open inference"], responses=schemas.PROB
 @routes.get("")
 @routes.get("/", include_in_schema=False)  # as the protocol's own document spells it
 async def server() -> dict[str, Any]:
-    """Who answers."""
+    """Name and version of the server."""
     return {"name": "gpcache", "version": __version__, "extensions": []}
 
 
@@ -80,14 +80,14 @@ async def live() -> dict[str, bool]:
 
 @routes.get("/health/ready")
 async def ready(service: CurrentService) -> JSONResponse:
-    """There is a model to ask, and an encoder for what it is asked about."""
+    """Whether there is a model and an encoder."""
     return JSONResponse({"ready": service.ready}, 200 if service.ready else 400)
 
 
 @routes.get("/models/{model}")
 @routes.get("/models/{model}/versions/{version}")
 async def metadata(service: CurrentService, model: str, version: str | None = None) -> JSONResponse:
-    """What goes in and what comes out."""
+    """The inputs and outputs of the model."""
     revision = _revision_of(service, model, version)
     described = {
         "name": model,
@@ -137,7 +137,7 @@ async def infer(
 
 
 def _revision_of(service: Service, model: str, version: str | None) -> str:
-    """The one version of the model, its revision, where a path names that or none."""
+    """The only version of the model, its revision; an error if the path names another."""
     name, latest = service.workspace.document.name, str(service.workspace.document.revision)
     if model != name:
         raise HTTPException(404, f"There is no model {model[:200]!r}: it is {name!r}")
@@ -177,7 +177,7 @@ async def _read_images(body: Inference, form: Form) -> None:
 def _outputs(answers: Sequence[AnsweredPhoto | Refused]) -> dict[str, Any]:
     """The outputs by name."""
     good = [one for one in answers if not isinstance(one, Refused)]
-    if len(good) < len(answers):  # the protocol has no place for the error of one element
+    if len(good) < len(answers):  # the protocol has no field for the error of one element
         raise refusal(answers)
     classes, rows = good[0].classes, [one.answer.probabilities for one in good]
     nearest = [classes[int(row.argmax())] for row in rows]

@@ -1,4 +1,4 @@
-"""/v1: what the model, or class names alone, say of photos."""
+"""/v1: predictions of the model, or of class names only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def predict(
     request: Request,
     options: Annotated[schemas.PredictOptions, Query()],
 ) -> Any:
-    """Name photos, or say that they are unlike all that was learned."""
+    """Classify photos, or answer that they are unlike all training photos."""
     async with received(request) as form, service.encoding.admitted():
         answers = await service.answer(form.files, why=options.why, error=options.sets)
     if all(isinstance(one, Refused) for one in answers):
@@ -40,13 +40,13 @@ async def explain(
     request: Request,
     options: Annotated[schemas.ExplainOptions, Query()],
 ) -> Any:
-    """The same, with the photos that drove each answer."""
+    """The same, with the training photos behind each answer."""
     return await predict(service, request, options)
 
 
 @routes.post("/zero-shot-preview", response_model=schemas.Preview, openapi_extra=PHOTOS)
 async def preview(service: CurrentService, request: Request) -> Any:
-    """What the class names and prompts alone say of one photo."""
+    """Predict one photo from class names and prompts only."""
     async with received(request) as form, service.encoding.admitted():
         (found,) = await service.read(form.files[:1])
     if isinstance(found, Refused):
@@ -56,13 +56,13 @@ async def preview(service: CurrentService, request: Request) -> Any:
 
 
 def refusal(answers: Sequence[object]) -> ImageRefusedError:
-    """Why the first photo that was refused has no answer."""
+    """The error of the first photo that was refused."""
     first = next(one for one in answers if isinstance(one, Refused))
     return ImageRefusedError(first.reason, name=first.name)
 
 
 def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> dict[str, Any]:
-    """An answer as JSON holds it."""
+    """An answer as a dictionary for JSON."""
     if isinstance(found, Refused):
         return {"name": found.name, "error": f"It was refused: {found.reason}."}
     answer, best = found.answer, int(found.answer.probabilities.argmax())

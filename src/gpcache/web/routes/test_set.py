@@ -19,7 +19,7 @@ routes = APIRouter(prefix="/v1/test-set", tags=["test set"], responses=schemas.P
 
 @routes.post("", response_model=schemas.TestState, openapi_extra=schemas.files_body(image=False))
 async def add(service: CurrentService, request: Request) -> Any:
-    """Add photos to test on: the folder that a photo lies in is its class."""
+    """Add photos to test on; the folder of a photo is its class."""
     async with received(request) as form, service.encoding.admitted():
         read = await service.read(form.files, picture=True)
         service.test_set.add([upload.path for upload in form.files], read)
@@ -34,7 +34,7 @@ async def look(service: CurrentService) -> Any:
 
 @routes.delete("", response_model=schemas.TestState)
 async def clear(service: CurrentService) -> Any:
-    """Forget the test set."""
+    """Remove the test set."""
     service.test_set = TestSet()
     return await look(service)
 

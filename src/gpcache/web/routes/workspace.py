@@ -22,7 +22,7 @@ routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
 async def add_class(
     service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
-    """Add a class, known by its name and prompt alone at first."""
+    """Add a class, which is known by its name and prompt until it has photos."""
 
     def edit(contents: Contents) -> Contents:
         return contents.with_class(body.name, body.prompt)
@@ -65,12 +65,12 @@ async def remove_class(
 async def add_examples(
     service: CurrentService, request: Request, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
-    """Learn photos of one class."""
+    """Add photos to one class."""
     revision = _revision(if_match)
     async with received(request) as form, service.encoding.admitted():
         label = form.fields.get("label", "")
         if not label.strip():
-            raise DataError("Say which class the photos are of, in the field 'label'.")
+            raise DataError("Send the class of the photos in the field 'label'.")
         return await service.add(form.files, label, revision, drop)
 
 
@@ -78,10 +78,10 @@ async def add_examples(
 async def change_photos(
     service: CurrentService, body: schemas.ChangedPhotos, if_match: IfMatch = None
 ) -> Any:
-    """Give photos another label, or say that they belong where they are."""
+    """Give photos another label, or confirm their label."""
     label, keep, photos = body.label, body.keep, plural(len(body.ids), "photo")
     if label is None and keep is None:
-        raise DataError("Say what to change of the photos: 'label', 'keep', or both.")
+        raise DataError("Send 'label', 'keep', or both.")
     what = f"{'keeping' if keep else 'questioning'} {photos}"
     if label is not None:
         what = f"labelling {photos} as {label[:80]}"
@@ -97,7 +97,7 @@ async def change_photos(
 
 @routes.delete("/examples", response_model=schemas.WorkspaceState)
 async def remove(service: CurrentService, body: schemas.PhotoIds, if_match: IfMatch = None) -> Any:
-    """Forget photos."""
+    """Remove photos."""
 
     def edit(contents: Contents) -> Contents:
         return contents.without_photos(body.ids)
@@ -111,7 +111,7 @@ PICTURE: dict[int | str, Any] = {200: {"content": {"image/jpeg": {}}}}
 
 @routes.get("/photos/{photo}", response_class=Response, responses=PICTURE)
 async def picture(service: CurrentService, photo: str) -> Response:
-    """A small picture, encoded anew."""
+    """A small picture, encoded as a new JPEG."""
     known = _photo(service, photo)
     stored = await service.run(service.workspace.folder.get, known.hash)
     return _jpeg(stored.thumbnail)
@@ -119,7 +119,7 @@ async def picture(service: CurrentService, photo: str) -> Response:
 
 @routes.get("/photos/{photo}/original", response_class=Response, responses=PICTURE)
 async def original_picture(service: CurrentService, photo: str) -> Response:
-    """The photo in full, up to 4,096 pixels a side, encoded anew without its metadata."""
+    """The full photo, up to 4,096 pixels a side, encoded as a new JPEG without its metadata."""
     return _jpeg(await service.large_picture(_photo(service, photo)))
 
 
@@ -131,7 +131,7 @@ def _photo(service: Service, key: str) -> Photo:
 
 
 def _jpeg(content: bytes) -> Response:
-    # The picture of an id never changes, and nobody else can read this cache.
+    # The picture of an id never changes, and the cache is private.
     headers = {"cache-control": "private, max-age=86400, immutable"}
     return Response(content, media_type="image/jpeg", headers=headers)
 
@@ -160,25 +160,25 @@ async def label(
 
 @routes.get("/state", response_model=schemas.WorkspaceState)
 async def state(service: CurrentService) -> Any:
-    """The workspace as it is."""
+    """The state of the workspace."""
     return await service.run(service.workspace.state)
 
 
 @routes.post("/undo", response_model=schemas.WorkspaceState)
 async def undo(service: CurrentService, if_match: IfMatch = None) -> Any:
-    """Take the last change back."""
+    """Undo the last change."""
     return await service.run(service.workspace.undo, _revision(if_match))
 
 
 @routes.delete("/refused", response_model=schemas.WorkspaceState)
 async def clear_refused(service: CurrentService) -> Any:
-    """Forget the files that were refused."""
+    """Clear the list of refused files."""
     return await service.run(service.workspace.clear_refused)
 
 
 @routes.get("/loo")
 async def loo(service: CurrentService) -> dict[str, Any]:
-    """The figures of every photo held out, or why there are none."""
+    """The held-out figures, or the reason why there are none."""
     return await service.run(service.workspace.loo)
 
 
@@ -191,12 +191,12 @@ async def curve(service: CurrentService) -> Any:
 
 @routes.get("/suggest", response_model=schemas.Suggested)
 async def suggest(service: CurrentService, count: int = Query(10, ge=1, le=100)) -> Any:
-    """Which photos of the pool to label next."""
+    """The photos of the pool to label next."""
     return {"photos": await service.run(service.workspace.suggestions, count)}
 
 
 def _revision(if_match: str | None, body: schemas.Body | None = None) -> int | None:
-    """The revision that a change was decided on, from the header or the body; None is any."""
+    """The revision that a change is based on, from the header or the body; None is any."""
     text = "*" if if_match is None else if_match.strip().strip('"')
     if text == "*":
         return None if body is None else body.revision

@@ -1,8 +1,8 @@
-// Talks to the server that served this page, and to nobody else.
+// Sends requests to the server of this page.
 
 const TRIES_WHEN_BUSY = 6;
 
-// A sentence of the server's that says why it did not do what was asked.
+// The sentence with which the server refused a request.
 export class Refusal extends Error {
   constructor(sentence, status) {
     super(sentence);
@@ -11,7 +11,7 @@ export class Refusal extends Error {
   }
 }
 
-// `json` or `form` is the body; `revision` is the state that a change was decided on; changes of one
+// `json` or `form` is the body; `revision` is the state that a change is based on; changes of one
 // `drop` are undone together.
 export async function call(method, path, { json, form, revision, drop } = {}) {
   const headers = { Accept: "application/json" };
@@ -59,7 +59,7 @@ async function reached(path, request) {
 
 async function refusal(answer) {
   if (answer.status === 401 || answer.status === 403) {
-    return new Refusal("This page is no longer let in: open the address that “gpcache serve” "
+    return new Refusal("This page has no valid token: open the address that “gpcache serve” "
       + "printed.", answer.status);
   }
   const body = await answer.json().catch(() => ({}));

@@ -5,7 +5,7 @@ import { complain } from "./notices.js";
 
 const MILLISECONDS_BETWEEN = 200;
 
-// Opens the camera; resolves to the photos that were taken, none where it was closed.
+// Opens the camera; resolves to the photos that were taken, none if it was closed.
 export async function takePhotos(purpose) {
   let stream;
   try {

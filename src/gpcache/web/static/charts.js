@@ -21,14 +21,14 @@ export function intervalBar(value, [low, high]) {
   }, element("i", { "--low": low, "--high": high }), element("b", { "--at": value }));
 }
 
-// `points`: [{confidence, accuracy, count}]; on the diagonal, what is said comes true as often.
+// `points`: [{confidence, accuracy, count}]; on the diagonal, confidence equals accuracy.
 export function reliabilityChart(points) {
   const [x, y] = [scale(0, 1, false), scale(0, 1, true)];
   const filled = points.filter((point) => point.count > 0);
   const most = Math.max(...filled.map((point) => point.count));
-  const captions = filled.map((point) => `${counted(point.count, "photo")} said ${
-    percent(point.confidence)}, right ${percent(point.accuracy)}`);
-  return chart(`Reliability: ${captions.join("; ")}`, "the model says", "it is right",
+  const captions = filled.map((point) => `${counted(point.count, "photo")}: confidence ${
+    percent(point.confidence)}, accuracy ${percent(point.accuracy)}`);
+  return chart(`Reliability: ${captions.join("; ")}`, "confidence", "accuracy",
     axis(x, y, [0, 0.5, 1], [0, 0.5, 1], percentTick, percentTick),
     shape("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }),
     line(filled.map((point) => [x(point.confidence), y(point.accuracy)])),
@@ -38,8 +38,8 @@ export function reliabilityChart(points) {
     }, shape("title", {}, captions[index]))));
 }
 
-// `points`: [{n, accuracy}], one after each change. Where photos went, another line begins: what was
-// before stays in the background.
+// `points`: [{n, accuracy}], one after each change. When photos are removed, a new line starts; the
+// earlier one stays in the background.
 export function learningCurve(points) {
   const counts = points.map((point) => point.n);
   const [first, last] = [Math.min(...counts), Math.max(...counts)];
@@ -57,7 +57,7 @@ export function learningCurve(points) {
       }, shape("title", {}, `${counted(point.n, "photo")}: ${percent(point.accuracy)}`))))));
 }
 
-// The points in stretches in which the photos became no fewer.
+// The points in runs without removed photos.
 function grown(points) {
   const runs = [];
   for (const point of points) {

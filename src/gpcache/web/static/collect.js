@@ -46,12 +46,12 @@ async function addClass(event) {
 }
 
 // Every folder's name becomes a class: a folder of class folders makes them all.
-async function addFolders(found) {
-  if (found.some((entry) => folderOf(entry) === "")) {
+async function addFolders(entries) {
+  if (entries.some((entry) => folderOf(entry) === "")) {
     complain("Drop single photos on their class; a folder dropped here becomes a class.");
     return;
   }
-  const byFolder = Map.groupBy(found, folderOf);
+  const byFolder = Map.groupBy(entries, folderOf);
   const drop = newDrop();
   for (const [folder, entries] of byFolder) {
     if (!classNames().includes(folder)) {
@@ -61,7 +61,7 @@ async function addFolders(found) {
   }
 }
 
-// What many requests of one drop have in common, so that one undo takes all of it back.
+// The id that all requests of one drop share, so that one undo takes back all of them.
 function newDrop() {
   return Array.from(crypto.getRandomValues(new Uint32Array(2)), String).join("-");
 }
@@ -82,7 +82,7 @@ export async function addPhotos(label, entries, drop = newDrop()) {
     }
   });
   if (done + turnedAway === 0) return;
-  const why = turnedAway > 0 ? `, ${turnedAway} refused: see the tray for the reasons` : "";
+  const why = turnedAway > 0 ? `, ${turnedAway} refused: see the list of refused files` : "";
   say(`${counted(added, "photo")} added to ${label}${why}.`);
   renderRefused(state());
 }
@@ -170,7 +170,7 @@ function fillColumn(column, entry, photos) {
   column.remove.setAttribute("aria-label", `Delete the class ${entry.name}`);
   const kept = new Map();
   for (const photo of photos) {
-    const key = JSON.stringify(photo); // a photo whose flags changed is drawn anew
+    const key = JSON.stringify(photo); // a photo whose flags changed is drawn again
     kept.set(key, column.photos.get(key) ?? selectable(thumbnail(photo), photo.id));
   }
   column.photos = kept;

@@ -1,4 +1,4 @@
-// Builds elements; whatever a user wrote goes in as text or as an attribute, never as markup.
+// Builds elements; the user's text becomes text or an attribute, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

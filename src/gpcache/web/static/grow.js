@@ -1,4 +1,4 @@
-// Step 4: a pool of unlabelled photos, the ten that are worth labelling next, the learning curve.
+// Step 4: a pool of unlabelled photos, the ten to label next, and the learning curve.
 
 import { fetchJson, formOf } from "./api.js";
 import { learningCurve } from "./charts.js";

@@ -1,4 +1,4 @@
-// Turns drops, pastes and file choosers into lists of {file, path}, the path within what was given.
+// Turns drops, pastes and file choosers into lists of {file, path}; the path includes folders.
 
 import { button, element } from "./elements.js";
 import { complain } from "./notices.js";
@@ -51,13 +51,13 @@ async function walked(entry, above) {
     return [{ file, path }];
   }
   const reader = entry.createReader();
-  const found = [];
-  for (;;) { // a reader answers a hundred entries at a time, and none at the end
+  const entries = [];
+  for (;;) { // a reader returns a hundred entries at a time, and none at the end
     const some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
     if (some.length === 0) break;
-    found.push(...some);
+    entries.push(...some);
   }
-  return (await Promise.all(found.map((inner) => walked(inner, `${path}/`)))).flat();
+  return (await Promise.all(entries.map((inner) => walked(inner, `${path}/`)))).flat();
 }
 
 export function entryOf(file) {

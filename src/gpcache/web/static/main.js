@@ -1,4 +1,4 @@
-// Starts the page: the five steps, undo, the colours, and a look at the server on return.
+// Starts the page: the five steps, undo, the colours, and a refresh when the tab becomes visible.
 
 import { startCheck, showCheck } from "./check.js";
 import { pasteIntoCollect, startCollect } from "./collect.js";
@@ -12,7 +12,7 @@ import { showTestSet, startTestSet } from "./testset.js";
 import { pasteIntoTry, startTry } from "./try.js";
 import { showUse, startUse } from "./use.js";
 
-const told = new Set(); // what was damaged when the server opened the workspace
+const shown = new Set(); // notices about damage in the workspace
 const STEPS = ["collect", "check", "try", "grow", "use"];
 const PASTES = { collect: pasteIntoCollect, try: pasteIntoTry, grow: pasteIntoGrow };
 
@@ -44,16 +44,16 @@ function renderHead(latest) {
   byId("undo-what").textContent = latest.can_undo ? latest.undo : "";
   byId("undo").title = latest.can_undo ? `Undo: ${latest.undo} (Ctrl+Z)` : "Nothing to undo";
   const photos = latest.classes.reduce((sum, entry) => sum + entry.count, 0);
-  // A figure of some of the classes stands in Check, with the number of them.
+  // The accuracy of only some classes is shown in Check, with their number.
   const whole = latest.loo !== null && latest.loo.covered === latest.loo.of;
   const figure = whole ? ` · ${percent(latest.loo.accuracy)} right, leave-one-out` : "";
-  const model = photos > 0 ? `${latest.encoder}, ${latest.method}` : `${latest.encoder}, names alone`;
+  const model = photos > 0 ? `${latest.encoder}, ${latest.method}` : `${latest.encoder}, class names only`;
   const classes = counted(latest.classes.length, "class", "classes");
   byId("summary").textContent = latest.classes.length === 0
     ? `Empty: no class and no photo yet · encoder ${latest.encoder}`
     : `${classes} · ${counted(photos, "photo")}${figure} · ${model}`;
-  for (const notice of latest.notices.filter((one) => !told.has(one))) {
-    told.add(notice);
+  for (const notice of latest.notices.filter((one) => !shown.has(one))) {
+    shown.add(notice);
     complain(notice);
   }
 }

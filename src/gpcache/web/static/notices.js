@@ -5,8 +5,8 @@ import { byId, button, element } from "./elements.js";
 const SECONDS_SHOWN = 6;
 
 export function say(sentence) {
-  byId("said").replaceChildren(); // the latest is enough: undo shows what was done
-  const note = put(byId("said"), sentence);
+  byId("messages").replaceChildren(); // the latest is enough: undo shows what was done
+  const note = put(byId("messages"), sentence);
   setTimeout(() => note.remove(), 1000 * SECONDS_SHOWN);
 }
 

@@ -11,7 +11,7 @@ const FLAG_WORDS = {
   burst: "burst: nearly the same picture as another",
   outlier: "outlier: unlike all others of its class",
   suspect: "suspect: see Check",
-  kept: "kept: you said that it belongs here",
+  kept: "kept: you confirmed its label",
 };
 
 export function picture(id, name) {
@@ -20,8 +20,8 @@ export function picture(id, name) {
   });
 }
 
-// The original of a photo; a click or Z shows it in its own pixels, where one can scroll.
-// The small picture stands there until it has come, and stays where there is none.
+// The original of a photo; a click or Z shows it at full size, with scrolling. The small picture is
+// shown until the original is loaded, or if there is none.
 export function original(id, name) {
   const image = picture(id, name);
   const full = element("img", { src: originalAddress(id), alt: name });
@@ -80,7 +80,7 @@ export function pictureOf(file) {
 export const relabel = handled((ids, label) => (
   change("PATCH", "/v1/examples", { json: { ids, label } })));
 
-// Says that photos belong where they are, so that they are no suspects; or takes that back.
+// Confirms the labels of photos, so that they are no longer suspicious; or undoes that.
 export const keep = handled((ids, yes) => (
   change("PATCH", "/v1/examples", { json: { ids, keep: yes } })));
 
@@ -89,9 +89,9 @@ export const remove = handled((ids) => change("DELETE", "/v1/examples", { json: 
 // A thumbnail that opens the photo; Delete removes it, dragging it to another class moves it.
 export function thumbnail(photo) {
   const flags = photo.flags ?? [];
-  const told = [photo.name, ...flags].join(", ");
+  const description = [photo.name, ...flags].join(", ");
   const made = button(picture(photo.id, ""), () => openPhoto(photo), {
-    class: "thumbnail", "aria-label": told, title: told, draggable: "true", "data-id": photo.id,
+    class: "thumbnail", "aria-label": description, title: description, draggable: "true", "data-id": photo.id,
   });
   if (flags.length > 0) {
     made.append(element("span", { class: "flags", "aria-hidden": "true" }, ...flags.map((flag) => (

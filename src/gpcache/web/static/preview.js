@@ -1,4 +1,4 @@
-// What the class names alone say of a photo, kept up to date while names and prompts are edited.
+// The zero-shot prediction of a photo, updated while names and prompts are edited.
 
 import { fetchJson, formOf } from "./api.js";
 import { classBars } from "./charts.js";

@@ -1,4 +1,4 @@
-// Holds what the server last said of the workspace, and sends changes to it one after another.
+// Holds the latest state of the workspace, and sends changes one after another.
 
 import { fetchJson } from "./api.js";
 import { complain } from "./notices.js";
@@ -15,7 +15,7 @@ export function classNames() {
   return current === null ? [] : current.classes.map((entry) => entry.name);
 }
 
-// Calls `listener(state)` at once where there is a state, and after every change of it.
+// Calls `listener(state)` at once if there is a state, and after every change.
 export function subscribe(listener) {
   listeners.add(listener);
   if (current !== null) listener(current);
@@ -25,8 +25,8 @@ export async function refresh() {
   accept(await fetchJson("GET", "/v1/state"));
 }
 
-// Sends one change, after those before it, as decided on the state that is shown.
-// What was decided on a state that another tab has changed meanwhile is not done.
+// Sends one change, after earlier ones, based on the state that is shown. If another tab has
+// changed the state meanwhile, the change is refused.
 export function change(method, path, body = {}) {
   const sent = queue.then(() => send(method, path, body));
   queue = sent.catch(() => {});

@@ -1,4 +1,4 @@
-// Photos that are hard or labelled wrongly, or twice there: keep, relabel or drop each.
+// Photos that are hard, wrongly labelled or copies: keep, relabel or drop each.
 
 import { button, byId, counted, element, typing } from "./elements.js";
 import { keep, openPhoto, picture, relabel, remove } from "./photos.js";
@@ -22,8 +22,8 @@ export function renderSuspects(suspects) {
   const others = suspects.filter((one) => !one.certain);
   byId("suspects-title").textContent = certain.length === 0
     ? "Nothing is almost certainly wrong." : `Almost certainly wrong: ${photos(certain)}`;
-  byId("looks-title").textContent = others.length === 0
-    ? "" : `Worth a look, hard or wrong: ${photos(others)}`;
+  byId("looks-title").hidden = others.length === 0;
+  byId("looks-title").textContent = `Worth a look, a hard photo or a wrong label: ${photos(others)}`;
   byId("suspects").replaceChildren(...certain.map(card));
   byId("looks").replaceChildren(...others.map(card));
   if (place >= 0) cards()[Math.min(place, suspects.length - 1)]?.focus();
@@ -63,7 +63,7 @@ function keyed(key, label, act) {
     { "data-key": key, "aria-keyshortcuts": key.toUpperCase() });
 }
 
-// Does `act` at once, or asks first where it empties a class or takes a third of its photos away.
+// Does `act` at once, or asks first if it empties a class or removes a third of its photos.
 function unlessLost(photo, label, act) {
   const sentence = photo === undefined ? null : loss(photo);
   if (sentence === null) {

@@ -1,4 +1,4 @@
-// A test set of labelled photos: its figures follow the model, and there is a report to take away.
+// A test set of labelled photos: its figures for the current model, and a report to download.
 
 import { fetchJson, formOf } from "./api.js";
 import { intervalBar } from "./charts.js";
@@ -42,24 +42,24 @@ async function add(entries) {
   });
 }
 
-function render({ photos, refused, foreign, figures }) {
+function render({ photos, refused, other_folders: otherFolders, figures }) {
   const notes = [];
-  if (foreign.length > 0) notes.push(`No class here: ${foreign.join(", ")}.`);
+  if (otherFolders.length > 0) notes.push(`Folders that are not a class: ${otherFolders.join(", ")}.`);
   if (refused.length > 0) {
     notes.push(`${counted(refused.length, "file")} refused, such as ${refused[0].name}: ${
       refused[0].reason}.`);
   }
-  if (photos > 0 && figures === null) notes.push("None of the photos is of these classes.");
-  const told = notes.map((note) => element("p", {}, note));
-  if (figures !== null) told.unshift(...summary(figures));
+  if (photos > 0 && figures === null) notes.push("None of the photos belongs to these classes.");
+  const lines = notes.map((note) => element("p", {}, note));
+  if (figures !== null) lines.unshift(...summary(figures));
   if (photos > 0) {
-    told.push(element("div", { class: "row" },
+    lines.push(element("div", { class: "row" },
       figures === null ? null : button("Download the report", handled(() => (
         download("/v1/test-set/report", "report.html"))), { class: "primary" }),
       button("Clear the test set", handled(async () => (
         render(await fetchJson("DELETE", "/v1/test-set")))))));
   }
-  show(byId("test-found"), ...told);
+  show(byId("test-results"), ...lines);
 }
 
 function summary(figures) {
@@ -69,7 +69,7 @@ function summary(figures) {
     element("p", { class: "headline" }, element("strong", {}, percent(figures.accuracy)), " right"),
     intervalBar(figures.accuracy, figures.interval),
     element("p", {}, `${counted(figures.n, "photo")}, 95 % interval ${percent(low)} to ${
-      percent(high)}; ${figures.rejected} answered by “I don’t know”.`),
+      percent(high)}; ${figures.rejected} answered with “I don’t know”.`),
     worst === undefined ? null : element("p", {}, `Most frequent mistake: ${worst.truth} taken for ${
       worst.answer}, ${counted(worst.images, "time")}.`),
     element("p", { class: "muted" }, `ECE ${percent(figures.ece)}, NLL ${

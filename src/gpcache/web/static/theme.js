@@ -1,4 +1,4 @@
-// Sets the chosen colours before the first paint; without a choice the system's setting holds.
+// Sets the chosen colours before the first paint; the system's setting is the default.
 "use strict";
 {
   const chosen = localStorage.getItem("theme");

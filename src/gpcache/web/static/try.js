@@ -1,4 +1,4 @@
-// Step 3: what the model says of a photo, whether it knows at all, and which photos drove it.
+// Step 3: the prediction for a photo, or “I don’t know”, and the training photos behind it.
 
 import { fetchJson, formOf } from "./api.js";
 import { takePhotos } from "./camera.js";
@@ -73,11 +73,11 @@ function answerCard(prediction, entry) {
     drivers(prediction));
 }
 
-// Why the model does not know, or null where it does.
+// Why the model answers “I don’t know”, or null if it gives an answer.
 function whyUnknown({ rejected, familiarity }) {
   if (!rejected) return null;
-  return `It is unlike all training photos: of those, only ${percent(familiarity)} are as unlike `
-    + "the rest.";
+  return `It is unlike all training photos: only ${percent(familiarity)} of them look as unusual `
+    + "when they are held out.";
 }
 
 function verdict(prediction, reason) {

@@ -1,11 +1,11 @@
-// Step 5: label a folder into a table, take the model away, copy the lines that call it.
+// Step 5: predict a folder into a table, download the model, copy code that uses it.
 
 import { call, fetchJson, formOf } from "./api.js";
 import { button, byId, counted, element, show } from "./elements.js";
 import { chooser, portions } from "./intake.js";
 import { complain, during, handled, say } from "./notices.js";
 
-const UNFINISHED = "gpcache-batch"; // the id and the format of a batch that was cut off
+const UNFINISHED = "gpcache-batch"; // the id and the format of an interrupted batch
 const EXPORTS = [
   ["Download the model (.gpc, zipped)", "/v1/export/model", "model.gpc.zip"],
   ["Download ONNX", "/v1/export/onnx", "model.onnx"],
@@ -41,9 +41,9 @@ function snippet(title, text) {
 
 export async function download(path, name) {
   const answer = await call("GET", path);
-  const told = /filename\*=UTF-8''([^;]+)/.exec(answer.headers.get("Content-Disposition") ?? "");
+  const match = /filename\*=UTF-8''([^;]+)/.exec(answer.headers.get("Content-Disposition") ?? "");
   const address = URL.createObjectURL(await answer.blob());
-  element("a", { href: address, download: told ? decodeURIComponent(told[1]) : name }).click();
+  element("a", { href: address, download: match ? decodeURIComponent(match[1]) : name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
@@ -54,7 +54,7 @@ function unfinished() {
 function renderResume() {
   const batch = unfinished();
   byId("batch-resume").textContent = batch === null ? ""
-    : "The last batch was cut off: choose the same photos to go on where it stopped.";
+    : "The last batch was interrupted: choose the same photos to continue.";
   if (batch !== null) byId("batch-format").value = batch.format;
 }
 
@@ -83,7 +83,7 @@ async function runBatch(entries) {
       button(`Download ${name}`, handled(() => download(result, name)), { class: "primary" })));
 }
 
-// The batch that was cut off, where the server still has it; a fresh one otherwise.
+// The interrupted batch, if the server still has it; otherwise a new one.
 async function openBatch() {
   const format = byId("batch-format").value;
   const earlier = unfinished();

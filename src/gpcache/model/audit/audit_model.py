@@ -1,6 +1,7 @@
-"""The judge of an audit: an exact Gaussian process, and what it says of rows it has not seen.
+"""The model of an audit: an exact Gaussian process, and its predictions for left-out rows.
 
-It lives in the centred space, which sees no label, so leaving rows out is closed-form and honest.
+It uses the centred space, which does not depend on labels, so rows are left out in closed form
+without leaking labels.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, padded_sets
 from gpcache.methods.text_prior import TextPrior
 from gpcache.model.audit.label_noise import fit_label_noise, given_label
 
-# A wide kernel and much noise rank planted errors best on the sets for choosing, whatever the
-# number of rows (docs/results/label-errors.md). What is not searched costs one Cholesky factor.
+# A wide kernel and much noise rank planted errors best on the sets for choosing, for any number of
+# rows (docs/results/label-errors.md). Without a search, an audit costs one Cholesky factor.
 BETA = 0.5
 NOISE = 1.0
-# What the mean and the text are usually worth in logits.
+# Typical weights of the mean and the text in the logits.
 TYPICAL_MEAN = 20.0
 TYPICAL_TEXT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """What a model says of labelled rows (n,), each without the rows of its set.
+    """Predictions of labelled rows (n,), each without the rows of its set.
 
-    `counted` (n,): the rows that can be judged, as their class has a row outside their set.
-    `logits` (n, c) are those of the true class, `wrong` (n,) is the probability that the label is
-    another one; `variance` (n,) is how new each row is.
+    `counted` (n,) are the rows that can be checked, because their class has a row outside their
+    set. `logits` (n, c) are those of the true class, `wrong` (n,) the probability that the label is
+    wrong, and `variance` (n,) the novelty of each row.
     """
 
     classes: NDArray[Any]
@@ -48,10 +49,10 @@ class HeldOutRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge(HeldOutRows):
-    """An exact GP over all rows; `scale` is what its logits make of a mean.
+class AuditModel(HeldOutRows):
+    """An exact GP over all rows; `scale` is the weight of its mean in the logits.
 
-    `rate` is the estimated share of wrong labels; `zero_shot` (n, c) is what the text says.
+    `rate` is the estimated share of wrong labels; `zero_shot` (n, c) are the text logits.
     """
 
     precision: ExactPrecision
@@ -63,8 +64,8 @@ class Judge(HeldOutRows):
     @classmethod
     def of(
         cls, features: Tensor, labels: NDArray[Any], sets: Tensor, text_prior: TextPrior | None
-    ) -> Judge:
-        """Judge every row without its set, and how probable it is that its label is wrong."""
+    ) -> AuditModel:
+        """Predict every row without its set, and the probability that its label is wrong."""
         classes = np.unique(labels)
         zero_shot = None
         if text_prior is not None:
@@ -101,11 +102,11 @@ class Judge(HeldOutRows):
         )
 
     def removal_gains(self, removed: Tensor) -> Tensor:
-        """Nats that the labels of the others gain, held out, without each of the rows `removed`.
+        """Held-out log-likelihood that the other labels gain without each of the rows `removed`.
 
-        The map and the numbers stay. With a set T left out, B = (P_TT)⁻¹, M = B A_T and U = B P_T:,
-        taking j away too moves the means of T by U_j (A_j − P_jT M) / (P_jj − P_jT U_j): the Schur
-        complement of T and j together instead of a refit for each.
+        Map and hyper-parameters stay. With a set T left out, B = (P_TT)⁻¹, M = B A_T, U = B P_T:,
+        removing j as well changes the means of T by U_j (A_j − P_jT M) / (P_jj − P_jT U_j): the
+        Schur complement of T and j together, without a refit for each.
         """
         inverse, solved = self.precision._inverse, self.precision.solved_values
         own, gains = inverse.diagonal()[removed], torch.zeros(len(removed), dtype=inverse.dtype)
@@ -119,13 +120,14 @@ class Judge(HeldOutRows):
             known = torch.linalg.solve(block, solved[rows] * present[:, :, None])
             pull = self.scale * (solved[removed] - edge.mT @ known)
             left = own - (edge * reach).sum(1)
-            # What is left out already cannot be taken away.
+            # Rows that are left out already cannot be removed.
             out = self.sets[rows[:, :1]] == self.sets[removed]
             moved = torch.where(out[:, None], 0.0, reach / torch.where(out, 1.0, left)[:, None])
-            judged = present & self.counted[rows]
-            where, _ = torch.nonzero(judged, as_tuple=True)
-            before, column = self.logits[rows[judged]][:, None], self.labels[rows[judged]][:, None]
-            after = before + moved[judged][..., None] * pull[where]
+            counted = present & self.counted[rows]
+            where, _ = torch.nonzero(counted, as_tuple=True)
+            before = self.logits[rows[counted]][:, None]
+            column = self.labels[rows[counted]][:, None]
+            after = before + moved[counted][..., None] * pull[where]
             gains += (self._fit(after, column) - self._fit(before, column)).sum(0)
         return gains
 

@@ -1,0 +1,340 @@
+"""GPCache with the softmax likelihood on any number of rows, in explicit features.
+
+    logits = alpha · k(x, landmarks) A + discriminant · linear discriminant(x) + gain · zero_shot(x)
+
+The landmarks are the axes of the whitened space, which carry the linear part of the kernel, and a
+stratified sample of the rows. Shrinkage, β, τ and the trust in the text are chosen by the exact
+search (`softmax_search`) on a part of the rows. The weights, the temperature and the held-out
+figures come from a model of all rows but a held-out sample, which is let in afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.gp.discriminant import Discriminant
+from gpcache.gp.explicit import (
+    HISTORY,
+    Batch,
+    ExplicitPrecision,
+    Prior,
+    core_of,
+    explicit_map,
+    products_of,
+)
+from gpcache.gp.feature_maps import FeatureMap, Moments, projected
+from gpcache.methods.cache.explicit_choice import (
+    choose_on_part,
+    held_out_rows,
+    part_rows,
+    projected_batches,
+    shrinkage_of_all,
+)
+from gpcache.methods.cache.held_out import (
+    N_REPORT_FOLDS,
+    HeldOutLogits,
+    HeldOutReport,
+    cross_fitted,
+)
+from gpcache.methods.cache.memory import softmax_bytes
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.regression import held_out_variance
+from gpcache.methods.cache.row_stream import BATCH_ELEMENTS, RowStream, stratified
+from gpcache.methods.cache.search import Choice, SearchOptions
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom, prior_mean
+from gpcache.methods.cache.softmax_folds import SoftmaxSetting
+from gpcache.methods.cache.softmax_search import SoftmaxSearch
+from gpcache.methods.cache.softmax_weights import WeightFit, combined, text_gain
+from gpcache.metrics import Calibration, fit_calibration
+from gpcache.support.devices import ensure_memory
+from gpcache.support.progress import progress_bar
+
+# Nats a row to which the model is solved that the weights are fitted on.
+WEIGHED_TOLERANCE = 1e-4
+
+
+class Streamed(NamedTuple):
+    """What a model knows of the rows that it does not keep, beside its coefficients.
+
+    Their number, Σ k(L, z) k(z, L) (D, D), and the counts (c,) and means (c, d) of the classes.
+    `n_part` rows chose the hyper-parameters.
+    """
+
+    n_rows: int
+    n_part: int
+    products: Tensor
+    counts: Tensor
+    means: Tensor
+
+
+class Learned(NamedTuple):
+    """A fit: the model, what it knows of its rows, and what a held-out sample of them said.
+
+    `kept` are the held-out rows, of the numbers `rows` (k,) among all.
+    """
+
+    model: CacheModel
+    streamed: Streamed
+    kept: Shots
+    rows: Tensor
+    calibration: Calibration
+    search: dict[str, NDArray[Any]]
+    report: HeldOutReport
+    novelty: NDArray[np.float64]
+
+
+def learn(
+    rows: RowStream,
+    recipe: Recipe,
+    settings: SearchOptions,
+    validation: Shots | None,
+    *,
+    n_features: int,
+    name: str,
+) -> Learned:
+    """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
+    _ensure_memory(rows, n_features)
+    size = batch_rows(rows.n_classes, n_features, rows.labels.device)
+    moments = Moments.of(projected_batches(recipe, rows.batches(size)), rows.n_classes)
+    held = held_out_rows(rows, recipe.seed, validation)
+    mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
+    mask[held] = False
+    rest = torch.nonzero(mask).flatten()
+    chosen, part = choose_on_part(rows, rest, recipe, settings, validation, name)
+    choice = chosen.choice
+    recipe = recipe.at(choice.shrinkage, choice.diagonal)
+    whitened = recipe.space.name == "whitened"
+    if whitened and settings.shrinkage == "auto" and len(part) < len(rest):
+        choice = replace(choice, shrinkage=shrinkage_of_all(rows, part, moments, recipe))
+        recipe = recipe.at(choice.shrinkage, choice.diagonal)
+    landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
+    with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
+        fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
+        if not len(held):
+            return _on_few(fit, moments, chosen, validation)
+        kept = rows.shots(held)
+        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
+        known = rows.labels_alone(mask)
+        scores = whitened and settings.discriminant != 0
+        choice = replace(choice, discriminant=float(scores and not bool(known.absent.any())))
+        first = replace(fit, choice=choice, tolerance=WEIGHED_TOLERANCE)
+        model, _ = first.solve(moments.without(*own), mask, None)
+        novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
+        weighed = _weigh(known, model, kept, settings)
+        start = model.coefficients
+        model, streamed = replace(fit, choice=weighed.choice).solve(moments, None, start)
+    protocol = f"{len(held):,} of {len(rows):,} shots held out; {len(part):,} others chose"
+    logits = HeldOutLogits(weighed.logits, torch.arange(len(held)), protocol)
+    report = HeldOutReport.of(kept.labels.cpu(), logits, weighed.nested)
+    calibration = fit_calibration(weighed.logits, kept.labels)
+    return Learned(model, streamed, kept, held, calibration, chosen.search, report, novelty)
+
+
+def _on_few(
+    fit: _Fit, moments: Moments, chosen: SoftmaxSearch, validation: Shots | None
+) -> Learned:
+    """Where the search has seen all rows, or a validation set: what it found holds for all."""
+    rows = fit.rows
+    model, streamed = fit.solve(moments, None, None)
+    kept = torch.arange(len(rows) if streamed.n_part == len(rows) else 0)
+    shots, calibration = rows.shots(kept.to(rows.labels.device)), Calibration()
+    protocol = "none: chosen on a validation set" if validation is not None else "none: one shot"
+    report = HeldOutReport.empty(len(kept), rows.n_classes, protocol)
+    novelty = np.full(len(kept), np.nan)
+    if validation is not None:
+        calibration = fit_calibration(model.logits(validation.features), validation.labels)
+    elif chosen.held_out is not None:
+        found = chosen.held_out._replace(protocol=f"{chosen.held_out.protocol}, by exact models")
+        if chosen.calibrates:
+            calibration = fit_calibration(found.logits, shots.labels[found.rows])
+        report = HeldOutReport.of_shots(shots, found, fit.recipe.seed, chosen.nested)
+        novelty = held_out_variance(fit.recipe, shots, fit.choice)
+    return Learned(model, streamed, shots, kept, calibration, chosen.search, report, novelty)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What a solve needs beside the moments of its rows.
+
+    `landmarks` are features (k, d), `size` is the rows of a batch.
+    """
+
+    rows: RowStream
+    recipe: Recipe
+    landmarks: Tensor
+    choice: Choice
+    n_part: int
+    size: int
+    look: Callable[[], object]
+    tolerance: float | None = None
+
+    def solve(
+        self, moments: Moments, mask: Tensor | None, start: Tensor | None
+    ) -> tuple[CacheModel, Streamed]:
+        """The model of the rows of a mask (n,), whose moments these are."""
+        rows, choice = self.rows, self.choice
+        feature_map = self.recipe.space.fit_moments(moments, self.landmarks.dtype)
+        own = feature_map(self.landmarks)
+        axes = torch.eye(own.shape[1], dtype=own.dtype, device=own.device)
+        landmarks = torch.cat([axes, own])
+        known = rows.labels_alone(mask)
+        frequency = class_frequency(known)
+
+        def batches() -> Iterator[Batch]:
+            for some, labels in rows.batches(self.size, mask):
+                offset = prior_logits(some, rows.text, known.absent, choice.offset, frequency)
+                yield Batch(feature_map(some), offset, labels)
+
+        seen = (feature_map(some) for some, _ in rows.batches(self.size, mask))
+        products = products_of(seen, landmarks, choice.beta)
+        if start is None:
+            start = landmarks.new_zeros(len(landmarks), rows.n_classes)
+        prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, start)
+        solved = explicit_map(
+            batches, landmarks, choice.beta, prior, products,
+            n_rows=len(known), start=start, tolerance=self.tolerance, look=self.look,
+        )  # fmt: skip
+        counts, means = moments.counts.to(own), moments.class_means.to(own)
+        streamed = Streamed(len(known), self.n_part, products, counts, means)
+        precision = _precision(landmarks, choice, streamed)
+        return built(feature_map, precision, solved.values, streamed, rows.text, choice), streamed
+
+
+def added(
+    model: CacheModel, streamed: Streamed, features: Tensor, labels: Tensor
+) -> tuple[CacheModel, Streamed]:
+    """The model with further rows (k, d) of class numbers (k,), at the same choice.
+
+    The rows before them are not seen again: their posterior is the prior of the new ones.
+    """
+    choice, landmarks = model.choice, model.precision.keys
+    assert model.coefficients is not None
+    mapped = model.feature_map(features)
+    projection = model.feature_map.projection
+    plain = features if projection is None else projected(projection, features)
+    new = Moments.of([(plain, labels)], len(streamed.counts))
+    counts = streamed.counts + new.counts.to(streamed.counts)
+    sums = streamed.means * streamed.counts[:, None] + new.sums.to(streamed.means)
+    products = products_of([mapped], landmarks, choice.beta)
+    known = streamed._replace(
+        n_rows=streamed.n_rows + len(labels),
+        products=streamed.products + products,
+        counts=counts,
+        means=sums / counts.clamp(min=1)[:, None],
+    )
+    frequency = torch.where(counts > 0, (counts / counts[counts > 0].mean()).log(), 0.0)
+    offset = prior_logits(features, model.text, counts == 0, choice.offset, frequency)
+    prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, model.coefficients)
+    solved = explicit_map(
+        lambda: [Batch(mapped, offset, labels)],
+        landmarks,
+        choice.beta,
+        prior.after(streamed.products, model.coefficients),
+        products,
+        n_rows=len(labels),
+        start=model.coefficients,
+    )
+    precision = _precision(landmarks, choice, known)
+    return built(model.feature_map, precision, solved.values, known, model.text, choice), known
+
+
+def _precision(landmarks: Tensor, choice: Choice, streamed: Streamed) -> ExplicitPrecision:
+    return ExplicitPrecision.of(
+        landmarks, choice.beta, choice.noise, streamed.products, len(streamed.counts)
+    )
+
+
+def built(
+    feature_map: FeatureMap,
+    precision: ExplicitPrecision,
+    coefficients: Tensor,
+    streamed: Streamed,
+    text: Tensor | None,
+    choice: Choice,
+) -> CacheModel:
+    """The model of coefficients (D, c) and the classes' means."""
+    discriminant = None
+    if choice.discriminant:
+        discriminant = Discriminant.of_means(streamed.means, streamed.counts, feature_map)
+    return CacheModel(feature_map, precision, text, choice, coefficients, discriminant)
+
+
+def prior_logits(
+    rows: Tensor, text: Tensor | None, absent: Tensor, gain: float, frequency: Tensor
+) -> Tensor:
+    """Logits (b or 1, c) of rows (b, d) before shots are seen; −inf for classes without any."""
+    said = frequency.new_zeros(1, len(frequency)) if text is None else rows @ text.mT
+    return prior_mean(said.masked_fill(absent, -torch.inf), gain, frequency)
+
+
+class _Weighed(NamedTuple):
+    """The choice with its weights, and probabilities (nested) and logits (k, c) of its rows."""
+
+    choice: Choice
+    nested: Tensor
+    logits: Tensor
+
+
+def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOptions) -> _Weighed:
+    """Weights on rows that the model has not seen; `known` are those it has."""
+    choice = model.choice
+    scores = model.discriminant is not None
+    fit = WeightFit(known, settings, text_gain(asked, settings), scores, False, known.per_class)
+    setting = SoftmaxSetting(
+        choice.shrinkage, choice.beta, choice.tau * min(choice.beta, 1.0), 0.0, choice.diagonal
+    )
+    unscaled = model.feature_map.unscaled(asked.features)
+    parts = [model.posterior(asked.features).mean]
+    if model.discriminant is not None:
+        parts.append(model.discriminant.scores(unscaled) * degrees_of_freedom(known))
+    if asked.zero_shot is not None:
+        parts.append(asked.zero_shot)
+    stacked = torch.stack([part - part.mean(1, keepdim=True) for part in parts])
+    labels = asked.labels
+
+    def logits_at(_: int, some: Tensor) -> Tensor:
+        return combined(fit.fit(setting, stacked[:, some], labels[some]), stacked)
+
+    fold = torch.arange(len(labels), device=labels.device) % N_REPORT_FOLDS
+    nested = cross_fitted(logits_at, dict.fromkeys(torch.unique(fold).tolist(), 0), fold, labels)
+    weights = fit.fit(setting, stacked, labels)
+    logits = combined(weights, stacked)
+    found = weights.tolist()
+    choice = replace(
+        choice,
+        alpha=found[0],
+        discriminant=found[1] * (degrees_of_freedom(known) + len(asked)) if scores else 0.0,
+        gain=found[-1] if asked.zero_shot is not None else choice.gain,
+    )
+    return _Weighed(choice, nested, logits)
+
+
+def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:
+    """Rows of a batch."""
+    elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
+    return max(256, elements // max(n_classes, n_landmarks))
+
+
+def _ensure_memory(rows: RowStream, n_features: int) -> None:
+    """Refuse before anything is allocated what the device has no room for."""
+    c, width, device = rows.n_classes, rows.width, rows.labels.device
+    size = n_features + width
+    part = min(part_rows(rows), len(rows))
+    classes = min(c, part)
+    solver = 4 * (2 * HISTORY + 8) * size * c + 8 * 8 * size * size
+    batch = 4 * 6 * batch_rows(c, n_features, device) * max(c, size)
+    ensure_memory(
+        max(softmax_bytes(part, width, classes), solver + batch) + 8 * (4 * c * width),
+        device,
+        what=f"A fit of {len(rows):,} shots of {c:,} classes in {size:,} explicit features",
+        remedy="Use fewer of them: approximation=Explicit(n_features=…).",
+    )

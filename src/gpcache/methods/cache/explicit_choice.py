@@ -1,0 +1,117 @@
+"""Which rows of many choose the hyper-parameters of a model, and which are held out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gpcache.gp.discriminant import Discriminant
+from gpcache.gp.feature_maps import Moments, projected
+from gpcache.methods.cache.memory import softmax_bytes
+from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.row_stream import RowStream, stratified
+from gpcache.methods.cache.search import SearchOptions
+from gpcache.methods.cache.shots import Shots
+from gpcache.methods.cache.softmax_search import SoftmaxSearch, choose
+from gpcache.metrics import fit_scales
+from gpcache.support.devices import free_memory
+
+# Rows that the exact search takes at most, and how many of a class it takes before it leaves out
+# classes: fewer would say little about the scatter within classes.
+PART_ROWS, PART_PER_CLASS = 4_000, 20
+# Held-out rows: at most a share, and so many logits or rows.
+HELD_SHARE, HELD_LOGITS, LEAST_HELD, MOST_HELD = 4, 2**22, 1_000, 5_000
+# Multiples of the shrinkage of the part that are tried for all rows.
+SHRINKAGE_RATIOS = (1.0, 4.0, 16.0, 64.0, 256.0)
+
+
+def held_out_rows(rows: RowStream, seed: int, validation: Shots | None) -> Tensor:
+    """Numbers of the rows that are held out; none where the search can see all rows itself."""
+    few = len(rows) <= part_rows(rows) or not rows.labels_alone().can_be_held_out
+    if few or validation is not None:
+        return rows.labels.new_empty(0)
+    company = torch.nonzero(rows.labels_alone().with_company()).flatten()
+    most = min(MOST_HELD, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
+    return company[stratified(rows.labels[company], min(most, len(rows) // HELD_SHARE), seed)]
+
+
+def choose_on_part(
+    rows: RowStream,
+    rest: Tensor,
+    recipe: Recipe,
+    settings: SearchOptions,
+    validation: Shots | None,
+    name: str,
+) -> tuple[SoftmaxSearch, Tensor]:
+    """The search on a stratified part of the rows `rest` (k,), and the numbers of its rows.
+
+    Beyond so many classes it takes some of them alone.
+    """
+    labels, most = rows.labels[rest], part_rows(rows)
+    classes, counts = torch.unique(labels, return_counts=True)
+    usual = max(1, min(PART_PER_CLASS, int(counts.double().mean())))
+    if len(classes) > most // usual:
+        generator = torch.Generator().manual_seed(recipe.seed)
+        drawn = torch.randperm(len(classes), generator=generator)[: most // usual]
+        classes = classes[drawn.to(classes.device)].sort().values
+        rest = rest[torch.isin(labels, classes)]
+    rest = rest[stratified(rows.labels[rest], most, recipe.seed)]
+    # A class that is known by its text alone takes part where all classes do.
+    some = classes if len(classes) < len(counts) else None
+    if validation is not None and some is not None:
+        asked = torch.nonzero(torch.isin(validation.labels, some)).flatten()
+        text = validation.zero_shot
+        validation = replace(
+            validation[asked],
+            labels=torch.searchsorted(some, validation.labels[asked]),
+            n_classes=len(some),
+            zero_shot=None if text is None else text[asked][:, some],
+        )
+    found = choose(recipe, rows.shots(rest, some), settings, validation, name=name)
+    return found, rest
+
+
+def shrinkage_of_all(rows: RowStream, part: Tensor, moments: Moments, recipe: Recipe) -> float:
+    """The shrinkage for all rows: that of the part, or a multiple that serves them better.
+
+    With more rows and classes the same ridge is a smaller share of the scatter. A discriminant of
+    all rows but some of the part (k,) judges the multiples by those.
+    """
+    shrinkage = recipe.space.shrinkage
+    size = min(len(part) // 4, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
+    judges = rows.shots(part[stratified(rows.labels[part], size, recipe.seed)])
+    own = next(projected_batches(recipe, iter([(judges.features, judges.labels)])))
+    moments = moments.without(*own)
+    counts, means = moments.counts.to(own[0]), moments.class_means.to(own[0])
+    found: dict[float, float] = {}
+    for ratio in SHRINKAGE_RATIOS:
+        space = replace(recipe.space, shrinkage=shrinkage * ratio)
+        feature_map = space.fit_moments(moments, own[0].dtype)
+        scores = Discriminant.of_means(means, counts, feature_map).scores(
+            feature_map.unscaled(judges.features)
+        )
+        scores = scores - scores.mean(1, keepdim=True)
+        scale, _ = fit_scales(scores[None, None], judges.labels)
+        loss = torch.nn.functional.cross_entropy(float(scale) * scores, judges.labels)
+        found[shrinkage * ratio] = float(loss)
+    return min(found, key=lambda one: found[one])
+
+
+def projected_batches(
+    recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows behind the similarity projection, if there is one."""
+    projection = recipe.space.projection
+    for rows, labels in batches:
+        yield (rows if projection is None else projected(projection, rows)), labels
+
+
+def part_rows(rows: RowStream) -> int:
+    """Rows that the exact search takes: fewer than `PART_ROWS` where memory is short."""
+    found, free = PART_ROWS, free_memory(rows.labels.device)
+    while found > 500 and softmax_bytes(found, rows.width, min(rows.n_classes, found)) > free // 2:
+        found //= 2
+    return found

@@ -1,0 +1,107 @@
+"""`gpcache fit STORE`: a model of more photos than it keeps, through every command."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpcache import DataError, ImageClassifier
+from gpcache.methods.cache import explicit_choice, setup
+from gpcache.web.open_workspace import open_workspace
+
+COLOURS = {"brick": (190, 90, 60), "grass": (70, 150, 60), "water": (60, 110, 170)}
+
+
+def draw(folder, first, count):
+    """Coarse patches around the colour of each class."""
+    for label, colour in COLOURS.items():
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number in range(first, first + count):
+            patches = np.random.default_rng(number).normal(colour, 60, (6, 6, 3))
+            image = Image.fromarray(patches.clip(0, 255).astype(np.uint8)).resize((64, 64))
+            image.save(folder / label / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """So few photos count as many."""
+    monkeypatch.setattr(setup, "EXACT_ROWS", 50)
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 60)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few")
+def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path):
+    photos, test = draw(tmp_path / "photos", 0, 32), draw(tmp_path / "test", 100, 6)
+    more = draw(tmp_path / "more", 200, 4)
+    store, model = tmp_path / "photos.store", tmp_path / "photos.gpc"
+    assert run("extract", photos, "-o", store)[0] == 0
+
+    code, out, _ = run("fit", store, "-o", model, "--json")
+    report = json.loads(out)
+    assert (code, report["images"]) == (0, 96)
+    assert report["held_out"]["protocol"].endswith("24 of 96 shots held out; 60 others chose")
+
+    code, out, _ = run("inspect", model)
+    assert "explicit features (1,7" in out
+    assert "brick (32)" in out
+    assert json.loads(run("inspect", model, "--json")[1])["posterior"].startswith("explicit")
+
+    code, out, err = run("predict", model, test / "grass", "--why", "--json")
+    answers = [json.loads(line)["label"] for line in out.splitlines()]
+    assert answers.count("grass") >= 5
+    assert "this model keeps none" in err
+    before = json.loads(run("evaluate", model, test, "--json")[1])["accuracy"]
+    assert before > 0.8
+
+    assert run("add", model, more)[0] == 0
+    grown = ImageClassifier.load(model)
+    assert grown.n_images == 108
+    assert "108 images" in repr(grown)
+    code, _, err = run("remove", model, "--image", grown.examples[0].name)
+    assert code == 2
+    assert "must keep its shots" in err
+    assert json.loads(run("evaluate", model, test, "--json")[1])["accuracy"] > 0.8
+    assert run("export", model, "-o", tmp_path / "photos.onnx")[0] == 0
+
+    served = open_workspace(tmp_path / "workspace", model=model)
+    rows = grown.encoder_.encode_images([Image.open(test / "water" / "100.png")])
+    assert served.learner.answer(rows, why=3, error=0.1)[0].probabilities.argmax() == 2
+    with pytest.raises(DataError, match="nothing else can be changed"):
+        served.learner.fit(served.document.contents)
+
+
+def test_a_small_store_gives_the_model_of_its_photos(run, tmp_path):
+    photos = draw(tmp_path / "photos", 0, 6)
+    store = tmp_path / "photos.store"
+    assert run("extract", photos, "-o", store)[0] == 0
+    assert run("fit", store, "-o", tmp_path / "one.gpc")[0] == 0
+    assert run("fit", photos, "-o", tmp_path / "other.gpc")[0] == 0
+    one, other = (ImageClassifier.load(tmp_path / f"{name}.gpc") for name in ("one", "other"))
+    queries = draw(tmp_path / "test", 100, 2)
+    found = [[answer.probability for answer in model.predict(queries)] for model in (one, other)]
+    np.testing.assert_allclose(*found, atol=1e-5)
+    assert len(one.examples) == 18
+    code, _, err = run("fit", store, "-o", tmp_path / "x.gpc", "--encoder", "lite0")
+    assert code == 2
+    assert "was made by the encoder" in err
+
+
+@pytest.mark.usefixtures("few")
+def test_the_exported_head_answers_as_the_model():
+    runtime = pytest.importorskip("onnxruntime")
+    from gpcache import GPCacheClassifier
+    from gpcache.model.onnx import export_onnx
+
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 4
+    X = (rng.normal(size=(4, 8))[y] + rng.normal(size=(120, 8))).astype(np.float32)
+    model = GPCacheClassifier().fit(X, y)
+    assert model.fitted_.streamed is not None
+    session = runtime.InferenceSession(export_onnx(model))
+    names = [one.name for one in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {session.get_inputs()[0].name: X}), strict=True))
+    assert np.abs(found["probabilities"] - model.predict_proba(X)).max() < 1e-4
+    assert np.abs(found["variance"][:, 0] - model.novelty(X)).max() < 1e-4

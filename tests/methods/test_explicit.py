@@ -1,0 +1,222 @@
+"""GPCache in explicit features: near the exact model, from any source of rows, and as a model."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, TextPrior
+from gpcache.features.store import Item
+from gpcache.features.stored_rows import StoredRows
+from gpcache.methods import Explicit, Regression, restore, state_of
+from gpcache.methods.cache import explicit_choice, row_stream, setup
+
+Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
+
+
+def rows_of(n: int, seed: int, n_classes: int = 6, width: int = 16) -> Rows:
+    """Rows around two modes of each class."""
+    modes = np.random.default_rng(0).normal(size=(n_classes, 2, width))
+    rng = np.random.default_rng(seed)
+    labels, mode = np.arange(n) % n_classes, rng.integers(2, size=n)
+    found = modes[labels, mode] + 1.3 * rng.normal(size=(n, width))
+    names = np.array([f"class {number}" for number in labels])
+    return found.astype(np.float32), names
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts and samples so small that 600 rows count as many."""
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 200)
+    monkeypatch.setattr(explicit_choice, "PART_PER_CLASS", 40)
+    monkeypatch.setattr(setup, "EXACT_ROWS", 500)
+
+
+def test_few_rows_are_answered_as_by_the_exact_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_choice, "PART_ROWS", 4_000)
+    X, y = rows_of(240, 1)
+    queries, _ = rows_of(200, 2)
+    exact = GPCacheClassifier(dtype="float64").fit(X, y)
+    model = GPCacheClassifier(approximation=Explicit(300), dtype="float64").fit(X, y)
+    assert np.abs(model.predict_proba(queries) - exact.predict_proba(queries)).max() < 1e-3
+    assert np.abs(model.novelty(queries) - exact.novelty(queries)).max() < 1e-3
+    assert model.loo_.accuracy == pytest.approx(exact.loo_.accuracy, abs=0.02)
+    assert model.loo_.protocol.endswith("by exact models")
+
+
+def test_auto_is_exact_for_few_shots_and_explicit_for_many() -> None:
+    X, y = rows_of(600, 1)
+    few, many = GPCacheClassifier().fit(X[:120], y[:120]), GPCacheClassifier().fit(X, y)
+    assert few.fitted_.approximation == "exact"
+    assert repr(many.fitted_).startswith("Fitted(explicit features (466), 600 shots")
+    same = GPCacheClassifier(approximation="exact").fit(X[:120], y[:120])
+    np.testing.assert_array_equal(few.logits(X), same.logits(X))
+
+
+def test_many_rows_are_held_out_weighed_and_let_in() -> None:
+    X, y = rows_of(900, 1)
+    queries, truth = rows_of(600, 2)
+    exact = GPCacheClassifier(approximation="exact").fit(X, y)
+    model = GPCacheClassifier().fit(X, y)
+    assert model.loo_.protocol == "225 of 900 shots held out; 200 others chose"
+    assert model.loo_.counted.sum() == 225
+    assert len(model.fitted_.shots) == 225
+    assert model.score(queries, truth) > exact.score(queries, truth) - 0.03
+    assert abs(model.loo_.accuracy - model.score(queries, truth)) < 0.08
+    assert model.held_out_novelty_.shape == (225,)
+    # The held-out rows are what they were in the input.
+    kept = model.fitted_.kept_rows.numpy()
+    unit = X[kept] / np.linalg.norm(X[kept], axis=1, keepdims=True)
+    np.testing.assert_allclose(model.fitted_.shots.features.numpy(), unit, atol=1e-6)
+
+
+def test_a_part_of_the_classes_chooses_for_all() -> None:
+    X, y = rows_of(960, 1, n_classes=24)
+    model = GPCacheClassifier().fit(X, y)
+    assert model.fitted_.streamed.n_part < 250
+    queries, truth = rows_of(480, 2, n_classes=24)
+    exact = GPCacheClassifier(approximation="exact").fit(X, y)
+    assert model.score(queries, truth) > exact.score(queries, truth) - 0.05
+
+
+def test_text_and_classes_that_are_known_by_text_alone() -> None:
+    X, y = rows_of(600, 1)
+    names = [f"class {number}" for number in range(7)]
+    vectors = np.random.default_rng(0).normal(size=(7, 2, 16)).mean(1)
+    vectors[:6] = [X[y == name].mean(0) for name in names[:6]]
+    model = GPCacheClassifier(text_prior=TextPrior(names, vectors, logit_scale=10.0)).fit(X, y)
+    assert model.classes_.tolist() == names
+    probabilities = model.predict_proba(vectors)
+    assert probabilities[6].argmax() == 6
+    assert model.gain_ == 1.0
+
+
+def test_rows_that_are_read_at_every_pass_give_the_same_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = rows_of(600, 1)
+    expected = GPCacheClassifier().fit(X, y).logits(X[:20])
+    monkeypatch.setattr(row_stream, "KEPT_SHARE", 10**15)
+    monkeypatch.setattr(row_stream, "BATCH_ELEMENTS", {"cpu": 1})
+    found = GPCacheClassifier().fit(X, y).logits(X[:20])
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_mapped_file_and_a_store_give_the_same_model(tmp_path: Path) -> None:
+    X, y = rows_of(600, 1)
+    expected = GPCacheClassifier().fit(X, y).logits(X[:20])
+    np.save(tmp_path / "rows.npy", X)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    np.testing.assert_array_equal(GPCacheClassifier().fit(mapped, y).logits(X[:20]), expected)
+
+    from gpcache import load_encoder
+
+    encoder = load_encoder("lite")
+    store = FeatureStore.create(tmp_path / "store", encoder)
+    wide = np.zeros((len(X), encoder.dim), dtype=np.float32)
+    wide[:, :16] = X
+    hashes = [f"{row:064x}" for row in range(len(X))]
+    items = [
+        Item("rows", f"{row}.png", key, label)
+        for row, (key, label) in enumerate(zip(hashes, y.tolist(), strict=True))
+    ]
+    for first in range(0, len(X), 250):
+        store.append(hashes[first : first + 250], wide[first : first + 250])
+    stored = StoredRows(store, items[::-1])
+    labels = [item.label for item in stored.items]
+    np.testing.assert_array_equal(stored[3:9], store.vectors([i.hash for i in stored.items[3:9]]))
+    assert stored[np.array([5, 2])].shape == (2, encoder.dim)
+    few = GPCacheClassifier(kernel_space="raw").fit(stored, labels)
+    order = [int(item.path.removesuffix(".png")) for item in stored.items]
+    array = GPCacheClassifier(kernel_space="raw").fit(wide[order], labels)
+    np.testing.assert_array_equal(few.logits(wide[:20]), array.logits(wide[:20]))
+
+
+def test_a_model_comes_back_from_its_state() -> None:
+    X, y = rows_of(600, 1)
+    model = GPCacheClassifier().fit(X, y)
+    state = state_of(model)
+    again = restore(state)
+    assert np.abs(again.predict_proba(X) - model.predict_proba(X)).max() < 1e-5
+    assert np.abs(again.novelty(X) - model.novelty(X)).max() < 1e-5
+    assert again.loo_.protocol == model.loo_.protocol
+    assert repr(again.fitted_) == repr(model.fitted_)
+    # Its size does not depend on the number of shots.
+    more = GPCacheClassifier(approximation=Explicit(600 - 150)).fit(*rows_of(5_000, 1))
+    sizes = [sum(array.nbytes for array in one.arrays.values()) for one in (state, state_of(more))]
+    assert sizes[1] < 2.5 * sizes[0]
+    del state.arrays["landmarks"]
+    with pytest.raises(DataError, match="landmarks"):
+        restore(state)
+
+
+def test_rows_are_added_without_the_old_ones() -> None:
+    X, y = rows_of(600, 1)
+    new, labels = rows_of(300, 3)
+    queries, truth = rows_of(600, 2)
+    model = restore(state_of(GPCacheClassifier().fit(X, y)))
+    before, seen = model.score(queries, truth), model.score(new, labels)
+    model.add(new, labels, refit=False)
+    assert model.fitted_.n_rows == 900
+    assert model.score(new, labels) > seen
+    assert model.score(queries, truth) > before - 0.02
+    assert len(model.loo_.counted) == len(model.fitted_.shots)
+    again = restore(state_of(model))
+    assert np.abs(again.predict_proba(X) - model.predict_proba(X)).max() < 1e-4
+
+
+def test_what_needs_the_old_shots_is_refused() -> None:
+    X, y = rows_of(600, 1)
+    model = GPCacheClassifier().fit(X, y)
+    for change in (
+        lambda: model.remove([0]),
+        lambda: model.relabel([0], ["class 1"]),
+        lambda: model.add(X[:1], ["class 9"]),
+        lambda: model.explain(X[:1]),
+    ):
+        with pytest.raises(ProtocolError, match="must keep its shots"):
+            change()
+    with pytest.warns(UserWarning, match="fit on all shots"):
+        model.refit()
+    assert not model.has_keys
+
+
+def test_a_validation_set_weighs_and_calibrates() -> None:
+    X, y = rows_of(600, 1)
+    queries, truth = rows_of(300, 2)
+    model = GPCacheClassifier().fit(X, y, validation=rows_of(200, 3))
+    assert model.score(queries, truth) > 0.6
+    assert "validation" in model.loo_.protocol
+
+
+def test_a_projection_and_float64() -> None:
+    X, y = rows_of(600, 1)
+    matrix = 0.1 * np.random.default_rng(0).normal(size=(16, 16))
+    one = GPCacheClassifier(projection=matrix).fit(X, y)
+    other = GPCacheClassifier(projection=matrix, dtype="float64").fit(X, y)
+    assert np.abs(one.predict_proba(X) - other.predict_proba(X)).max() < 0.02
+
+
+def test_bad_rows_and_options_are_said_in_one_sentence() -> None:
+    X, y = rows_of(600, 1)
+    with pytest.raises(ProtocolError, match="likelihood='softmax'"):
+        GPCacheClassifier(approximation="explicit", likelihood=Regression()).fit(X, y)
+    bad = X.copy()
+    bad[577] = np.nan
+    with pytest.raises(DataError, match="row 577"):
+        GPCacheClassifier().fit(bad, y)
+    with pytest.raises(DataError, match="n_features"):
+        GPCacheClassifier(approximation=Explicit(0)).fit(X, y)
+
+
+def test_no_warning_and_the_caller_sees_no_change() -> None:
+    X, y = rows_of(600, 1)
+    before = X.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GPCacheClassifier().fit(X, y)
+    np.testing.assert_array_equal(X, before)
