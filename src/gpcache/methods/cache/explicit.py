@@ -29,13 +29,13 @@ from gpcache.gp.explicit import (
     explicit_map,
     products_of,
 )
-from gpcache.gp.feature_maps import FeatureMap, Moments, projected
+from gpcache.gp.feature_maps import FeatureMap, KernelSpace, Moments, projected
 from gpcache.methods.cache.explicit_choice import (
     choose_on_part,
     held_out_rows,
     part_rows,
     projected_batches,
-    shrinkage_of_all,
+    space_of_all,
 )
 from gpcache.methods.cache.held_out import JUDGED, HeldOutLogits, HeldOutReport, cross_fitted
 from gpcache.methods.cache.memory import softmax_bytes
@@ -104,25 +104,34 @@ def learn(
     mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = torch.nonzero(mask).flatten()
-    chosen, part = choose_on_part(rows, rest, recipe, settings, validation, name)
+    kept, without = rows.shots(held), moments
+    if len(held):
+        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
+        without = moments.without(*own)
+    space = recipe.space
+    if len(rest) > part_rows(rows):
+        space = space_of_all(rows, rest, without, recipe, settings)
+        fixed = KernelSpace(projection=space.fit_moments(without, kept.features.dtype))
+        searched = replace(recipe, space=fixed)
+    else:
+        searched = recipe
+    chosen, part = choose_on_part(rows, rest, searched, settings, validation, name)
     choice = chosen.choice
+    if searched is not recipe:
+        choice = replace(choice, shrinkage=space.shrinkage, diagonal=space.diagonal)
+        for column in ("shrinkage", "diagonal"):
+            chosen.search[column][:] = getattr(choice, column)
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
-    whitened = recipe.space.name == "whitened"
-    if whitened and settings.shrinkage == "auto" and len(part) < len(rest):
-        choice = replace(choice, shrinkage=shrinkage_of_all(rows, part, moments, recipe))
-        recipe = recipe.at(choice.shrinkage, choice.diagonal)
     landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
     with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
         fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
         if not len(held):
             return _on_few(fit, moments, chosen, validation)
-        kept = rows.shots(held)
-        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
         known = rows.labels_alone(mask)
-        scores = whitened and settings.discriminant != 0
+        scores = space.name == "whitened" and settings.discriminant != 0
         choice = replace(choice, discriminant=float(scores and not bool(known.absent.any())))
         first = replace(fit, choice=choice, tolerance=WEIGHED_TOLERANCE)
-        model, _ = first.solve(moments.without(*own), mask, None)
+        model, _ = first.solve(without, mask, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
         start = model.coefficients
