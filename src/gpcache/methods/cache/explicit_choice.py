@@ -38,6 +38,40 @@ def held_out_rows(rows: RowStream, seed: int, validation: Shots | None) -> Tenso
     return company[stratified(rows.labels[company], min(most, len(rows) // HELD_SHARE), seed)]
 
 
+def choose_for_all(
+    rows: RowStream,
+    rest: Tensor,
+    moments: Moments,
+    recipe: Recipe,
+    settings: SearchOptions,
+    validation: Shots | None,
+    *,
+    name: str,
+) -> tuple[SoftmaxSearch, Tensor]:
+    """The choice for the rows `rest` (k,), whose moments these are, and the rows that made it.
+
+    Where the search cannot see all rows, the space comes first. The discriminant then has the
+    weight 1, to be weighed by rows that the model has not seen.
+    """
+    if len(rest) <= part_rows(rows):
+        return choose_on_part(rows, rest, recipe, settings, validation, name)
+    space = space_of_all(rows, rest, moments, recipe, settings)
+    dtype = rows.labels_alone().features.dtype
+    fixed = replace(recipe, space=KernelSpace(projection=space.fit_moments(moments, dtype)))
+    found, part = choose_on_part(rows, rest, fixed, settings, validation, name)
+    absent = bool((moments.counts == 0).any())
+    scores = space.name == "whitened" and settings.discriminant != 0 and not absent
+    choice = replace(
+        found.choice,
+        shrinkage=space.shrinkage,
+        diagonal=space.diagonal,
+        discriminant=float(scores),
+    )
+    for column in ("shrinkage", "diagonal"):
+        found.search[column][:] = getattr(choice, column)
+    return replace(found, choice=choice), part
+
+
 def choose_on_part(
     rows: RowStream,
     rest: Tensor,
