@@ -77,7 +77,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         lambda: [],
         (),
         ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
-        + ("million-keys", "scale", "product"),
+        + ("explicit", "million-keys", "scale", "product"),
     ),
     "faults": (
         "Faults and load",

@@ -19,6 +19,7 @@ MODULES = [
     "gpcache.similarity",
     "gpcache.encoders",
     "gpcache.features.store",
+    "gpcache.features.stored_rows",
     "gpcache.features.extract",
     "gpcache.features.splits",
     "gpcache.features.neighbors",

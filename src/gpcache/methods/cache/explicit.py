@@ -31,11 +31,10 @@ from gpcache.gp.explicit import (
 )
 from gpcache.gp.feature_maps import FeatureMap, Moments, projected
 from gpcache.methods.cache.explicit_choice import (
-    choose_on_part,
+    choose_for_all,
     held_out_rows,
     part_rows,
     projected_batches,
-    shrinkage_of_all,
 )
 from gpcache.methods.cache.held_out import (
     N_REPORT_FOLDS,
@@ -109,25 +108,21 @@ def learn(
     mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
     mask[held] = False
     rest = torch.nonzero(mask).flatten()
-    chosen, part = choose_on_part(rows, rest, recipe, settings, validation, name)
+    kept, without = rows.shots(held), moments
+    if len(held):
+        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
+        without = moments.without(*own)
+    chosen, part = choose_for_all(rows, rest, without, recipe, settings, validation, name=name)
     choice = chosen.choice
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
-    whitened = recipe.space.name == "whitened"
-    if whitened and settings.shrinkage == "auto" and len(part) < len(rest):
-        choice = replace(choice, shrinkage=shrinkage_of_all(rows, part, moments, recipe))
-        recipe = recipe.at(choice.shrinkage, choice.diagonal)
     landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
     with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
         fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
         if not len(held):
-            return _on_few(fit, moments, chosen, validation)
-        kept = rows.shots(held)
-        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
+            return _on_few(fit, moments, chosen, settings, validation)
         known = rows.labels_alone(mask)
-        scores = whitened and settings.discriminant != 0
-        choice = replace(choice, discriminant=float(scores and not bool(known.absent.any())))
-        first = replace(fit, choice=choice, tolerance=WEIGHED_TOLERANCE)
-        model, _ = first.solve(moments.without(*own), mask, None)
+        first = replace(fit, tolerance=WEIGHED_TOLERANCE)
+        model, _ = first.solve(without, mask, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
         start = model.coefficients
@@ -140,7 +135,11 @@ def learn(
 
 
 def _on_few(
-    fit: _Fit, moments: Moments, chosen: SoftmaxSearch, validation: Shots | None
+    fit: _Fit,
+    moments: Moments,
+    chosen: SoftmaxSearch,
+    settings: SearchOptions,
+    validation: Shots | None,
 ) -> Learned:
     """Where the search has seen all rows, or a validation set: what it found holds for all."""
     rows = fit.rows
@@ -151,6 +150,9 @@ def _on_few(
     report = HeldOutReport.empty(len(kept), rows.n_classes, protocol)
     novelty = np.full(len(kept), np.nan)
     if validation is not None:
+        if streamed.n_part < len(rows):
+            weighed = _weigh(rows.labels_alone(), model, validation, settings)
+            model = replace(model, choice=weighed.choice)
         calibration = fit_calibration(model.logits(validation.features), validation.labels)
     elif chosen.held_out is not None:
         found = chosen.held_out._replace(protocol=f"{chosen.held_out.protocol}, by exact models")

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.discriminant import Discriminant
-from gpcache.gp.feature_maps import Moments, projected
+from gpcache.gp.feature_maps import KernelSpace, Moments, projected
 from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.row_stream import RowStream, stratified
 from gpcache.methods.cache.search import SearchOptions
 from gpcache.methods.cache.shots import Shots
-from gpcache.methods.cache.softmax_search import SoftmaxSearch, choose
+from gpcache.methods.cache.softmax_search import DIAGONALS, SoftmaxSearch, choose
 from gpcache.metrics import fit_scales
 from gpcache.support.devices import free_memory
 
@@ -24,8 +24,8 @@ from gpcache.support.devices import free_memory
 PART_ROWS, PART_PER_CLASS = 4_000, 20
 # Held-out rows: at most a share, and so many logits or rows.
 HELD_SHARE, HELD_LOGITS, LEAST_HELD, MOST_HELD = 4, 2**22, 1_000, 5_000
-# Multiples of the shrinkage of the part that are tried for all rows.
-SHRINKAGE_RATIOS = (1.0, 4.0, 16.0, 64.0, 256.0)
+# Shrinkages that are tried on all rows.
+SHRINKAGES = tuple(4.0**power for power in range(-1, 8))
 
 
 def held_out_rows(rows: RowStream, seed: int, validation: Shots | None) -> Tensor:
@@ -36,6 +36,40 @@ def held_out_rows(rows: RowStream, seed: int, validation: Shots | None) -> Tenso
     company = torch.nonzero(rows.labels_alone().with_company()).flatten()
     most = min(MOST_HELD, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
     return company[stratified(rows.labels[company], min(most, len(rows) // HELD_SHARE), seed)]
+
+
+def choose_for_all(
+    rows: RowStream,
+    rest: Tensor,
+    moments: Moments,
+    recipe: Recipe,
+    settings: SearchOptions,
+    validation: Shots | None,
+    *,
+    name: str,
+) -> tuple[SoftmaxSearch, Tensor]:
+    """The choice for the rows `rest` (k,), whose moments these are, and the rows that made it.
+
+    Where the search cannot see all rows, the space comes first. The discriminant then has the
+    weight 1, to be weighed by rows that the model has not seen.
+    """
+    if len(rest) <= part_rows(rows):
+        return choose_on_part(rows, rest, recipe, settings, validation, name)
+    space = space_of_all(rows, rest, moments, recipe, settings)
+    dtype = rows.labels_alone().features.dtype
+    fixed = replace(recipe, space=KernelSpace(projection=space.fit_moments(moments, dtype)))
+    found, part = choose_on_part(rows, rest, fixed, settings, validation, name)
+    absent = bool((moments.counts == 0).any())
+    scores = space.name == "whitened" and settings.discriminant != 0 and not absent
+    choice = replace(
+        found.choice,
+        shrinkage=space.shrinkage,
+        diagonal=space.diagonal,
+        discriminant=float(scores),
+    )
+    for column in ("shrinkage", "diagonal"):
+        found.search[column][:] = getattr(choice, column)
+    return replace(found, choice=choice), part
 
 
 def choose_on_part(
@@ -74,30 +108,32 @@ def choose_on_part(
     return found, rest
 
 
-def shrinkage_of_all(rows: RowStream, part: Tensor, moments: Moments, recipe: Recipe) -> float:
-    """The shrinkage for all rows: that of the part, or a multiple that serves them better.
+def space_of_all(
+    rows: RowStream, rest: Tensor, moments: Moments, recipe: Recipe, settings: SearchOptions
+) -> KernelSpace:
+    """The space of the kernel for rows whose moments these are, of the numbers `rest` (k,).
 
-    With more rows and classes the same ridge is a smaller share of the scatter. A discriminant of
-    all rows but some of the part (k,) judges the multiples by those.
+    Shrinkage and diagonal are those whose discriminant answers best about some of these rows,
+    without having seen them. A part of the rows would ask for another shrinkage than all of them.
     """
-    shrinkage = recipe.space.shrinkage
-    size = min(len(part) // 4, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
-    judges = rows.shots(part[stratified(rows.labels[part], size, recipe.seed)])
+    if recipe.space.name != "whitened" or settings.shrinkage != "auto":
+        return recipe.space
+    size = min(len(rest) // HELD_SHARE, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
+    judges = rows.shots(rest[stratified(rows.labels[rest], size, recipe.seed)])
     own = next(projected_batches(recipe, iter([(judges.features, judges.labels)])))
     moments = moments.without(*own)
     counts, means = moments.counts.to(own[0]), moments.class_means.to(own[0])
-    found: dict[float, float] = {}
-    for ratio in SHRINKAGE_RATIOS:
-        space = replace(recipe.space, shrinkage=shrinkage * ratio)
+
+    def loss(space: KernelSpace) -> float:
         feature_map = space.fit_moments(moments, own[0].dtype)
-        scores = Discriminant.of_means(means, counts, feature_map).scores(
-            feature_map.unscaled(judges.features)
-        )
+        discriminant = Discriminant.of_means(means, counts, feature_map)
+        scores = discriminant.scores(feature_map.unscaled(judges.features))
         scores = scores - scores.mean(1, keepdim=True)
         scale, _ = fit_scales(scores[None, None], judges.labels)
-        loss = torch.nn.functional.cross_entropy(float(scale) * scores, judges.labels)
-        found[shrinkage * ratio] = float(loss)
-    return min(found, key=lambda one: found[one])
+        return float(torch.nn.functional.cross_entropy(float(scale) * scores, judges.labels))
+
+    best = min((replace(recipe.space, shrinkage=one) for one in SHRINKAGES), key=loss)
+    return min((replace(best, diagonal=one) for one in DIAGONALS), key=loss)
 
 
 def projected_batches(

@@ -45,7 +45,7 @@ class Fitted:
     that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
     that they were chosen on a validation set. A model in explicit features does not keep its shots:
     `streamed` is what it knows of them, and `shots` are the ones that were held out, of the numbers
-    `kept_rows` (k,) in the fit.
+    `kept_rows` (k,) in the fit (None in a model that was loaded).
     """
 
     shots: Shots

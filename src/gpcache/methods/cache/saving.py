@@ -51,7 +51,6 @@ def write_cache(fitted: Fitted, state: State) -> None:
             variance_root=model.precision.root,
             class_counts=streamed.counts,
             class_means=streamed.means,
-            kept_rows=fitted.kept_rows,
         )
     if fitted.training is not None:
         settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
@@ -110,7 +109,6 @@ def read_cache(
         changed=saved.get("changed", 0),
         validated=saved.get("validated", False),
         streamed=streamed,
-        kept_rows=tensors("kept_rows"),
     )
     if trainer is None:
         return fitted

@@ -22,8 +22,8 @@ from gpcache.methods.training import Schedule
 from gpcache.support.checks import is_auto, one_of, positive, whole
 from gpcache.support.devices import free_memory
 
-# Up to this number of shots "auto" is exact. With 200 classes on two cores an exact fit of 4,000
-# shots takes 20 s, and the time grows with the square of their number.
+# Up to this number of shots "auto" is exact. With 200 classes an exact fit of 4,000 shots took 40 s
+# on two cores that other work shared, and the time grows with the square of their number.
 EXACT_ROWS = 8_000
 # The default shrinkage of regression.
 SHRINKAGE = 4.0
