@@ -101,11 +101,11 @@ MISTAKES = {
         "methods[1].where[1].datasets names 'imagenett' (did you mean 'imagenet'?)"
     ),
     GPCACHE + 'options = { precision = "exakt" }\n': (
-        "methods[1].options.precision must be 'exact' or 'grouped' or 'nystrom' or 'fourier' or "
-        "'class_mean', got 'exakt' (did you mean 'exact'?)"
+        "methods[1].options.precision must be 'auto' or 'exact' or 'explicit' or 'grouped' or "
+        "'nystrom' or 'fourier' or 'class_mean', got 'exakt' (did you mean 'exact'?)"
     ),
     GPCACHE + 'vary = { precision = ["exact", "groups"] }\n': (
-        "methods[1].vary.precision must be 'exact' or"
+        "methods[1].vary.precision must be 'auto' or 'exact' or"
     ),
     GPCACHE + 'options = { beta = "big" }\n': (
         "methods[1].options.beta must be 'auto' or a number, got 'big'"

@@ -116,10 +116,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     can_update: ClassVar[bool] = False
     #: Whether `gpcache.model.onnx` can write it as a graph.
     exports_to_onnx: ClassVar[bool] = False
-    #: Whether it keeps the shots, so that answers can be explained by them.
-    has_keys: bool = False
     #: How the temperature depends on the entropy of an answer; 0 if it could not be fitted.
     entropy_slope_: float = 0.0
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether it keeps the shots, so that answers can be explained by them."""
+        return False
 
     @abstractmethod
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:

@@ -73,7 +73,6 @@ class CacheClassifier(FeatureClassifier):
 
     _defaults = Defaults()
     can_update = True
-    has_keys = True
     exports_to_onnx = True
     #: Values of parameters that are None, and options that the method fixes.
     _presets: ClassVar[dict[str, Any]] = {}
@@ -263,10 +262,15 @@ class CacheClassifier(FeatureClassifier):
             self._keep(fit_streamed(rows, recipe, settings, held_out, n_features=count, name=name))
         return self
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it keeps the shots, so that answers can be explained by them."""
+        fitted = getattr(self, "fitted_", None)
+        return fitted is None or fitted.streamed is None
+
     def _keep(self, fitted: Fitted, classes: NDArray[Any] | None = None) -> None:
         """Store a fitted value, and expose its hyper-parameters as attributes."""
         self.fitted_ = fitted
-        self.has_keys = fitted.streamed is None
         self.classes_ = self.classes_ if classes is None else classes
         choice = fitted.choice
         self.alpha_, self.beta_, self.eta_ = choice.alpha, choice.beta, choice.eta
