@@ -83,7 +83,7 @@ OPTIONS = [
     ],
     ({"kernel_space": "white"}, "kernel_space.*one of 'raw', 'centred', 'whitened', got 'white'"),
     ({"prior": "text"}, "prior.*one of 'residual', 'zero_shot', got 'text'"),
-    ({"precision": "fast"}, "approximation.*one of 'auto', 'explicit', 'exact', 'grouped', .*got 'fast'"),
+    ({"precision": "fast"}, "approximation.*one of 'auto', 'explicit', 'exact', .*got 'fast'"),
     ({"precision": "nystrom", "cross": "both"}, "cross.*one of 'exact', 'consistent', got 'both'"),
     ({"criterion": "auc"}, "criterion.*one of 'nll', 'accuracy', 'marginal_likelihood', got 'auc'"),
     ({"selection": "test"}, "selection.*one of 'auto', 'loo', .*got 'test'"),
