@@ -192,7 +192,7 @@ def _is_default(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bo
     others = {name for name in arrays if not name.startswith(("held_out_", "thumbnail "))} - KNOWN
     return (
         settings["method"] == "gpcache"
-        and settings["options"]["precision"] == "exact"
+        and settings["options"]["precision"] in ("exact", "auto")  # with keys, "auto" was exact
         and "coefficients" in arrays
         and not others
         and settings["choice"]["eta"] == 0
