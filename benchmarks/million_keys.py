@@ -51,6 +51,11 @@ they are upper bounds; *processor s* are those of all threads together. *feature
 features beside the 512 whitened ones. Memory is the most that the process held of its own
 (anonymous memory), and that of the GPU. The accuracies compare numbers of features and the nearest
 class mean; they say nothing about real images.
+
+**At one million shots the accuracy is below that of groups.** Version 0.1 solved groups of ten
+classes with a sharp kernel on every key, and reached 79.8 % on these queries. A few thousand
+features do not carry the four modes of each of 10,000 classes: more of them, or a sharper kernel,
+help little.
 """
 
 
