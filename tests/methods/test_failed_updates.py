@@ -10,7 +10,7 @@ BAD = {
     "a row beyond the last": (lambda e, _: e.remove([14]), "whole numbers from 0 to 13"),
     "half a row": (lambda e, _: e.remove([0.5]), "whole numbers from 0 to 13"),
     "a row by name": (lambda e, _: e.remove(["a"]), "whole numbers from 0 to 13"),
-    "a row twice": (lambda e, _: e.remove([3, 3]), "more than once"),
+    "a row twice": (lambda e, _: e.remove([3, 3]), "differ from each other"),
     "all rows": (lambda e, _: e.remove(range(14)), "keep at least one"),
     "relabel beyond the last": (lambda e, _: e.relabel([14], ["oak"]), "from 0 to 13"),
     "relabel with too few labels": (lambda e, _: e.relabel([0, 1], ["oak"]), "2 rows and 1 labels"),
@@ -94,7 +94,7 @@ def test_to_remove_nothing_is_no_mistake(nothing, problem, tools):
 def test_a_label_that_is_not_a_number_makes_no_class(problem, tools):
     numbers = np.unique(problem.y, return_inverse=True)[1].astype(float)
     estimator = tools.gp_cache(kernel_space="raw").fit(problem.X, numbers)
-    with tools.one_sentence(DataError, "no class"):
+    with tools.one_sentence(DataError, "not a class"):
         estimator.add(problem.X[:1], [np.nan])
     assert estimator.classes_.tolist() == [0, 1, 2, 3]
     assert estimator.logits(problem.queries).shape == (9, 4)

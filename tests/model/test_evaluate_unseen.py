@@ -42,5 +42,5 @@ def test_training_images_are_left_out_and_counted(model):
 
 
 def test_nothing_but_training_images_is_one_sentence(model):
-    with pytest.raises(DataError, match="All images in 'iterable' were trained on"):
+    with pytest.raises(DataError, match="All images in 'iterable' are training images"):
         model.evaluate(images(0, 1))

@@ -270,7 +270,7 @@ def test_batch_goes_on_where_it_was_cut_off(drawn, visit):
     expect(seen.page.get_by_role("alert")).to_contain_text("does not answer")
     seen.page.unroute("**/files")
     seen.page.reload()
-    expect(seen.page.locator("#batch-resume")).to_contain_text("cut off")
+    expect(seen.page.locator("#batch-resume")).to_contain_text("interrupted")
     field.set_input_files(list(map(str, photos["ball"])))
     expect(seen.page.locator("#batch-progress")).to_contain_text("10 files in the table")
     expect(seen.page.locator("#batch-resume")).to_be_empty()

@@ -103,15 +103,17 @@ class HeldOutPhotos:
             wrong=noise.wrong,
             variance=novelty.nan_to_num(nan=1.0) if closed else _in_one_space(model, sets, novelty),
         )
+        classes = [str(name) for name in model.classes_]
+        found_copies = copy_findings(rows, copies)
         findings: list[Finding] = [
             *label_findings(rows, held_out_rows),
-            *copy_findings(rows, copies),
+            *(_with_suggestion(one, labels, probabilities, classes) for one in found_copies),
             *outlier_findings(rows, held_out_rows),
         ]
         findings.sort(key=lambda one: (KINDS.index(one.kind), -one.score, one.row))
         return cls(
             photos,
-            [str(name) for name in model.classes_],
+            classes,
             labels.numpy(),
             probabilities.numpy(),
             novelty.numpy(),
@@ -276,6 +278,19 @@ def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)
+
+
+def _with_suggestion(
+    finding: Finding, labels: Tensor, probabilities: Tensor, classes: Sequence[str]
+) -> Finding:
+    """A copy in another class, with the label of the other photo where the model prefers it."""
+    if finding.kind != "leak" or finding.other is None:
+        return finding
+    own, other = int(labels[finding.row]), int(labels[finding.other])
+    preferred = float(probabilities[finding.row, other])
+    if own == other or preferred <= float(probabilities[finding.row, own]):
+        return finding
+    return replace(finding, suggestion=classes[other], probability=preferred)
 
 
 def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tensor:
