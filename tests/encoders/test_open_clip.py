@@ -274,7 +274,7 @@ def test_a_pickle_beside_safetensors_is_left_alone(save_open_clip, encoders):
 def test_bare_weights_are_refused(save_open_clip):
     folder = save_open_clip("vit")
     (folder / CONFIG).unlink()
-    with pytest.raises(EncoderError, match=r"need open_clip_config\.json beside them"):
+    with pytest.raises(EncoderError, match=r"need open_clip_config\.json in the same folder"):
         OpenCLIPEncoder(str(folder / WEIGHTS), device="cpu")
 
 
