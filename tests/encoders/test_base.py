@@ -86,7 +86,7 @@ def test_what_an_encoder_lacks_is_said():
         lambda: Brightness().embed_tokens(["a"]),
         lambda: Brightness().encode_tokens(None),
     ):
-        with pytest.raises(EncoderError, match="The encoder 'brightness' (has|gives) no"):
+        with pytest.raises(EncoderError, match=r"The encoder 'brightness' (has|gives) no"):
             call()
 
 
