@@ -194,7 +194,7 @@ def test_figures_are_of_the_same_classes_or_are_not_shown(drawn, visit):
     expect(points).to_have_count(1)
     seen.go("collect")
     seen.add_photos("ladder", photos["ladder"][:4])
-    expect(seen.page.locator("#summary")).to_contain_text("right, leave-one-out")
+    expect(seen.page.locator("#summary")).to_contain_text("right when held out")
     seen.go("grow")
     expect(points).to_have_count(1)
     expect(points.locator("title")).to_contain_text("12 photos")

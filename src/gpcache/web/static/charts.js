@@ -48,7 +48,7 @@ export function learningCurve(points) {
   const latest = points.at(-1);
   const runs = grown(points);
   return chart(`Learning curve: ${percent(latest.accuracy)} at ${counted(latest.n, "photo")}`,
-    "labelled photos", "accuracy, leave-one-out",
+    "labelled photos", "held-out accuracy",
     axis(x, y, last > first ? [first, last] : [first], [0, 0.5, 1], String, percentTick),
     ...runs.map((run) => shape("g", { class: run === runs.at(-1) ? null : "earlier" },
       line(run.map((point) => [x(point.n), y(point.accuracy)])),

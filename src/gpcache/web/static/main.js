@@ -46,7 +46,7 @@ function renderHead(latest) {
   const photos = latest.classes.reduce((sum, entry) => sum + entry.count, 0);
   // The accuracy of only some classes is shown in Check, with their number.
   const whole = latest.loo !== null && latest.loo.covered === latest.loo.of;
-  const figure = whole ? ` · ${percent(latest.loo.accuracy)} right, leave-one-out` : "";
+  const figure = whole ? ` · ${percent(latest.loo.accuracy)} right when held out` : "";
   const model = photos > 0 ? `${latest.encoder}, ${latest.method}` : `${latest.encoder}, class names only`;
   const classes = counted(latest.classes.length, "class", "classes");
   byId("summary").textContent = latest.classes.length === 0
