@@ -73,9 +73,7 @@ def fit(
     """
     from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-    from gpcache.images.sources import open_source
     from gpcache.model.advice import model_advice
-    from gpcache.model.estimate import estimate_fit
     from gpcache.model.fitting import check_new_model, fit_and_save
 
     if not text and (class_name or prompt):

@@ -43,7 +43,7 @@ ENTRY = 150
 
 
 class FitEstimate(NamedTuple):
-    """What a fit of so many images and classes will take: seconds by step, and bytes."""
+    """The expected cost of a fit: seconds by step, and bytes of memory and disk."""
 
     images: int
     classes: int

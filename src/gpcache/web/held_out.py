@@ -66,16 +66,7 @@ class HeldOutPhotos:
         content hash, by which copies are found.
         """
         shots = model.fitted_.shots
-        features = shots.features.float().cpu()
-        rows = LabelledRows(
-            features=features,
-            labels=np.array([photo.label for photo in photos]),
-            groups=[photo.group for photo in photos],
-            hashes=[photo.hash for photo in photos],
-            names=[photo.name for photo in photos],
-            numbers=list(range(len(photos))),
-            unlabelled=0,
-        )
+        rows = _labelled_rows(shots.features.float().cpu(), photos)
         copies: Sequence[Copy] = ()
         if before is not None and rows.hashes == [photo.hash for photo in before.photos]:
             copies = before.copies  # copies do not depend on labels or text
@@ -278,6 +269,19 @@ def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
     novelty = torch.from_numpy(model.held_out_novelty_.copy())
     probabilities = torch.from_numpy(report.probabilities.copy())
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)
+
+
+def _labelled_rows(features: Tensor, photos: Sequence[Photo]) -> LabelledRows:
+    """The features (n, d) of photos, as an audit reads them."""
+    return LabelledRows(
+        features=features,
+        labels=np.array([photo.label for photo in photos]),
+        groups=[photo.group for photo in photos],
+        hashes=[photo.hash for photo in photos],
+        names=[photo.name for photo in photos],
+        numbers=list(range(len(photos))),
+        unlabelled=0,
+    )
 
 
 def _with_suggestion(

@@ -22,7 +22,7 @@ from gpcache.support.devices import free_memory
 # Rows that the exact search takes at most, and how many of a class it takes before it leaves out
 # classes: fewer would say little about the scatter within classes.
 PART_ROWS, PART_PER_CLASS = 4_000, 20
-# Held-out rows: at most a share, and so many logits or rows.
+# Held-out rows: at most a quarter of all, and within these numbers of logits and of rows.
 HELD_SHARE, HELD_LOGITS, LEAST_HELD, MOST_HELD = 4, 2**22, 1_000, 5_000
 # Shrinkages that are tried on all rows.
 SHRINKAGES = tuple(4.0**power for power in range(-1, 8))
@@ -82,7 +82,7 @@ def choose_on_part(
 ) -> tuple[SoftmaxSearch, Tensor]:
     """The search on a stratified part of the rows `rest` (k,), and the numbers of its rows.
 
-    Beyond so many classes it takes some of them alone.
+    If there are too many classes for the part, a random sample of the classes is used.
     """
     labels, most = rows.labels[rest], part_rows(rows)
     classes, counts = torch.unique(labels, return_counts=True)
@@ -119,18 +119,18 @@ def space_of_all(
     if recipe.space.name != "whitened" or settings.shrinkage != "auto":
         return recipe.space
     size = min(len(rest) // HELD_SHARE, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
-    judges = rows.shots(rest[stratified(rows.labels[rest], size, recipe.seed)])
-    own = next(projected_batches(recipe, iter([(judges.features, judges.labels)])))
+    tested = rows.shots(rest[stratified(rows.labels[rest], size, recipe.seed)])
+    own = next(projected_batches(recipe, iter([(tested.features, tested.labels)])))
     moments = moments.without(*own)
     counts, means = moments.counts.to(own[0]), moments.class_means.to(own[0])
 
     def loss(space: KernelSpace) -> float:
         feature_map = space.fit_moments(moments, own[0].dtype)
         discriminant = Discriminant.of_means(means, counts, feature_map)
-        scores = discriminant.scores(feature_map.unscaled(judges.features))
+        scores = discriminant.scores(feature_map.unscaled(tested.features))
         scores = scores - scores.mean(1, keepdim=True)
-        scale, _ = fit_scales(scores[None, None], judges.labels)
-        return float(torch.nn.functional.cross_entropy(float(scale) * scores, judges.labels))
+        scale, _ = fit_scales(scores[None, None], tested.labels)
+        return float(torch.nn.functional.cross_entropy(float(scale) * scores, tested.labels))
 
     best = min((replace(recipe.space, shrinkage=one) for one in SHRINKAGES), key=loss)
     return min((replace(best, diagonal=one) for one in DIAGONALS), key=loss)
