@@ -325,3 +325,11 @@ def test_a_dry_run_reads_like_this(run, shapes, tmp_path):
     out = run("fit", shapes, "-o", tmp_path / "new.gpc", "--dry-run")[1]
     names = [line.split()[0] for line in out.splitlines()]
     assert names == ["images", "seconds", "memory", "disk", "protocol"]
+
+
+def test_a_dry_run_of_a_store_is_one_sentence(run, shapes, tmp_path):
+    store = tmp_path / "s.store"
+    assert run("extract", shapes, "-o", store)[0] == 0
+    code, out, err = run("fit", store, "-o", tmp_path / "m.gpc", "--dry-run")
+    assert (code, out) == (2, "")
+    assert err == "gpcache: --dry-run is for photos: this feature store is encoded already.\n"

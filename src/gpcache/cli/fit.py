@@ -83,10 +83,13 @@ def fit(
         encoder, method=method, prompt=templates, views=views, projection=projection, device=device
     )
     if dry_run:
+        from gpcache.features.manifest import NAME as STORE_MANIFEST
         from gpcache.images.sources import open_source
         from gpcache.model.estimate import estimate_fit
 
         check_new_model(model, replace=force)
+        if (images / STORE_MANIFEST).is_file():
+            raise DataError("--dry-run is for photos: this feature store is encoded already.")
         source = open_source(images.resolve(), follow=follow)
         found = estimate_fit(
             classifier, source, shots=shots, classes=class_name or (), thumbnails=thumbnails

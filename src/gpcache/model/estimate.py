@@ -24,6 +24,7 @@ from gpcache.images.workers import small_picture
 from gpcache.methods import FeatureClassifier, TextPrior, state_of
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.memory import fit_bytes
+from gpcache.methods.cache.setup import EXACT_ROWS
 from gpcache.model.audit import audit
 from gpcache.model.learning import Plan, unfitted
 from gpcache.similarity.folder import open_projection
@@ -82,7 +83,7 @@ def estimate_fit(
     Raises
     ------
     DataError
-        If there is no labelled image.
+        If there is no labelled image, or more than 8,000.
 
     Examples
     --------
@@ -97,6 +98,11 @@ def estimate_fit(
         raise DataError(f"There is no labelled image in {source.name!r}.")
     counts = Counter(record.label for record in records)
     n = sum(min(count, plan.shots or count) for count in counts.values())
+    if n > EXACT_ROWS:
+        raise DataError(
+            f"A dry run can estimate a fit of up to {EXACT_ROWS:,} images, and there are {n:,}: "
+            "larger fits are computed in another way."
+        )
     names = sorted({*map(str, counts), *source.classes, *plan.classes})
     start = time.perf_counter()
     encoder = classifier.encoder_
