@@ -624,3 +624,15 @@ def test_many_fourier_features_come_near_exact(tau, make):
         errors.append(np.abs(found - exact).max())
     assert errors[1] < 0.1
     assert errors[1] < errors[0] / 3
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_a_rough_product_changes_nothing_but_the_time(tau, make):
+    """Neither float32 nor a product that is wrong by a hundredth moves the optimum."""
+    _, precision, (product, offset, targets) = make()
+    exact = (offset + softmax_map(product, offset, targets, tau).products).softmax(-1)
+    single, wrong = precision.prior.float(), 1.01 * precision.prior
+    for rough in (lambda right: (single @ right.float()).to(right), wrong.matmul):
+        found = softmax_map(product, offset, targets, tau, rough=rough)
+        torch.testing.assert_close((offset + found.products).softmax(-1), exact, **CLOSE)
+        torch.testing.assert_close(found.products, precision.prior @ found.values)

@@ -32,6 +32,8 @@ TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
 # The gradient need not be smaller than this many units of rounding. In float32 this replaces the
 # tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
 ROUNDINGS = 4
+# A rough product (float32) finds the optimum to this distance, up to this variance of the prior.
+ROUGH_TOLERANCE, ROUGH_TAU = 3e-8, 200.0
 MAX_ITERATIONS = 2_000
 # Newton steps of a line search; it stops where the slope has fallen to this share of its start.
 LINE_STEPS = 8
@@ -62,6 +64,7 @@ def softmax_map(
     start: Coefficients | None = None,
     tolerance: float | None = None,
     max_iterations: int = MAX_ITERATIONS,
+    rough: Product | None = None,
 ) -> Coefficients:
     """The coefficients A of the posterior mode; leading dimensions are independent problems.
 
@@ -84,6 +87,9 @@ def softmax_map(
         (`TOLERANCES`); never smaller than the rounding error of the gradient (`ROUNDINGS`).
     max_iterations : int
         Largest number of iterations.
+    rough : callable, optional
+        A faster `product` of fewer digits. It finds the optimum, which `product` then checks, and
+        improves where that is needed.
 
     Raises
     ------
@@ -91,11 +97,19 @@ def softmax_map(
         If the tolerance is not reached, or a number is not finite.
     """
     tolerance = tolerance or TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
+    before = 0
+    if rough is not None and tau <= ROUGH_TAU:
+        enough = max(tolerance, ROUGH_TOLERANCE * max(tau, 1.0))
+        values, _, before = softmax_map(
+            rough, offset, targets, tau,
+            start=start, tolerance=enough, max_iterations=max_iterations,
+        )  # fmt: skip
+        start = Coefficients(values, product(values))
     present = targets.sum(-1, keepdim=True)
     a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
     reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
     bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
-    directions = _Directions(_Metric(product, targets, tau), torch.zeros_like(bound))
+    directions = None
     for iteration in range(max_iterations):
         logits = offset + ka
         probability = logits.softmax(-1).mul_(present)
@@ -103,7 +117,9 @@ def softmax_map(
         k_gradient = product(gradient)
         distance = _dot(gradient, k_gradient)
         if bool((distance <= bound).all()):
-            return Coefficients(a, ka, iteration)
+            return Coefficients(a, ka, before + iteration)
+        if directions is None:
+            directions = _Directions(_Metric(product, targets, tau), torch.zeros_like(bound))
         seen = probability if iteration in _NEW_METRIC else None
         direction, k_direction, slope = directions.next(gradient, k_gradient, distance, seen)
         curve = _dot(direction, k_direction) / tau

@@ -8,7 +8,7 @@ A is the posterior mode of `gpcache.gp.softmax`; its prior mean is the text, sca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.gp.softmax import Coefficients, softmax_map
+from gpcache.gp.softmax import Coefficients, Product, softmax_map
 from gpcache.methods.cache.held_out import HeldOutLogits, folds_protocol
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
@@ -100,8 +100,27 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
             bar.update()
             return model.precision.prior_product(right)
 
-        found = softmax_map(product, offset, weighted_labels(shots), choice.tau, start=start)
+        found = softmax_map(
+            product, offset, weighted_labels(shots), choice.tau,
+            start=start, rough=_rough_product(model.precision, bar.update),
+        )  # fmt: skip
     return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
+
+
+def _rough_product(precision: Precision, look: Callable[[], object]) -> Product | None:
+    """The product with the prior's covariance in float32, for an exact posterior in float64.
+
+    It takes less than half the time. `look` is called before each product.
+    """
+    if not isinstance(precision, ExactPrecision) or precision.keys.dtype != torch.float64:
+        return None
+    prior = precision.prior.float()
+
+    def product(right: Tensor) -> Tensor:
+        look()
+        return (prior @ right.float()).double()
+
+    return product
 
 
 def discriminant_of(model: CacheModel, shots: Shots) -> Discriminant | None:
