@@ -217,7 +217,8 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
     first, *later = results
     for result in later:
         again = {(line["name"], line["size"]): line for line in result["lines"]}
-        first["lines"] = [again.get((one["name"], one["size"]), one) for one in first["lines"]]
+        first["lines"] = [again.pop((one["name"], one["size"]), one) for one in first["lines"]]
+        first["lines"] += again.values()
         first["spent"] |= result["spent"]
     first["runs"] = len(results)
     return first
