@@ -68,8 +68,8 @@ class GPCacheClassifier(CacheClassifier):
 or a value, default="auto"
         The exact posterior, or an approximation: `Explicit(n_features)`, `Grouped(n_groups)`,
         `Nystrom(n_landmarks)`, `Fourier(n_features)`, `ClassMean()`. "auto" is exact up to 8,000
-        shots (20,000 on a GPU), if memory allows, and takes explicit features beyond: any number of
-        shots, read in batches and not kept. `fitted_.approximation` says which one was taken.
+        shots, if memory allows, and takes explicit features beyond: any number of shots, read in
+        batches and not kept. `fitted_.approximation` says which one was taken.
     kernel_space : {"whitened", "centred", "raw"} or Whitened, default="whitened"
         The space of the kernel; `Whitened(shrinkage)` fixes the shrinkage of the whitening.
     projection : callable or array of shape (d, d), optional
