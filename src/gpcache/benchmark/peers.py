@@ -44,8 +44,9 @@ def logistic_regression(labels: NDArray[Any]) -> Any:
 def linear_svc(labels: NDArray[Any]) -> Any:
     """`LinearSVC` with C from five powers of ten; C = 1 at one shot."""
     if _shots(labels) < 2:
-        return LinearSVC(C=1)
-    return GridSearchCV(LinearSVC(), {"C": [0.01, 0.1, 1, 10, 100]}, cv=_folds(labels))
+        return LinearSVC(C=1, random_state=0)
+    model = LinearSVC(random_state=0)
+    return GridSearchCV(model, {"C": [0.01, 0.1, 1, 10, 100]}, cv=_folds(labels))
 
 
 def shrinkage_lda(labels: NDArray[Any]) -> Any:
