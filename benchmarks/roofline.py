@@ -34,7 +34,7 @@ from roofline_posterior import (
     variance_tasks,
 )
 from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
-from roofline_softmax import query_tasks, softmax_search_tasks, solver_tasks
+from roofline_softmax import explicit_tasks, query_tasks, softmax_search_tasks, solver_tasks
 from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
 
 from gpcache.support.devices import resolve_device
@@ -137,6 +137,7 @@ class Bench:
         for n in self._sizes.fit:
             rows = self._rows(n)
             self._measure(solver_tasks(rows))
+            self._measure(explicit_tasks(rows))
             self._measure(softmax_search_tasks(rows))
             self._measure(query_tasks(rows))
 

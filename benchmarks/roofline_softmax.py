@@ -1,4 +1,4 @@
-"""Roofline tasks of the softmax likelihood: its solver, its search, and one query.
+"""Roofline tasks of the softmax likelihood: its solvers, its search, and one query.
 
 Formulas stand beside the tasks: n keys of width d in c classes.
 """
@@ -6,6 +6,7 @@ Formulas stand beside the tasks: n keys of width d in c classes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +15,14 @@ from roofline_posterior import Rows
 from torch import Tensor
 
 from gpcache import GPCacheClassifier, TextPrior
+from gpcache.gp.explicit import Batch, Prior, core_of, explicit_map, products_of
 from gpcache.gp.kernels import gram, kernel, unit_rows
 from gpcache.gp.softmax import softmax_map
 from gpcache.methods.cache import softmax, softmax_search
 from gpcache.methods.cache.fitted import Fitted
 
 BETA, TAU = 0.5, 6.0
+LANDMARKS, EXPLICIT_TOLERANCE = 1024, 1e-5
 LEAST_PRODUCTS = 2  # with the kernel of a fold at one setting: of the start, and of one step
 STARTS = "Torch and Python take a few microseconds for each small operation, whatever its size."
 
@@ -40,7 +43,7 @@ def solver_tasks(rows: Rows) -> Iterator[Task]:
         "softmax solver",
         rows.size,
         ours,
-        lambda: lbfgs(prior, rows.values),
+        lambda: prior @ lbfgs(prior, prior / TAU, rows.values),
         # One product with the kernel an iteration; nothing else is of that order.
         lambda: products * 2 * rows.n**2 * rows.classes,
         bytes=lambda: products * rows.number_bytes * (rows.n**2 / 2 + 2 * rows.n * rows.classes),
@@ -51,27 +54,26 @@ def solver_tasks(rows: Rows) -> Iterator[Task]:
     )
 
 
-def lbfgs(prior: Tensor, targets: Tensor) -> Tensor:
-    """K A at the mode, by L-BFGS."""
-    a = torch.zeros_like(targets, requires_grad=True)
+def lbfgs(features: Tensor, precision: Tensor, targets: Tensor) -> Tensor:
+    """Coefficients (k, c) of features (n, k) at the mode under a prior (k, k), by L-BFGS."""
+    a = features.new_zeros(features.shape[1], targets.shape[1], requires_grad=True)
     solver = torch.optim.LBFGS(
         [a], max_iter=300, tolerance_grad=1e-6, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         solver.zero_grad()
-        product = prior @ a
-        loss = -(targets * product.log_softmax(1)).sum() + (a * product).sum() / (2 * TAU)
+        loss = -(targets * (features @ a).log_softmax(1)).sum() + (a * (precision @ a)).sum() / 2
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     solver.step(closure)  # type: ignore[no-untyped-call]
-    return (prior @ a).detach()
+    return a.detach()
 
 
 def softmax_search_tasks(rows: Rows) -> Iterator[Task]:
     """The walk over the settings, beside a fit of every fold from nothing at each of them."""
-    fitted = _fitted(rows)
+    fitted: Fitted = _estimator(rows, approximation="exact").fitted_
     recipe, shots, settings = fitted.recipe, fitted.shots, fitted.settings
     folds = recipe.folds(shots, recipe.n_folds // 2)
     n, c, d = rows.n, rows.classes, rows.width
@@ -102,6 +104,46 @@ def softmax_search_tasks(rows: Rows) -> Iterator[Task]:
         comparable=False,
         note="The naive search fits every fold from nothing at each setting that the walk looked "
         "at, in the dtype of the model; one setting was timed and multiplied. It fits no weights.",
+        reason="The search also fits weights and label noise at every setting.",
+    )
+
+
+def explicit_tasks(rows: Rows) -> Iterator[Task]:
+    """The posterior mode in explicit features, beside L-BFGS without their metric."""
+    n, c, d = rows.n, rows.classes, rows.width
+    landmarks = torch.cat([torch.eye(d).to(rows.keys), rows.keys[:: max(1, n // LANDMARKS)]])
+    size = len(landmarks)
+    products = products_of([rows.keys], landmarks, BETA)
+    zero = landmarks.new_zeros(size, c)
+    prior = Prior.of(core_of(landmarks, BETA), TAU, zero)
+    offset = zero[:1]
+    passes = 0
+
+    def ours() -> Tensor:
+        nonlocal passes
+        found = explicit_map(
+            lambda: [Batch(rows.keys, offset, rows.labels)], landmarks, BETA, prior, products,
+            n_rows=n, start=zero, tolerance=EXPLICIT_TOLERANCE,
+        )  # fmt: skip
+        passes = found.passes
+        return kernel(rows.keys, landmarks, BETA) @ found.values
+
+    def naive() -> Tensor:
+        features = kernel(rows.keys, landmarks, BETA)
+        return features @ lbfgs(features, prior.precision.to(features), rows.values)
+
+    yield Task(
+        "softmax solver, explicit features",
+        f"{rows.size}; {size:,} features",
+        ours,
+        naive,
+        # A pass: kernel rows, logits and gradient.
+        lambda: passes * 2 * n * size * (d + 2 * c),
+        bytes=lambda: passes * rows.number_bytes * (n * d + size * d + 2 * size * c),
+        dtype=rows.precision,
+        comparable=False,
+        note="The naive solver in explicit features is torch's L-BFGS, with the features of all "
+        "rows in memory and without their metric.",
     )
 
 
@@ -143,14 +185,9 @@ def query_tasks(rows: Rows) -> Iterator[Task]:
     )
 
 
-def _estimator(rows: Rows) -> GPCacheClassifier:
+def _estimator(rows: Rows, **options: Any) -> GPCacheClassifier:
     names = [f"class {i:04}" for i in range(rows.classes)]
     prior = TextPrior(names, rows.text.float().cpu().numpy())
-    model = GPCacheClassifier.from_options(text_prior=prior, device=rows.device)
+    model = GPCacheClassifier(text_prior=prior, device=rows.device, **options)
     labels = np.array(names)[rows.labels.cpu().numpy()]
     return model.fit(rows.keys.float().cpu().numpy(), labels)
-
-
-def _fitted(rows: Rows) -> Fitted:
-    found: Fitted = _estimator(rows).fitted_
-    return found
