@@ -22,7 +22,7 @@ from typing import Any
 
 import row_files
 from pages import RESULTS, section, section_names, table
-from result_pages import calibration, headline, headline_csv, photos, training
+from result_pages import calibration, headline, headline_csv, photos, similarity, training
 from result_paper import paper
 from result_rows import (
     DEFAULT,
@@ -43,12 +43,6 @@ RUN_BY_DEFAULT = ("headline", "robust", "transductive", "coverage", "rejection",
 RUN_BY_DEFAULT += ("hyper-parameters", "approximations", "group-splits")
 MARKS = ("<!-- headline table: make results -->", "<!-- end of the headline table -->")
 
-SIMILARITY = """
-How a projection that is learned from unlabelled images changes similarity and accuracy. The spec
-`similarity.toml` runs these comparisons. Some of the sections below were measured with earlier
-versions, and say so. They use other draws, so their figures cannot be compared with those of the
-other pages.
-"""
 # Title, what the page is made of, specs of its rows, and sections.
 PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
     "headline": (
@@ -66,12 +60,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "photos": ("Photos", photos, ("headline",), ("encoders", "label-errors", "suggest", "updates")),
     "training": ("Training", training, ("headline",), ()),
-    "similarity": (
-        "Similarity projections",
-        lambda: [SIMILARITY],
-        (),
-        ("similarity", "similarity-structure", "similarity-loss", "similarity-speed"),
-    ),
+    "similarity": ("Similarity projections", similarity, ("similarity",), ("similarity-speed",)),
     "speed": (
         "Speed on CPU and GPU",
         lambda: [],

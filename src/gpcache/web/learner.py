@@ -99,7 +99,8 @@ class Learner:
         self._features = features
         self._template = template or GPCacheClassifier(device=device)
         self._device = device
-        self.model: FeatureClassifier | None = None
+        self._cache: CacheClassifier | None = None  # of the photos
+        self._text: ZeroShotClassifier | None = None  # of the class names, without photos
         self.photos: list[Photo] = []
         self._held_out: HeldOutPhotos | None = None
         self._last: HeldOutPhotos | None = None
@@ -110,19 +111,24 @@ class Learner:
         """A copy of the model, to be changed separately."""
         # A shallow copy is enough: updates replace arrays, and do not change them.
         twin = copy(self)
-        twin.model = copy(self.model)
+        twin._cache = copy(self._cache)
         return twin
+
+    @property
+    def model(self) -> FeatureClassifier | None:
+        """The model that answers; None without photos and class names."""
+        return self._cache or self._text
 
     def begin(self, stored: StoredModel) -> None:
         """Continue with a fitted model."""
-        self.model, photos, self._fitted_on, self._fitted_classes = stored
+        self._cache, photos, self._fitted_on, self._fitted_classes = stored
         self.photos, self._held_out = list(photos), None
 
     def stored(self) -> StoredModel | None:
         """The model for `begin`; None if there is no photo."""
-        if not isinstance(self.model, CacheClassifier):
+        if self._cache is None:
             return None
-        return StoredModel(self.model, self.photos, self._fitted_on, self._fitted_classes)
+        return StoredModel(self._cache, self.photos, self._fitted_on, self._fitted_classes)
 
     def follow(self, contents: Contents) -> None:
         """Become the model of these contents."""
@@ -140,14 +146,14 @@ class Learner:
     def fit(self, contents: Contents) -> None:
         """Choose all hyper-parameters again on these contents, which hold a photo."""
         wanted, prior = contents.labelled(), self.prior(contents)
-        if isinstance(self.model, CacheClassifier) and not self.model.has_keys:
+        if self._cache is not None and not self._cache.has_keys:
             raise DataError(
                 "This model learned from more photos than it keeps, so that photos can be added "
                 "here but nothing else can be changed: run gpcache fit for that."
             )
         model = clone(self._template).set_params(text_prior=prior)
         rows = np.stack([self._features(photo.hash) for photo in wanted])
-        self.model = model.fit(rows, [str(photo.label) for photo in wanted])
+        self._cache = model.fit(rows, [str(photo.label) for photo in wanted])
         self.photos, self._held_out, self._fitted_on = wanted, None, len(wanted)
         self._fitted_classes = _classes(wanted)
 
@@ -161,15 +167,15 @@ class Learner:
         """Whether hyper-parameters were chosen on far fewer or more photos, or other classes."""
         n, then = len(self.photos), self._fitted_on
         grown = not then / GROWN <= n <= then * GROWN
-        keeps_all = self.model is None or self.model.has_keys
+        keeps_all = self._cache is None or self._cache.has_keys
         return n > FEW and keeps_all and (grown or _classes(self.photos) != self._fitted_classes)
 
     # Answers.
 
     def held_out(self) -> HeldOutPhotos | None:
         """Held-out predictions of the photos; None if there is no model of photos."""
-        if self._held_out is None and isinstance(self.model, CacheClassifier):
-            self._held_out = HeldOutPhotos.of(self.model, self.photos, self._last, self._picture)
+        if self._held_out is None and self._cache is not None:
+            self._held_out = HeldOutPhotos.of(self._cache, self.photos, self._last, self._picture)
             self._last = self._held_out
         return self._held_out
 
@@ -213,15 +219,15 @@ class Learner:
 
     def suggest(self, pool: Features, count: int) -> list[int]:
         """Rows of the pool (m, dim) to label next, the best first."""
-        model = self.model if isinstance(self.model, CacheClassifier) else None
-        rows: list[int] = suggest(pool, min(count, len(pool)), model=model).rows.tolist()
+        count = min(count, len(pool))
+        rows: list[int] = suggest(pool, count, model=self._cache).rows.tolist()
         return rows
 
     def ready(self) -> FeatureClassifier:
         """The fitted model; raises an error if there is none."""
-        if self.model is None:
+        if (model := self.model) is None:
             raise DataError("There is nothing to choose between yet: add classes or photos first.")
-        return self.model
+        return model
 
     # Inside.
 
@@ -230,15 +236,15 @@ class Learner:
         return model.fit(prior.vectors, [str(name) for name in prior.class_names])
 
     def _fit_text(self, prior: TextPrior | None) -> None:
-        self.model = None if prior is None else self._zero_shot(prior)
+        self._cache, self._text = None, None if prior is None else self._zero_shot(prior)
         self.photos, self._held_out, self._fitted_on = [], None, 0
 
     def _is_of(self, wanted: Sequence[Photo], prior: TextPrior | None) -> bool:
         """Whether the model was fitted on exactly these photos and this text."""
         return (
-            isinstance(self.model, CacheClassifier)
+            self._cache is not None
             and [photo.lesson for photo in wanted] == [photo.lesson for photo in self.photos]
-            and _same(self.model.text_prior, prior)
+            and _same(self._cache.text_prior, prior)
         )
 
     def _mark(self, photos: list[Photo]) -> None:
@@ -249,12 +255,12 @@ class Learner:
 
     def _can_update(self, wanted: Sequence[Photo]) -> bool:
         staying = {photo.id for photo in self.photos} & {photo.id for photo in wanted}
-        return isinstance(self.model, CacheClassifier) and len(wanted) > FEW and bool(staying)
+        return self._cache is not None and len(wanted) > FEW and bool(staying)
 
     def _update(self, wanted: dict[str, Photo], prior: TextPrior | None) -> None:
         """Remove, relabel and add the photos that differ, by exact updates."""
-        model = self.model
-        assert isinstance(model, CacheClassifier)
+        model = self._cache
+        assert model is not None
         before = model.text_prior
         gone = [
             row
