@@ -205,10 +205,10 @@ class CoOpClassifier(TrainedHeadClassifier):
         if self.context is not None:
             words = embedded_words(encoder, self.context)
             return words.expand(*classes, *words.shape)
-        some = encoder.embed_tokens([WORD]).embeddings
+        embeddings = encoder.embed_tokens([WORD]).embeddings
         generator = torch.Generator().manual_seed(int(self.random_state))
-        shape = (*classes, self.context_length, some.shape[-1])
-        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(some)
+        shape = (*classes, self.context_length, embeddings.shape[-1])
+        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(embeddings)
 
     def __sklearn_clone__(self) -> Self:
         # An encoder is large and frozen, and may not be copyable: clones share it.
