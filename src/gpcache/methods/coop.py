@@ -239,11 +239,11 @@ class LearnedPrompts:
             return [" ".join(one) + end for one in words]
 
         # The full stop is found only if nothing was cut off.
-        whole_ones = differences(
+        is_complete = differences(
             encoder, sentences(WORD, f" {WORD}"), sentences(WORD, f" {OTHER}")
         ).any(1)
-        if not bool(whole_ones.all()):
-            name = names[int((~whole_ones).int().argmax())]
+        if not bool(is_complete.all()):
+            name = names[int((~is_complete).int().argmax())]
             raise DataError(
                 f"The class name {shown(name)} with a context of {length} vectors is longer than "
                 f"the encoder {encoder.name!r} reads: shorten the name or the context."

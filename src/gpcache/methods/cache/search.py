@@ -261,8 +261,8 @@ def _walk(
 
     # Search the gain of the text first, from far away: noise and β adapt to it, and would then
     # keep it where it is.
-    afar = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
-    here = min([(0, 0, 0), *afar], key=score)
+    gain_spots = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
+    here = min([(0, 0, 0), *gain_spots], key=score)
     lowest = score(here)
     for step in (2, 1):
         moved = True

@@ -306,8 +306,8 @@ class _Search:
                 self._forget(tried)
             return tried[spot].score
 
-        far = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
-        thetas = (0, *far) if free[2] else (0,)
+        far_steps = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
+        thetas = (0, *far_steps) if free[2] else (0,)
         here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
         here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
         if self._recipe.space.name == "whitened":

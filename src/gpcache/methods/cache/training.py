@@ -314,7 +314,7 @@ class TrainedCache:
         """Outputs for held-out rows at each stop, from models that were trained without them."""
         shots, folds = self.shots, self.recipe.folds(self.shots, min(self.recipe.n_folds, FOLDS))
         parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
-        unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
+        novelty: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
 
             def watch(
@@ -325,13 +325,13 @@ class TrainedCache:
                 spread = model.precision.variance_of_classes(variance)
                 zero_shot = model.zero_shot(test.features)
                 parts[epoch].append(CacheOutputs(mean, spread, zero_shot, test.labels))
-                unlike[epoch].append(variance.amin(1))
+                novelty[epoch].append(variance.amin(1))
 
             self.train(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         return InFolds(
             [CacheOutputs.together(outputs) for outputs in parts.values()],
-            [self._novelty(torch.cat(variances), rows) for variances in unlike.values()],
+            [self._novelty(torch.cat(variances), rows) for variances in novelty.values()],
             rows,
             TRAINED_PROTOCOL.format(len(folds)),
         )
