@@ -126,19 +126,19 @@ def extract(
     settings = {"views": views, "batch_size": batch_size, "workers": workers}
     images = stream(source, encoder, known=store.hashes(), **settings)
     with _Writer(store, shard_rows) as writer:
-        for found in _with_progress(images, source, "extract"):
-            if isinstance(found, Refused):
-                report.refused.append(found)
+        for image in _with_progress(images, source, "extract"):
+            if isinstance(image, Refused):
+                report.refused.append(image)
                 continue
-            record = found.record
-            report.notes += [Refused(record.name, note) for note in found.notes]
-            if found.features is None:
+            record = image.record
+            report.notes += [Refused(record.name, note) for note in image.notes]
+            if image.features is None:
                 report.known += 1
             else:
                 report.encoded += 1
-                writer.add(found.hash, found.features)
+                writer.add(image.hash, image.features)
             known = (record.label, record.split or split, record.group)
-            items.append(Item(name, record.name, found.hash, *known))
+            items.append(Item(name, record.name, image.hash, *known))
     # The refusals of a stream are complete only at its end.
     report.refused += source.refused
     report.notices += source.notices
@@ -220,30 +220,30 @@ def gather(
     >>> gather(from_iterable(pairs), load_encoder("lite")).features.shape
     (2, 1664)
     """
-    found = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
+    gathered = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
     rows: list[NDArray[np.float32]] = []
     known: dict[str, NDArray[np.float32]] = {}
     pictures: dict[str, NDArray[np.uint8]] = {}
-    for one in _with_progress(encoded(source, encoder, views=views), source, description):
-        if isinstance(one, Refused):
-            found.refused.append(one)
+    for image in _with_progress(encoded(source, encoder, views=views), source, description):
+        if isinstance(image, Refused):
+            gathered.refused.append(image)
             continue
-        if one.features is not None:
-            known[one.hash] = one.features
-        if picture is not None and one.pixels is not None:
-            pictures[one.hash] = picture(one.pixels)
-        found.records.append(one.record)
-        found.hashes.append(one.hash)
-        found.notices += [f"{one.record.name}: {note}" for note in one.notes]
-        rows.append(known[one.hash])
+        if image.features is not None:
+            known[image.hash] = image.features
+        if picture is not None and image.pixels is not None:
+            pictures[image.hash] = picture(image.pixels)
+        gathered.records.append(image.record)
+        gathered.hashes.append(image.hash)
+        gathered.notices += [f"{image.record.name}: {note}" for note in image.notes]
+        rows.append(known[image.hash])
     # The refusals of a stream are complete only at its end.
-    found.refused += source.refused
-    found.notices += source.notices
+    gathered.refused += source.refused
+    gathered.notices += source.notices
     if rows:
-        found.features = np.stack(rows)
+        gathered.features = np.stack(rows)
     if picture is not None:
-        found.pictures = [pictures[key] for key in found.hashes]
-    return found
+        gathered.pictures = [pictures[key] for key in gathered.hashes]
+    return gathered
 
 
 def stored_text_weights(
@@ -287,9 +287,9 @@ def _with_progress(
     images: Generator[Encoded | Refused, None, None], source: Source, description: str
 ) -> Iterator[Encoded | Refused]:
     with closing(images), progress_bar(description, total=source.total, unit="image") as bar:
-        for found in images:
+        for image in images:
             bar.update()
-            yield found
+            yield image
 
 
 class _Writer:

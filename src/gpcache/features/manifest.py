@@ -90,8 +90,8 @@ def _is_sound(manifest: Manifest) -> bool:
     if manifest.views is None:
         return True
     try:
-        kept = {field.name: manifest.views[field.name] for field in fields(Views)}
-        described = Views(**kept).describe()
+        arguments = {field.name: manifest.views[field.name] for field in fields(Views)}
+        described = Views(**arguments).describe()
         return bool(json.loads(json.dumps(described)) == manifest.views)
     except (KeyError, TypeError, ValueError):
         return False

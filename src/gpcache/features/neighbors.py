@@ -172,9 +172,9 @@ class _NearestSearch:
                 first = min(start, total - rows)
                 unit = _unit(queries[first : first + rows], unit_keys.device, "queries", first)
                 _multiply(unit, unit_keys, block)
-                found = self.best(block, first)
-                positions[first : first + rows] = found[0].cpu()
-                similarities[first : first + rows] = found[1].cpu()
+                best_positions, best_similarities = self.best(block, first)
+                positions[first : first + rows] = best_positions.cpu()
+                similarities[first : first + rows] = best_similarities.cpu()
                 bar.update(min(rows, total - start))
         return positions.numpy(), similarities.numpy()
 

@@ -153,9 +153,9 @@ def _rows_by_class(labels: Sequence[Any], names: Sequence[Any]) -> dict[Hashable
             f"A draw needs one name per label: got {len(labels)} labels and {len(names)} names."
         )
     rows_of: dict[Hashable, dict[str, int]] = {}
-    for row, (given, name) in enumerate(zip(labels, names, strict=True)):
+    for row, (raw_label, name) in enumerate(zip(labels, names, strict=True)):
         # Elements of arrays and tensors are not plain Python values.
-        label = given.item() if hasattr(given, "item") else given
+        label = raw_label.item() if hasattr(raw_label, "item") else raw_label
         if label is None:
             continue
         if not isinstance(label, Hashable):

@@ -210,11 +210,11 @@ class FeatureStore:
         """
         place = make_folder(folder)
         # Another process may be creating this store at the same time: ignore its files.
-        own = (LOCK, "shards", NAME, f".{NAME}.")
-        others = [path.name for path in place.iterdir() if not path.name.startswith(own)]
-        if others and not (place / NAME).exists():
+        store_names = (LOCK, "shards", NAME, f".{NAME}.")
+        foreign = [path.name for path in place.iterdir() if not path.name.startswith(store_names)]
+        if foreign and not (place / NAME).exists():
             raise StoreError(
-                f"{str(folder)!r} is not a feature store and not empty (it has {min(others)!r}): "
+                f"{str(folder)!r} is not a feature store and not empty (it has {min(foreign)!r}): "
                 "give an empty or new folder."
             )
         make_folder(place / "shards")
@@ -323,8 +323,8 @@ class FeatureStore:
         """
         # Not splitlines: a name may hold other characters that end a line.
         lines = [line for line in self._read("items").split("\n") if line]
-        found: list[Item] = self._parsed(f"[{','.join(lines)}]", list[Item])
-        return found
+        items: list[Item] = self._parsed(f"[{','.join(lines)}]", list[Item])
+        return items
 
     def refused(self) -> list[dict[str, str]]:
         """List every image that was refused.
@@ -342,10 +342,10 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).refused()
         []
         """
-        found: list[dict[str, str]] = self._parsed(
+        refusals: list[dict[str, str]] = self._parsed(
             self._read("refused") or "[]", list[dict[str, str]]
         )
-        return found
+        return refusals
 
     def _parsed(self, text: str, kind: Any) -> Any:
         from pydantic import TypeAdapter, ValidationError
@@ -565,15 +565,15 @@ class FeatureStore:
         ['cat/1.jpg']
         """
         with self._change():
-            kept = [item for item in self.items() if item.source != source]
-            listed = sorted([*kept, *items], key=lambda item: (item.source, item.path))
+            kept_items = [item for item in self.items() if item.source != source]
+            listed = sorted([*kept_items, *items], key=lambda item: (item.source, item.path))
             lines = [json.dumps(asdict(item), ensure_ascii=False) for item in listed]
-            others = [entry for entry in self.refused() if entry["source"] != source]
-            own = [{"source": source, "path": it.name, "reason": it.reason} for it in refused]
-            text = json.dumps([*others, *own], indent=1, ensure_ascii=False)
+            kept_refusals = [entry for entry in self.refused() if entry["source"] != source]
+            added = [{"source": source, "path": it.name, "reason": it.reason} for it in refused]
+            text = json.dumps([*kept_refusals, *added], indent=1, ensure_ascii=False)
             self._commit(
                 items=self._write(ITEMS, "\n".join(lines).encode(), len(lines)),
-                refused=self._write(REFUSED, text.encode(), len(others) + len(own)),
+                refused=self._write(REFUSED, text.encode(), len(kept_refusals) + len(added)),
             )
 
     def cache_text(self, digest: str, features: NDArray[np.float32]) -> None:

@@ -68,18 +68,18 @@ def encoded(
     """
     size = images_at_once(encoder, views, batch_size)
     preprocess = encoder.preprocess
-    seen = None if repeat else set(known or ())
+    hashes = None if repeat else set(known or ())
     failed: dict[str, str] = {}
     batch: list[tuple[_Task, Prepared | Refused | None]] = []
     waiting = 0
     with (
         DecodePool(preprocess, views, workers=workers) as pool,
-        closing(_Reader(source, seen, pool, preprocess, views).ahead(2 * size + 2)) as tasks,
+        closing(_Reader(source, hashes, pool, preprocess, views).ahead(2 * size + 2)) as tasks,
     ):
         for task in tasks:
-            found = _result(task, failed)
-            waiting += isinstance(found, Prepared)
-            batch.append((task, found))
+            outcome = _result(task, failed)
+            waiting += isinstance(outcome, Prepared)
+            batch.append((task, outcome))
             # Images that are not encoded hold no pixels, but must keep their place in the order.
             if waiting == size or len(batch) == 16 * size:
                 yield from _encode(batch, encoder, views)
@@ -117,15 +117,15 @@ def _result(task: _Task, failed: dict[str, str]) -> Prepared | Refused | None:
 def _encode(
     batch: list[tuple[_Task, Prepared | Refused | None]], encoder: Encoder, views: Views | None
 ) -> Iterator[Encoded | Refused]:
-    pixels = [found.pixels for _, found in batch if isinstance(found, Prepared)]
+    pixels = [outcome.pixels for _, outcome in batch if isinstance(outcome, Prepared)]
     rows = iter(vectors(pixels, encoder, views) if pixels else ())
-    for task, found in batch:
-        if isinstance(found, Refused):
-            yield found
-        elif found is None:
+    for task, outcome in batch:
+        if isinstance(outcome, Refused):
+            yield outcome
+        elif outcome is None:
             yield Encoded(task.record, task.hash, None)
         else:
-            yield Encoded(task.record, task.hash, next(rows), found.notes, found.pixels[0])
+            yield Encoded(task.record, task.hash, next(rows), outcome.notes, outcome.pixels[0])
 
 
 class _Reader:

@@ -37,7 +37,7 @@ class _Moved(NamedTuple):
     touched: Tensor  # (b, p) whether a class is
     classes: Tensor  # (b, t) which are, filled up with others
     real: Tensor  # (b, t) whether one is not filling
-    left: Tensor  # (b, t) whether it has shots left
+    kept: Tensor  # (b, t) whether it has shots left
     keys: Tensor  # (b, t, d)
     values: Tensor  # (b, t, c)
 
@@ -81,8 +81,8 @@ class ClassMeanPrecision(Precision):
 
     @cached_property
     def prior(self) -> Tensor:
-        own = self._plan.key_of_row
-        return self._over_classes.prior[own[:, None], own]
+        key_of_row = self._plan.key_of_row
+        return self._over_classes.prior[key_of_row[:, None], key_of_row]
 
     def posterior(self, queries: Tensor) -> Posterior:
         return self._over_classes.posterior(queries)
@@ -127,15 +127,17 @@ class ClassMeanPrecision(Precision):
             means, forms = self._without(moved, cross)
             s = rows.shape[1]
             # Moved keys and the remaining ones; a key without shots has no effect.
-            own = kernel(queries, moved.keys, self.beta) - forms[:, :, s:]
-            own = torch.where(moved.left[:, None, :], own, 0.0)
-            corner = torch.where(moved.left[:, :, None], own[:, s:], 0.0)
-            corner.diagonal(dim1=-2, dim2=-1).add_(1 + moved.left.to(corner) * (self.noise - 1))
+            covariance = kernel(queries, moved.keys, self.beta) - forms[:, :, s:]
+            covariance = torch.where(moved.kept[:, None, :], covariance, 0.0)
+            corner = torch.where(moved.kept[:, :, None], covariance[:, s:], 0.0)
+            corner.diagonal(dim1=-2, dim2=-1).add_(1 + moved.kept.to(corner) * (self.noise - 1))
             factor = cholesky(corner)
-            surprise = torch.where(moved.left[..., None], moved.values - means[:, s:], 0.0)
+            surprise = torch.where(moved.kept[..., None], moved.values - means[:, s:], 0.0)
             inside = rows[present]
-            mean[inside] = (means[:, :s] + own[:, :s] @ solve(factor, surprise))[present]
-            form = forms[:, :s, :s].diagonal(dim1=-2, dim2=-1) + quadratic(factor, own[:, :s])
+            mean[inside] = (means[:, :s] + covariance[:, :s] @ solve(factor, surprise))[present]
+            form = forms[:, :s, :s].diagonal(dim1=-2, dim2=-1) + quadratic(
+                factor, covariance[:, :s]
+            )
             variance[inside] = proper(1 - form)[present][:, None]
         return Posterior(mean, variance)
 
@@ -161,23 +163,23 @@ class ClassMeanPrecision(Precision):
         keys.index_put_(place, -self.keys[inside], accumulate=True)
         values.index_put_(place, -self.values[inside], accumulate=True)
         counts = self._plan.counts[classes] - gone.gather(1, classes)
-        left = real & (counts > 0)
+        kept = real & (counts > 0)
         return _Moved(
-            touched, classes, real, left, unit_rows(keys), values / counts.clamp(min=1)[..., None]
+            touched, classes, real, kept, unit_rows(keys), values / counts.clamp(min=1)[..., None]
         )
 
     def _without(self, moved: _Moved, cross: Tensor) -> tuple[Tensor, Tensor]:
         """k P₋T V (b, q, c) and k P₋T kᵀ (b, q, q) for rows k of cross (b, q, p), zero on T."""
         over = self._over_classes
         weights = cross @ over._inverse
-        own = weights.gather(2, moved.classes[:, None, :].expand(-1, cross.shape[1], -1))
-        own = torch.where(moved.real[:, None, :], own, 0.0)
+        on_touched = weights.gather(2, moved.classes[:, None, :].expand(-1, cross.shape[1], -1))
+        on_touched = torch.where(moved.real[:, None, :], on_touched, 0.0)
         block = over._inverse[moved.classes[:, :, None], moved.classes[:, None, :]]
         pair = moved.real[:, :, None] & moved.real[:, None, :]
         eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        solved = solve(cholesky(torch.where(pair, block, eye)), own.mT).mT
+        solved = solve(cholesky(torch.where(pair, block, eye)), on_touched.mT).mT
         means = cross @ over.solved_values - solved @ over.solved_values[moved.classes]
-        return means, weights @ cross.mT - solved @ own.mT
+        return means, weights @ cross.mT - solved @ on_touched.mT
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
         raise AssertionError("leave_out does not use P here, because its keys move")

@@ -87,10 +87,10 @@ class ExactPrecision(FactoredPrecision):
         cross = self._cross(queries)
         solved = inverse @ self.values
         weight = (cross * inverse[rows]).sum(1, keepdim=True)
-        own = inverse.diagonal()[rows, None]
-        mean = cross @ solved - weight / own * solved[rows]
+        diagonal = inverse.diagonal()[rows, None]
+        mean = cross @ solved - weight / diagonal * solved[rows]
         form = ((cross @ inverse) * cross).sum(1, keepdim=True)
-        return Posterior(mean, proper(1 - form + weight.square() / own))
+        return Posterior(mean, proper(1 - form + weight.square() / diagonal))
 
     # Exact updates. Each returns a new posterior with updated G, P and PY.
 

@@ -115,10 +115,10 @@ class GroupedPrecision(FactoredPrecision):
     def prior_product(self, right: Tensor) -> Tensor:
         """The prior's covariance times (..., n, c), group by group."""
         inside = torch.where(self._same_group, right, 0.0)
-        found = torch.zeros_like(inside)
+        products = torch.zeros_like(inside)
         for rows, block in self._prior_blocks:
-            found[..., rows, :] = block @ inside[..., rows, :]
-        return torch.where(self._same_group, found, 0.0)
+            products[..., rows, :] = block @ inside[..., rows, :]
+        return torch.where(self._same_group, products, 0.0)
 
     def prior_coefficients(self, coefficients: Tensor) -> Tensor:
         return torch.where(self._same_group, coefficients, 0.0)

@@ -77,10 +77,10 @@ def factorise(matrix: Tensor, block: int = BLOCK) -> Sequence[Tensor]:
         parts = block_factor(matrix, block)
         # G times a unit vector is a column of G: these are solutions that are known exactly.
         probes = torch.arange(PROBES, device=matrix.device) * (len(matrix) // PROBES)
-        found = solve_factored(parts, matrix[:, probes])
-        found[probes, torch.arange(PROBES)] -= 1
+        errors = solve_factored(parts, matrix[:, probes])
+        errors[probes, torch.arange(PROBES)] -= 1
         # NaN, from a block that was not positive definite, must count as too large.
-        if bool(found.square().sum(0).max() <= TOLERANCE**2):
+        if bool(errors.square().sum(0).max() <= TOLERANCE**2):
             return parts
     return [cholesky(matrix)]
 
@@ -90,7 +90,7 @@ def solve_factored(parts: Sequence[Tensor], right: Tensor) -> Tensor:
     lower, *inverses = parts
     if not inverses:
         return solve(lower, right)
-    half, whole = torch.empty_like(right), torch.empty_like(right)
+    half, solution = torch.empty_like(right), torch.empty_like(right)
     starts = [0]
     for inverse in inverses:
         starts.append(starts[-1] + len(inverse))
@@ -98,9 +98,9 @@ def solve_factored(parts: Sequence[Tensor], right: Tensor) -> Tensor:
         rest = torch.addmm(right[start:stop], lower[start:stop, :start], half[:start], alpha=-1)
         torch.mm(inverse, rest, out=half[start:stop])
     for inverse, start, stop in zip(inverses[::-1], starts[-2::-1], starts[:0:-1], strict=True):
-        rest = torch.addmm(half[start:stop], lower[stop:, start:stop].mT, whole[stop:], alpha=-1)
-        torch.mm(inverse.mT, rest, out=whole[start:stop])
-    return whole
+        rest = torch.addmm(half[start:stop], lower[stop:, start:stop].mT, solution[stop:], alpha=-1)
+        torch.mm(inverse.mT, rest, out=solution[start:stop])
+    return solution
 
 
 def block_factor(matrix: Tensor, block: int) -> list[Tensor]:

@@ -198,25 +198,25 @@ class Precision(ABC):
         solved = self.solved_values
         column = self._column_of_rows()
         for rows, present in padded_sets(sets, BATCH_ELEMENTS // max(1, n)):
-            own = self._own_terms(rows)
+            terms = self._own_terms(rows)
             pair = present[:, :, None] & present[:, None, :]
             block = torch.where(
-                pair, own.block, torch.eye(rows.shape[1], dtype=mean.dtype, device=mean.device)
+                pair, terms.block, torch.eye(rows.shape[1], dtype=mean.dtype, device=mean.device)
             )
-            mean_weights = torch.where(pair, own.mean_weights, 0.0)
-            variance_weights = torch.where(pair, own.variance_weights, 0.0)
+            mean_weights = torch.where(pair, terms.mean_weights, 0.0)
+            variance_weights = torch.where(pair, terms.variance_weights, 0.0)
             lost = torch.linalg.solve(block, mean_weights, left=False)
             regained = torch.linalg.solve(block, variance_weights, left=False) * variance_weights
             if column is None:
                 regained = regained.sum(-1, keepdim=True)
             else:
-                spread = torch.nn.functional.one_hot(column[rows], own.variance.shape[-1])
+                spread = torch.nn.functional.one_hot(column[rows], terms.variance.shape[-1])
                 regained = regained @ spread.to(regained.dtype)
             if variance is None:
-                variance = mean.new_empty(n, own.variance.shape[-1])
+                variance = mean.new_empty(n, terms.variance.shape[-1])
             inside = rows[present]
-            mean[inside] = (own.mean - lost @ solved[rows])[present]
-            variance[inside] = (own.variance + regained)[present]
+            mean[inside] = (terms.mean - lost @ solved[rows])[present]
+            variance[inside] = (terms.variance + regained)[present]
         if variance is None:  # no rows at all
             variance = mean.new_ones(n, 1)
         return Posterior(mean, proper(variance))

@@ -58,8 +58,8 @@ def quick_variance(matrix: Tensor, factor: Tensor, noise: float) -> QuickVarianc
     exact = torch.linalg.inv(half.mT @ half).diagonal() - noise
     rows, rest = matrix[probes][:, others], matrix[others][:, others]
     for share in SHARES:
-        found = _of_rank(rest, noise, max(1, n // share))(rows)
-        error = float(((found - exact) / exact).abs().max())
+        estimated = _of_rank(rest, noise, max(1, n // share))(rows)
+        error = float(((estimated - exact) / exact).abs().max())
         if error <= WITHIN / 2:
             return replace(_of_rank(matrix, noise, max(1, n // share)), error=error)
     return None
@@ -67,9 +67,9 @@ def quick_variance(matrix: Tensor, factor: Tensor, noise: float) -> QuickVarianc
 
 def _of_rank(matrix: Tensor, noise: float, rank: int) -> QuickVariance:
     basis, values = _leading(matrix, rank)
-    left = float(matrix.diagonal().sum() - values.sum())
-    others = max(0.0, left) / max(1, len(matrix) - rank)
-    return QuickVariance(basis, 1 / (values + noise), 1 / (others + noise))
+    remaining = float(matrix.diagonal().sum() - values.sum())
+    rest_eigenvalue = max(0.0, remaining) / max(1, len(matrix) - rank)
+    return QuickVariance(basis, 1 / (values + noise), 1 / (rest_eigenvalue + noise))
 
 
 def _leading(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -120,8 +120,8 @@ def softmax_map(
             return Coefficients(a, ka, before + iteration)
         if directions is None:
             directions = _Directions(_Metric(product, targets, tau), torch.zeros_like(bound))
-        seen = probability if iteration in _NEW_METRIC else None
-        direction, k_direction, slope = directions.next(gradient, k_gradient, distance, seen)
+        at_restart = probability if iteration in _NEW_METRIC else None
+        direction, k_direction, slope = directions.next(gradient, k_gradient, distance, at_restart)
         curve = _dot(direction, k_direction) / tau
         length = _line_search(logits, k_direction, probability, present, slope, curve)
         # Problems of the batch that are solved do not change any more.
@@ -132,10 +132,10 @@ def softmax_map(
 
 
 def _not_converged(iterations: int, share: Tensor, tolerance: float) -> NumericalError:
-    left = tolerance * float(share.max().clamp(min=0).sqrt())
+    distance = tolerance * float(share.max().clamp(min=0).sqrt())
     return NumericalError(
         f"The softmax likelihood did not converge in {iterations} iterations (distance "
-        f"{left:.1e}, bound {tolerance:.1e}): lower tau, or use float64."
+        f"{distance:.1e}, bound {tolerance:.1e}): lower tau, or use float64."
     )
 
 
@@ -147,24 +147,24 @@ class _Directions:
         self._direction = self._k_direction = self._step = self._size = zero
 
     def next(
-        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor, seen: Tensor | None
+        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor, probability: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The next direction, K times it, and the slope (..., 1, 1) along it.
 
-        With probabilities `seen` the curvature is computed again and the directions restart.
+        With `probability` the curvature is computed again and the directions restart.
         """
         if not bool(torch.isfinite(distance).all()):
             raise NumericalError(
                 "The softmax likelihood got a number that is not finite: check the features, the "
                 "text logits and tau."
             )
-        if seen is not None:
-            self._metric.adapt(seen)
+        if probability is not None:
+            self._metric.adapt(probability)
         last, last_size = self._step, self._size
         self._step, k_step = self._metric.step(gradient, k_gradient)
         self._size = _dot(k_gradient, self._step)
         mix = torch.zeros_like(self._size)
-        if seen is None:
+        if probability is None:
             mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
         self._direction = torch.addcmul(-self._step, self._direction, mix)
         self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
@@ -230,7 +230,7 @@ def leave_out(
     coefficients without its rows; the result is exact to the solver's tolerance.
     """
     n, c = targets.shape
-    found = torch.empty_like(targets)
+    held_out = torch.empty_like(targets)
     numbers = torch.unique(sets)
     for chunk in torch.split(numbers, max(1, BATCH_ELEMENTS // (8 * n * c))):
         gone = (sets[None, :] == chunk[:, None])[..., None]  # (b, n, 1)
@@ -238,14 +238,19 @@ def leave_out(
         start = Coefficients(values, product(values))
         solved = softmax_map(product, offset, torch.where(gone, 0.0, targets), tau, start=start)
         batch, row = torch.nonzero(gone[..., 0], as_tuple=True)
-        found[row] = solved.products[batch, row]
-    return found
+        held_out[row] = solved.products[batch, row]
+    return held_out
 
 
 def _line_search(
-    logits: Tensor, way: Tensor, probability: Tensor, present: Tensor, slope: Tensor, curve: Tensor
+    logits: Tensor,
+    direction: Tensor,
+    probability: Tensor,
+    present: Tensor,
+    slope: Tensor,
+    curve: Tensor,
 ) -> Tensor:
-    """The step along `way` (..., n, c), by Newton's method on the convex slope within a bracket.
+    """The step along a direction (..., n, c): Newton's method on the convex slope in a bracket.
 
     `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
     """
@@ -254,19 +259,19 @@ def _line_search(
     length, first, start = low, slope, probability
     tiny = torch.finfo(present.dtype).tiny
     for step in range(LINE_STEPS):
-        weighted = probability * way
+        weighted = probability * direction
         expected = weighted.sum(-1, keepdim=True)
         # A row of weight w adds w times the variance of its direction under the probabilities.
         known = (expected.square() / present.clamp(min=tiny)).sum(-2, keepdim=True)
-        second = _dot(weighted, way) - known
+        second = _dot(weighted, direction) - known
         newton = length - first / (second + curve)
         # Outside of the bracket: take the middle, or double the step if there is no upper end.
         inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
         length = torch.where((newton > low) & (newton < high), newton, inner)
         if step + 1 == LINE_STEPS:
             break
-        probability = (logits + length * way).softmax(-1).mul_(present)
-        first = slope + _dot(probability - start, way) + length * curve
+        probability = (logits + length * direction).softmax(-1).mul_(present)
+        first = slope + _dot(probability - start, direction) + length * curve
         if bool((first.abs() <= LINE_SHARE * slope.abs()).all()):
             break
         low = torch.where(first < 0, length, low)

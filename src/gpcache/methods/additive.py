@@ -248,8 +248,8 @@ class AdditiveClassifier(FeatureClassifier):
         """Held-out rows (k,), a function that scores them, and how they were held out."""
         nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
         if held_out is not None:
-            learned, asked = self._learned, self._mapped(held_out.features)
-            return nothing, lambda n: self._scored(learned, asked, n), "validation set"
+            learned, queries = self._learned, self._mapped(held_out.features)
+            return nothing, lambda n: self._scored(learned, queries, n), "validation set"
         if not shots.can_be_held_out:
             return nothing, None, "none: most classes have one shot"
         folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
@@ -259,8 +259,8 @@ class AdditiveClassifier(FeatureClassifier):
         ]
         rows = torch.cat([held for _, held in folds])
 
-        def scores_at(at: HyperParameters) -> Tensor:
-            return torch.cat([self._scored(*part, at) for part in parts], dim=1)
+        def scores_at(hyper_parameters: HyperParameters) -> Tensor:
+            return torch.cat([self._scored(*part, hyper_parameters) for part in parts], dim=1)
 
         return rows, scores_at, folds_protocol(len(parts))
 
@@ -275,7 +275,7 @@ class AdditiveClassifier(FeatureClassifier):
         grids = [
             [given[name]] if name in given else list(grid) for name, grid in self._shapes.items()
         ]
-        seen: list[tuple[float, HyperParameters, float, float, Tensor]] = []
+        tried: list[tuple[float, HyperParameters, float, float, Tensor]] = []
         total = int(np.prod([len(grid) for grid in grids])) if grids else 1
         with progress_bar(f"{type(self).__name__}: choosing", total=total, unit="setting") as bar:
             for values in itertools.product(*grids):
@@ -289,12 +289,12 @@ class AdditiveClassifier(FeatureClassifier):
                 losses = smoothed_losses(tempered, tested.labels)
                 if self.criterion == "accuracy":
                     losses = (logits.argmax(-1) != tested.labels) + 1e-6 * losses
-                seen.append((float(losses.mean()), shape | weights, nll, accuracy, losses))
+                tried.append((float(losses.mean()), shape | weights, nll, accuracy, losses))
                 bar.update()
-        seen.sort(key=lambda one: one[0])
-        self._chosen = seen[0][1]
-        self._trail = [(one[1], one[4]) for one in seen]
-        columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in seen]
+        tried.sort(key=lambda one: one[0])
+        self._chosen = tried[0][1]
+        self._trail = [(one[1], one[4]) for one in tried]
+        columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in tried]
         self.search_ = {name: np.array([row[name] for row in columns]) for name in columns[0]}
 
     def _best_weights(
@@ -338,7 +338,7 @@ class AdditiveClassifier(FeatureClassifier):
         rows: Tensor,
         scores_at: Any,
         protocol: str,
-        own: bool,
+        rows_are_shots: bool,
     ) -> None:
         """Fit the calibration on the held-out rows, and report their figures."""
         self._accept_calibration(Calibration())
@@ -347,7 +347,7 @@ class AdditiveClassifier(FeatureClassifier):
             return
         logits = self._added(tested.zero_shot, scores_at(self._chosen), self._chosen)
         self._accept_calibration(fit_calibration(logits, tested.labels))
-        if own:
+        if rows_are_shots:
             seed = int(self.random_state)
             nested = self._nested(scores_at, tested, report_folds(shots, rows, seed))
             held = HeldOutLogits(logits, rows, protocol)
@@ -357,10 +357,10 @@ class AdditiveClassifier(FeatureClassifier):
     def _nested(self, scores_at: Any, tested: Shots, fold: Tensor) -> Tensor:
         """Probabilities (k, c) of held-out rows; hyper-parameters come from the other folds."""
 
-        def logits_at(setting: int, others: Tensor) -> Tensor:
+        def logits_at(setting: int, other_rows: Tensor) -> Tensor:
             hyper_parameters = self._trail[setting][0]
             scores = scores_at({name: hyper_parameters[name] for name in self._shapes})
-            weights = self._best_weights(scores[:, others], tested[others], self._given())
+            weights = self._best_weights(scores[:, other_rows], tested[other_rows], self._given())
             return self._added(tested.zero_shot, scores, weights)
 
         losses = torch.stack([losses for _, losses in self._trail])
@@ -392,8 +392,8 @@ def _fitted(
     too little weight.
     """
     if offset is None or not free_gain:
-        found, _ = fit_scales(scores[:, None], labels, offset=offset)
-        return [float(scale) for scale in found[0]]
-    found, _ = fit_scales(torch.cat([offset[None], scores])[:, None], labels)
-    gain = max(float(found[0, 0]), LEAST_GAIN)
-    return [float(scale) / gain for scale in found[0, 1:]]
+        scales, _ = fit_scales(scores[:, None], labels, offset=offset)
+        return [float(scale) for scale in scales[0]]
+    scales, _ = fit_scales(torch.cat([offset[None], scores])[:, None], labels)
+    gain = max(float(scales[0, 0]), LEAST_GAIN)
+    return [float(scale) / gain for scale in scales[0, 1:]]

@@ -144,7 +144,7 @@ class APETClassifier(TrainedHeadClassifier):
         merit = channel_merit(None, text, *self.criterion_weights)
         channels = best_channels(merit, self.channels, owner=self)
         numbers = text.new_tensor([self.alpha_, self.beta_])
-        seen = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
+        has_shots = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
         residual = text.new_zeros(len(text), len(channels)).requires_grad_()
         # Classes start with equal weight, whatever their number of shots.
         counts = torch.bincount(shots.labels, minlength=len(text)).to(text)
@@ -152,7 +152,7 @@ class APETClassifier(TrainedHeadClassifier):
         queries, labels = shots.samples()
 
         def moved() -> Parameters:
-            step = torch.zeros_like(text).index_copy(1, channels, seen * residual)
+            step = torch.zeros_like(text).index_copy(1, channels, has_shots * residual)
             return [text + step, shots.features + step[shots.labels], trust, shots.labels, numbers]
 
         history = train(
@@ -182,15 +182,15 @@ class APETClassifier(TrainedHeadClassifier):
         """Choose α and β by the NLL of rows (m, d), after training."""
         zero_shot = self._zero_shot(self.parameters_, features)
         factors = BETA_FACTORS if is_auto(self.beta) else (1.0,)
-        found = []
+        tried = []
         for beta in (factor * self.beta_ for factor in factors):
             votes = _votes(self.parameters_, features, beta)
             alpha = self.alpha_
             if is_auto(self.alpha):
                 scales, _ = fit_scales(votes[None, None], labels, offset=zero_shot)
                 alpha = float(scales)
-            found.append((float(smoothed_nll(zero_shot + alpha * votes, labels)), alpha, beta))
-        _, self.alpha_, self.beta_ = min(found)
+            tried.append((float(smoothed_nll(zero_shot + alpha * votes, labels)), alpha, beta))
+        _, self.alpha_, self.beta_ = min(tried)
         self.parameters_[-1] = self.parameters_[-1].new_tensor([self.alpha_, self.beta_])
 
 

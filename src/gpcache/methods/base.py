@@ -221,12 +221,12 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             # One shot a class is normal here, not a sign of regression.
             warnings.filterwarnings("ignore", message="The number of unique classes is greater")
             check_classification_targets(labels)
-        seen = np.unique(labels)
-        refuse_twins(seen)
+        classes = np.unique(labels)
+        refuse_twins(classes)
         if self.text_prior is None:
-            self.classes_ = seen
+            self.classes_ = classes
         else:
-            self.text_prior.aligned(seen)
+            self.text_prior.aligned(classes)
             self.classes_ = self.text_prior.classes
             width = self.text_prior.vectors.shape[1]
             if width != array.shape[1]:
@@ -304,13 +304,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """Labels → their positions in `classes`, by default the model's; each must be known."""
         classes = self.classes_ if classes is None else classes
         number = {name: i for i, name in enumerate(classes.tolist())}
-        found = [number.get(label, -1) for label in labels.tolist()]
-        if -1 in found:
+        positions = [number.get(label, -1) for label in labels.tolist()]
+        if -1 in positions:
             raise DataError(
-                f"Label {shown(labels[found.index(-1)])} is none of the "
+                f"Label {shown(labels[positions.index(-1)])} is none of the "
                 f"{len(number)} known classes."
             )
-        return torch.tensor(found, device=self._device)
+        return torch.tensor(positions, device=self._device)
 
     def _text_vectors(
         self, prior: TextPrior | None = None, classes: NDArray[Any] | None = None
@@ -459,12 +459,12 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return self._probabilities(torch.as_tensor(self.logits(X)))
 
     def _probabilities(self, logits: Tensor) -> NDArray[np.float64]:
-        found = self._calibration.probabilities(logits.double().cpu()).numpy()
-        if not np.isfinite(found).all():
+        probabilities = self._calibration.probabilities(logits.double().cpu()).numpy()
+        if not np.isfinite(probabilities).all():
             raise NumericalError(
                 "The model gives NaN for a row: use less extreme hyper-parameters."
             )
-        return found
+        return probabilities
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict the logarithms of `predict_proba`.
@@ -521,8 +521,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> from sklearn.datasets import load_digits
         >>> from gpcache import GPCacheClassifier
         >>> X, y = load_digits(return_X_y=True)
-        >>> found = GPCacheClassifier().fit(X[:60], y[:60]).answer(X[60:62], top=3, error=0.1)
-        >>> found.probabilities.shape, found.explanation.shots.shape, found.sets.sizes.shape
+        >>> answers = GPCacheClassifier().fit(X[:60], y[:60]).answer(X[60:62], top=3, error=0.1)
+        >>> answers.probabilities.shape, answers.explanation.shots.shape, answers.sets.sizes.shape
         ((2, 10), (2, 3), (2,))
         """
         features = self._read_queries(X)
@@ -707,8 +707,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         """A saved array as a tensor of the model's device and dtype; None if it is missing."""
         if name not in arrays:
             return None
-        found = torch.as_tensor(arrays[name], device=self._device)
-        return found.to(self._dtype) if found.is_floating_point() else found
+        tensor = torch.as_tensor(arrays[name], device=self._device)
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
 def add_tensors(arrays: Arrays, **tensors: Tensor | None) -> None:

@@ -291,8 +291,8 @@ class CALIPClassifier(FeatureClassifier):
         if len(torch.unique(fold)) < 2:
             return replace(self.loo_, protocol="none: no class has two rows")
 
-        def logits_at(_: int, others: Tensor) -> Tensor:
-            return self._added(parts, self._weights(parts[:, others], labels[others]))
+        def logits_at(_: int, other_rows: Tensor) -> Tensor:
+            return self._added(parts, self._weights(parts[:, other_rows], labels[other_rows]))
 
         same = dict.fromkeys(torch.unique(fold).tolist(), 0)
         nested = cross_fitted(logits_at, same, fold, labels)
@@ -306,11 +306,11 @@ class CALIPClassifier(FeatureClassifier):
         scales, _ = fit_scales(torch.cat([fixed[None], parts[free]])[:, None], labels)
         gain, *weights = scales[0].tolist()
         names = [name for name in SHIPPED if name not in given]
-        found = {
+        fitted = {
             name: weight / max(gain, LEAST_GAIN)
             for name, weight in zip(names, weights, strict=True)
         }
-        return given | found
+        return given | fitted
 
     def _by_accuracy(self, parts: Tensor, labels: Tensor) -> HyperParameters:
         """The most accurate grid point; ties go to the lowest NLL."""
@@ -353,11 +353,11 @@ class CALIPClassifier(FeatureClassifier):
         text = self._text / scale
         classes, width = text.shape
         size = max(1, BATCH_ELEMENTS // (images.shape[1] * (2 * width + 2 * classes)))
-        found = []
+        terms = []
         for block in torch.split(images, size):
             rows = unit_rows(block.to(self._device, self._dtype))
-            found.append(torch.stack(attended(rows[:, 0], rows[:, 1:], text)))
-        return scale * torch.cat(found, dim=1)
+            terms.append(torch.stack(attended(rows[:, 0], rows[:, 1:], text)))
+        return scale * torch.cat(terms, dim=1)
 
     def _logits(self, features: Tensor) -> Tensor:
         return self._added(self._parts(features), self._chosen)

@@ -116,8 +116,8 @@ def class_trust(shots: Shots) -> Tensor:
     """ω (c,): the mean zero-shot probability of each class on its own shots; 1 without any."""
     assert shots.zero_shot is not None
     rows = torch.arange(len(shots), device=shots.labels.device)
-    own = shots.zero_shot.softmax(1)[rows, shots.labels]
+    at_label = shots.zero_shot.softmax(1)[rows, shots.labels]
     counts = torch.bincount(shots.labels, minlength=shots.n_classes)
-    sums = own.new_zeros(shots.n_classes).index_add(0, shots.labels, own)
+    sums = at_label.new_zeros(shots.n_classes).index_add(0, shots.labels, at_label)
     # A class without shots stays at its text.
     return torch.where(counts > 0, sums / counts.clamp(min=1), 1.0)

@@ -205,10 +205,10 @@ class CoOpClassifier(TrainedHeadClassifier):
         if self.context is not None:
             words = embedded_words(encoder, self.context)
             return words.expand(*classes, *words.shape)
-        some = encoder.embed_tokens([WORD]).embeddings
+        embeddings = encoder.embed_tokens([WORD]).embeddings
         generator = torch.Generator().manual_seed(int(self.random_state))
-        shape = (*classes, self.context_length, some.shape[-1])
-        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(some)
+        shape = (*classes, self.context_length, embeddings.shape[-1])
+        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64).to(embeddings)
 
     def __sklearn_clone__(self) -> Self:
         # An encoder is large and frozen, and may not be copyable: clones share it.
@@ -239,11 +239,11 @@ class LearnedPrompts:
             return [" ".join(one) + end for one in words]
 
         # The full stop is found only if nothing was cut off.
-        whole_ones = differences(
+        is_complete = differences(
             encoder, sentences(WORD, f" {WORD}"), sentences(WORD, f" {OTHER}")
         ).any(1)
-        if not bool(whole_ones.all()):
-            name = names[int((~whole_ones).int().argmax())]
+        if not bool(is_complete.all()):
+            name = names[int((~is_complete).int().argmax())]
             raise DataError(
                 f"The class name {shown(name)} with a context of {length} vectors is longer than "
                 f"the encoder {encoder.name!r} reads: shorten the name or the context."

@@ -123,8 +123,8 @@ class GaussianScores(NamedTuple):
         else:
             weight = d * torch.linalg.solve(scatter + spread * eye, means.mT).mT
         offset = -0.5 * (weight * means).sum(1) - math.log(classes)
-        seen = counts > 0
-        return cls(weight * seen[:, None], offset * seen)
+        has_shots = counts > 0
+        return cls(weight * has_shots[:, None], offset * has_shots)
 
     def scores(self, features: Tensor, hyper_parameters: HyperParameters) -> Tensor:
         """(1, m, c)."""

@@ -395,34 +395,34 @@ def grouped(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     given = flattened(options)
     every = asdict(CacheOptions())
     flat = every | flattened(defaults) | given
-    found: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
 
     def group(kind: type, **renamed: str) -> Any:
         return kind(**{one.name: flat[renamed.get(one.name, one.name)] for one in fields(kind)})
 
     if flat["likelihood"] == "gaussian":
-        found["likelihood"] = group(Regression)
+        groups["likelihood"] = group(Regression)
     else:
-        for one in fields(Regression):
-            if one.name in given and not _same(given[one.name], one.default):
+        for option in fields(Regression):
+            if option.name in given and not _same(given[option.name], option.default):
                 raise ProtocolError(
-                    f"{one.name}={given[one.name]!r} belongs to regression on the labels: "
+                    f"{option.name}={given[option.name]!r} belongs to regression on the labels: "
                     "add likelihood='gaussian'."
                 )
     approximation = _APPROXIMATIONS.get(flat["precision"])
-    found["approximation"] = group(approximation) if approximation else flat["precision"]
+    groups["approximation"] = group(approximation) if approximation else flat["precision"]
     if flat["kernel_space"] == "whitened" and flat["shrinkage"] != "auto":
-        found["kernel_space"] = group(Whitened)
-    found["weights"] = group(Weights, cache="alpha", text="gain")
-    found["selection"] = group(Selection, rows="selection")
+        groups["kernel_space"] = group(Whitened)
+    groups["weights"] = group(Weights, cache="alpha", text="gain")
+    groups["selection"] = group(Selection, rows="selection")
     if "training" in defaults:
-        found["training"] = group(Training)
-    made = {name: found.get(name, flat.get(name)) for name in defaults}
+        groups["training"] = group(Training)
+    arguments = {name: groups.get(name, flat.get(name)) for name in defaults}
     for name, value in given.items():
         in_group = GROUPS.get(name, "").split("=")[0] in defaults
-        if name not in made and not in_group and not _same(value, every.get(name, made)):
-            made[name] = value  # the constructor will refuse it
-    return made
+        if name not in arguments and not in_group and not _same(value, every.get(name, arguments)):
+            arguments[name] = value  # the constructor will refuse it
+    return arguments
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -146,5 +146,5 @@ class TwoVotes:
     def _compared(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and Kullback–Leibler divergences (m, n) of rows and keys."""
         signature = self._log_signature(features)
-        own = (signature.exp() * signature).sum(1, keepdim=True)
-        return features @ self._keys.mT, own - signature.exp() @ self._signature.mT
+        negative_entropy = (signature.exp() * signature).sum(1, keepdim=True)
+        return features @ self._keys.mT, negative_entropy - signature.exp() @ self._signature.mT

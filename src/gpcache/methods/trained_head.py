@@ -179,9 +179,9 @@ class TrainedHeadClassifier(FeatureClassifier):
             return self._head(parameters, queries[rows], text)
 
         def penalty() -> Tensor:
-            found = self._penalty(parameters, text, shots)
-            assert found is not None
-            return found
+            value = self._penalty(parameters, text, shots)
+            assert value is not None
+            return value
 
         history = train(
             parameters,
@@ -217,13 +217,13 @@ class TrainedHeadClassifier(FeatureClassifier):
             self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
             return
         folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
-        found = []
+        logits = []
         for train_rows, held in folds:
             parameters, _ = self._trained(shots[train_rows])
             with torch.no_grad():
-                found.append(self._head(parameters, shots.features[held], self._unit_text))
+                logits.append(self._head(parameters, shots.features[held], self._unit_text))
         rows = torch.cat([held for _, held in folds])
-        held_out = HeldOutLogits(torch.cat(found), rows, folds_protocol(len(folds)))
+        held_out = HeldOutLogits(torch.cat(logits), rows, folds_protocol(len(folds)))
         self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
         self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
 

@@ -446,20 +446,20 @@ def fit_calibration(
         terms = np.exp(logs) * logs
         entropy = -terms.sum(1, keepdims=True)
         scaled = plain * np.exp(slope * entropy / math.log(c))
-        found = _log_softmax(scaled)
-        total = -(targets * found).sum() / n + SLOPE_PULL * slope**2 / n
+        log_probabilities = _log_softmax(scaled)
+        total = -(targets * log_probabilities).sum() / n + SLOPE_PULL * slope**2 / n
         # The scaled logits grow with themselves, and with what the entropy does to their factor.
-        outer = ((mass * np.exp(found) - targets) * scaled).sum(1, keepdims=True) / n
+        outer = ((mass * np.exp(log_probabilities) - targets) * scaled).sum(1, keepdims=True) / n
         inner = -((terms + np.exp(logs) * entropy) * plain).sum(1, keepdims=True)
         sharper = outer * (1 + slope * inner / math.log(c))
         steeper = outer * entropy / math.log(c)
         return float(total), np.array([sharper.sum(), steeper.sum() + 2 * SLOPE_PULL * slope / n])
 
     before = np.array([-math.log(start.temperature), 0.0])
-    found = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": SLOPE_ITERATIONS})
-    if not (found.fun < loss(before)[0] and np.isfinite(found.x).all()):  # nothing gained
+    optimum = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": SLOPE_ITERATIONS})
+    if not (optimum.fun < loss(before)[0] and np.isfinite(optimum.x).all()):  # nothing gained
         return start
-    sharpness, slope = found.x.tolist()
+    sharpness, slope = optimum.x.tolist()
     return Calibration(math.exp(-sharpness), slope)
 
 

@@ -145,8 +145,8 @@ def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """
     values = distributions(probabilities)
     targets = class_numbers(labels, values)
-    given = np.asarray(probabilities).dtype
-    floor = float(np.finfo(given if given.kind == "f" else np.float64).tiny)
+    dtype = np.asarray(probabilities).dtype
+    floor = float(np.finfo(dtype if dtype.kind == "f" else np.float64).tiny)
     at_label = values[np.arange(len(values)), targets]
     return float(np.mean(-np.log(np.maximum(at_label, floor))))
 

@@ -115,9 +115,9 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Fl
     # do not subtract: ∞ − ∞ is NaN.
     ranked = values[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
-    kept = np.arange(1, len(values) + 1)
-    expected = np.interp(kept, np.append(0, ends + 1), np.append(0, errors[ends]))
-    return kept / len(values), expected / kept
+    n_kept = np.arange(1, len(values) + 1)
+    expected = np.interp(n_kept, np.append(0, ends + 1), np.append(0, errors[ends]))
+    return n_kept / len(values), expected / n_kept
 
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -171,8 +171,8 @@ def accuracy_at_coverage(confidence: ArrayLike, correct: ArrayLike, coverage: fl
     """
     share("coverage", coverage, closed=True)
     _, risk = risk_coverage(confidence, correct)
-    kept = max(1, math.ceil((coverage - _ROUNDING) * len(risk)))
-    return float(1 - risk[kept - 1])
+    n_kept = max(1, math.ceil((coverage - _ROUNDING) * len(risk)))
+    return float(1 - risk[n_kept - 1])
 
 
 def _by_kind(scores: ArrayLike, positive: ArrayLike) -> tuple[Floats, Floats]:

@@ -108,12 +108,12 @@ def neighbour_similarity(queries: ArrayLike, keys: ArrayLike, *, k: int = 1) -> 
             "the same encoder."
         )
     place = max(0, len(known) - whole("k", k, least=1))
-    found = np.empty(len(rows))
+    similarity = np.empty(len(rows))
     step = max(1, _BLOCK // len(known))
     for start in range(0, len(rows), step):
         cosines = rows[start : start + step] @ known.T
-        found[start : start + step] = np.partition(cosines, place, axis=1)[:, place]
-    return found
+        similarity[start : start + step] = np.partition(cosines, place, axis=1)[:, place]
+    return similarity
 
 
 def certainty(variance: ArrayLike) -> Floats:
@@ -199,22 +199,22 @@ def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
     >>> joint_familiarity([[1, 2, 3], [3, 2, 1]], [[0, 4], [0, 4]]).tolist()
     [0.25, 1.0]
     """
-    known, asked = _score_rows(held_out, "held_out"), _score_rows(scores, "scores")
-    if len(known) != len(asked):
-        raise DataError(f"held_out holds {len(known)} scores and scores {len(asked)}.")
-    n, m = known.shape[1], asked.shape[1]
+    known, new_scores = _score_rows(held_out, "held_out"), _score_rows(scores, "scores")
+    if len(known) != len(new_scores):
+        raise DataError(f"held_out holds {len(known)} scores and scores {len(new_scores)}.")
+    n, m = known.shape[1], new_scores.shape[1]
     rank = np.zeros(n, dtype=np.int64)
-    own = np.ones(m, dtype=np.int64) * len(asked)
-    for row, new in zip(known, asked, strict=True):
+    new_rank = np.ones(m, dtype=np.int64) * len(new_scores)
+    for row, new in zip(known, new_scores, strict=True):
         ordered = np.sort(row)
         rank += np.searchsorted(ordered, row, side="right")
-        own += np.searchsorted(ordered, new, side="right")
+        new_rank += np.searchsorted(ordered, new, side="right")
     below = np.empty(m, dtype=np.int64)
     step = max(1, _BLOCK // max(1, n))
     for start in range(0, m, step):
         block = slice(start, start + step)
-        passed = (known[:, None, :] >= asked[:, block, None]).sum(0)
-        below[block] = (rank + passed <= own[block, None]).sum(1)
+        passed = (known[:, None, :] >= new_scores[:, block, None]).sum(0)
+        below[block] = (rank + passed <= new_rank[block, None]).sum(1)
     p: Floats = (1 + below) / (1 + n)
     return p
 

@@ -42,8 +42,8 @@ def contrastive_loss(
     1.386
     """
     logits = cosines / temperature
-    each = logits.logsumexp(-1) - logits.diagonal(dim1=-2, dim2=-1)
-    return each.sum(1).mean() if reduction == "sum" else each.mean()
+    losses = logits.logsumexp(-1) - logits.diagonal(dim1=-2, dim2=-1)
+    return losses.sum(1).mean() if reduction == "sum" else losses.mean()
 
 
 def cosines_of_sets(views: Tensor, originals: Tensor, sets: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ def nearest_sets(original: Tensor, size: int) -> Tensor:
     If more than `size` rows are equal, the first of them are taken.
     """
     _ensure_enough(len(original), size)
-    found, _ = nearest(original, k=size, device=original.device)
-    return torch.from_numpy(found).to(original.device)
+    neighbours, _ = nearest(original, k=size, device=original.device)
+    return torch.from_numpy(neighbours).to(original.device)
 
 
 def random_sets(anchors: Tensor, rows: int, size: int, generator: np.random.Generator) -> Tensor:

@@ -36,22 +36,22 @@ def project_stores(
     """
     check_projection_place(folder)
     opened = FeatureStore.open(store)
-    found = paired_features(opened, FeatureStore.open(views), split=split)
+    pairs = paired_features(opened, FeatureStore.open(views), split=split)
     checkpoint = Checkpoint(folder.with_name(f"{folder.name}.checkpoint"))
     history: list[float] = []
     if kind == "contrastive":
         projection, history = learn_projection(
-            *found, options=options, checkpoint=checkpoint, device=device
+            *pairs, options=options, checkpoint=checkpoint, device=device
         )
     else:
-        projection = whitening_projection(*found, device=device)
+        projection = whitening_projection(*pairs, device=device)
     facts = ProjectionFacts(
         source=kind,
         encoder=opened.manifest.encoder,
         fingerprint=opened.manifest.fingerprint,
-        images=len(found.original),
-        views=found.views.shape[1],
-        change=change(projection, torch.from_numpy(found.original)),
+        images=len(pairs.original),
+        views=pairs.views.shape[1],
+        change=change(projection, torch.from_numpy(pairs.original)),
         transductive=transductive,
         options=asdict(options) if kind == "contrastive" else {},
         history=history,

@@ -17,20 +17,20 @@ from gpcache.support.checks import number_array, require_directions
 
 def paired_rows(original: Any, views: Any, device: torch.device) -> tuple[Tensor, Tensor]:
     """Unit rows in float32: originals (p, d) and views (p, v, d); views (p, d) are one each."""
-    first, others = _tensor("original", original, device), _tensor("views", views, device)
-    if others.ndim == 2:
-        others = others[:, None]
-    if first.ndim != 2 or others.ndim != 3 or 0 in others.shape:
+    image_rows, view_rows = _tensor("original", original, device), _tensor("views", views, device)
+    if view_rows.ndim == 2:
+        view_rows = view_rows[:, None]
+    if image_rows.ndim != 2 or view_rows.ndim != 3 or 0 in view_rows.shape:
         raise DataError(
             "original must be of shape (images, columns) and views of (images, views, columns), "
-            f"got {tuple(first.shape)} and {tuple(others.shape)}."
+            f"got {tuple(image_rows.shape)} and {tuple(view_rows.shape)}."
         )
-    if (len(first), first.shape[1]) != (len(others), others.shape[2]):
+    if (len(image_rows), image_rows.shape[1]) != (len(view_rows), view_rows.shape[2]):
         raise DataError(
-            f"original holds {len(first)} images of {first.shape[1]} columns, views "
-            f"{len(others)} of {others.shape[2]}: give the same images of one encoder."
+            f"original holds {len(image_rows)} images of {image_rows.shape[1]} columns, views "
+            f"{len(view_rows)} of {view_rows.shape[2]}: give the same images of one encoder."
         )
-    return first, others
+    return image_rows, view_rows
 
 
 def _tensor(name: str, rows: Any, device: torch.device) -> Tensor:
@@ -53,8 +53,8 @@ def paired_features(
 ) -> PairedFeatures:
     """The images of `original`, all or of one split, each content once, with their views."""
     _check_kinds(original, views)
-    found = [item.hash for item in original.items() if split is None or item.split == split]
-    hashes = list(dict.fromkeys(found))
+    listed = [item.hash for item in original.items() if split is None or item.split == split]
+    hashes = list(dict.fromkeys(listed))
     if not hashes:
         wanted = "" if split is None else f" of the split {split!r}"
         raise StoreError(f"The store {str(original.folder)!r} holds no images{wanted}.")
@@ -81,8 +81,8 @@ def _check_kinds(original: FeatureStore, views: FeatureStore) -> None:
             f"{str(original.folder)!r} holds random views: extract the original images without "
             "--views."
         )
-    kept = theirs.views
-    if kept is None or (kept["average"] and kept["count"] > 1):
+    view_settings = theirs.views
+    if view_settings is None or (view_settings["average"] and view_settings["count"] > 1):
         raise StoreError(
             f"{str(views.folder)!r} holds no single views: extract the images with "
             "--views 2 --keep-views."

@@ -84,17 +84,17 @@ def learn_projection(
     """
     options = options or ProjectionOptions()
     place = resolve_device(device)
-    first, others = paired_rows(original, views, place)
-    _ensure_memory(first, options)
-    key = "" if checkpoint is None else _key(first, others, options)
+    image_rows, view_rows = paired_rows(original, views, place)
+    _ensure_memory(image_rows, options)
+    key = "" if checkpoint is None else _key(image_rows, view_rows, options)
     progress = None if checkpoint is None else checkpoint.read(key)
     if progress is None:
-        dim, seed = first.shape[1], options.seed
+        dim, seed = image_rows.shape[1], options.seed
         start = identity_weights(
             dim, bottleneck=options.bottleneck, residual=options.residual, seed=seed
         )
         progress = Progress(start)
-    learner = _Learner(first, others, options, progress)
+    learner = _Learner(image_rows, view_rows, options, progress)
     steps = len(learner) * (options.epochs - len(progress.history))
     if steps > 0:
         learner.mine()

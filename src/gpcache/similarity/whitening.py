@@ -55,13 +55,13 @@ def whitening_projection(
     8
     """
     positive("shrinkage", shrinkage)
-    first, others = paired_rows(original, views, resolve_device(device))
-    images, count, dim = others.shape
-    scatter = torch.zeros(dim, dim, dtype=torch.float64, device=first.device)
+    image_rows, view_rows = paired_rows(original, views, resolve_device(device))
+    images, count, dim = view_rows.shape
+    scatter = torch.zeros(dim, dim, dtype=torch.float64, device=image_rows.device)
     step = max(1, BLOCK_BYTES // (8 * dim * (count + 1)))
     for start in range(0, images, step):
         block = slice(start, start + step)
-        rows = torch.cat([first[block, None], others[block]], 1).double()
+        rows = torch.cat([image_rows[block, None], view_rows[block]], 1).double()
         centred = (rows - rows.mean(1, keepdim=True)).flatten(0, 1)
         scatter += centred.mT @ centred
     spread = float(scatter.trace())

@@ -66,11 +66,11 @@ def is_nan(label: Any) -> bool:
 
 def refuse_twins(names: Any) -> None:
     """Refuse class names that differ only in white space, or in how letters are composed."""
-    seen: dict[str, str] = {}
+    known: dict[str, str] = {}
     for name in names:
-        if isinstance(name, str) and (other := seen.setdefault(tidy_name(name), name)) != name:
+        if isinstance(name, str) and (earlier := known.setdefault(tidy_name(name), name)) != name:
             raise DataError(
-                f"The class names {shown(other)} and {shown(name)} differ only in white space or "
+                f"The class names {shown(earlier)} and {shown(name)} differ only in white space or "
                 "in how letters are composed: give them one spelling."
             )
 

@@ -196,5 +196,5 @@ def _read_field(file: Path, name: str = "") -> int | None:
         text = file.read_text()
     except OSError:
         return None
-    found = re.search(rf"^{re.escape(name)}\s*(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(rf"^{re.escape(name)}\s*(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None

@@ -14,7 +14,7 @@ def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
     pillow_heif, which is not installed: pip install 'gpcache[heif]'."
     """
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ModuleNotFoundError as error:
         # A module that is installed but lacks a dependency is another problem; its own message
         # is more precise.
@@ -25,5 +25,5 @@ def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
             f"{purpose} needs {package}, which is not installed: pip install 'gpcache[{extra}]'.",
             name=module,
         ) from None
-    disable_in(found)
-    return found
+    disable_in(imported)
+    return imported

@@ -88,9 +88,9 @@ def make_folder(path: str | Path, *, private: bool = False) -> Path:
 
 def user_cache() -> Path:
     """The folder for what can be computed again: GPCACHE_CACHE, or gpcache in the user's cache."""
-    asked = os.environ.get("GPCACHE_CACHE")
-    if asked:
-        return Path(asked)
+    configured = os.environ.get("GPCACHE_CACHE")
+    if configured:
+        return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpcache"
 
 

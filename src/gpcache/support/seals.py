@@ -26,8 +26,8 @@ def is_sealed(data: bytes) -> bool:
     >>> is_sealed(data), is_sealed(data.replace(b"1", b"3"))
     (True, False)
     """
-    found = _SEAL.search(data)
-    if found is None:
+    match = _SEAL.search(data)
+    if match is None:
         return False
-    unsealed = data[: found.start(1)] + UNSEALED.encode() + data[found.end(1) :]
-    return sha256(unsealed).encode() == found[1]
+    unsealed = data[: match.start(1)] + UNSEALED.encode() + data[match.end(1) :]
+    return sha256(unsealed).encode() == match[1]

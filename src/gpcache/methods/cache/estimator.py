@@ -128,19 +128,19 @@ class CacheClassifier(FeatureClassifier):
         >>> "shrinkage" in GPCacheClassifier.option_types()
         True
         """
-        own = super().option_types()
+        base = super().option_types()
         flat = get_type_hints(CacheOptions) | get_type_hints(Training)
-        known = {name for name, place in GROUPS.items() if place.split("=")[0] in own} | set(own)
-        return own | {name: hint for name, hint in flat.items() if name in known}
+        known = {name for name, place in GROUPS.items() if place.split("=")[0] in base} | set(base)
+        return base | {name: hint for name, hint in flat.items() if name in known}
 
     # Options.
 
     def _given(self) -> dict[str, Any]:
         """The constructor's parameters; None is replaced by the default of the method."""
-        given = self.get_params(deep=False)
+        parameters = self.get_params(deep=False)
         return {
             name: self._presets.get(name) if value is None else value
-            for name, value in given.items()
+            for name, value in parameters.items()
         }
 
     def _options(self) -> CacheOptions:
@@ -295,10 +295,10 @@ class CacheClassifier(FeatureClassifier):
         return self.fitted_.model.logits(features)
 
     def _answer(self, features: Tensor, *, top: int) -> Answers:
-        found = self.fitted_.model.answer(features, variance=True, quick=True, top=top)
-        assert found.variance is not None
-        reasons = None if found.reasons is None else self._explanation(found.reasons)
-        return Answers(found.logits, _array(found.variance.amin(1)), reasons)
+        answers = self.fitted_.model.answer(features, variance=True, quick=True, top=top)
+        assert answers.variance is not None
+        reasons = None if answers.reasons is None else self._explanation(answers.reasons)
+        return Answers(answers.logits, _array(answers.variance.amin(1)), reasons)
 
     def posterior(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Compute mean and variance of the posterior of the cache.
@@ -405,9 +405,9 @@ class CacheClassifier(FeatureClassifier):
             column = self._label_numbers(label_array("explain", labels))
             if len(column) != len(features):
                 raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
-        found = self.fitted_.model.answer(features, top=top, column=column)
-        assert found.reasons is not None
-        return self._explanation(found.reasons)
+        answers = self.fitted_.model.answer(features, top=top, column=column)
+        assert answers.reasons is not None
+        return self._explanation(answers.reasons)
 
     def _explanation(self, reasons: Reasons) -> Explanation:
         names = self.classes_[reasons.column.cpu().numpy()]

@@ -179,8 +179,8 @@ class Fitted:
         shots = self.shots[kept]
         if (exact := self.model.closed_form) is not None:
             return self._with(shots, exact.remove(rows), len(rows))
-        left = torch.nonzero(kept).flatten()
-        return self._rebuilt(shots, self.model.precision.keys[kept], len(rows), left)
+        remaining = torch.nonzero(kept).flatten()
+        return self._rebuilt(shots, self.model.precision.keys[kept], len(rows), remaining)
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
@@ -271,12 +271,12 @@ def fit(
     """Choose, build or train, and calibrate; on a validation set if one is given."""
     ensure_fit_memory(recipe, shots, trained=trainer is not None)
     if recipe.is_softmax:
-        found = _fit_softmax(shots, recipe, text, settings, validation, name)
+        fitted = _fit_softmax(shots, recipe, text, settings, validation, name)
     elif trainer is not None:
-        found = _fit_trained(shots, recipe, text, settings, validation, trainer)
+        fitted = _fit_trained(shots, recipe, text, settings, validation, trainer)
     else:
-        found = _fit_regression(shots, recipe, text, settings, validation, name)
-    return replace(found, validated=validation is not None)
+        fitted = _fit_regression(shots, recipe, text, settings, validation, name)
+    return replace(fitted, validated=validation is not None)
 
 
 def fit_streamed(
@@ -289,21 +289,21 @@ def fit_streamed(
     name: str,
 ) -> Fitted:
     """Choose, build and calibrate in explicit features, without keeping the rows."""
-    found = explicit.learn(rows, recipe, settings, validation, n_features=n_features, name=name)
-    choice = found.model.choice
+    learned = explicit.learn(rows, recipe, settings, validation, n_features=n_features, name=name)
+    choice = learned.model.choice
     return Fitted(
-        found.kept.at_gain(choice.gain),
+        learned.kept.at_gain(choice.gain),
         recipe.at(choice.shrinkage, choice.diagonal),
         rows.text,
-        found.model,
+        learned.model,
         settings,
-        found.calibration,
-        found.search,
-        known_report=found.report,
-        known_novelty=found.novelty,
+        learned.calibration,
+        learned.search,
+        known_report=learned.report,
+        known_novelty=learned.novelty,
         validated=validation is not None,
-        streamed=found.streamed,
-        kept_rows=found.rows,
+        streamed=learned.streamed,
+        kept_rows=learned.rows,
     )
 
 
@@ -371,22 +371,22 @@ def _fit_trained(
     chosen, trained_at = choose_start(trainer, recipe, shots, settings, validation)
     shots = shots.at_gain(chosen.choice.gain)
     training = TrainedCache(trainer, recipe, shots, text, settings, chosen.choice, trained_at)
-    found = training.fit(validation, chosen.models)
-    choice = found.model.choice
+    trained = training.fit(validation, chosen.models)
+    choice = trained.model.choice
     shots = shots.at_gain(choice.gain)
     return Fitted(
         shots,
         recipe,
         text,
-        found.model,
+        trained.model,
         settings,
-        found.calibration,
-        regression.search_table(found.seen or chosen.seen),
+        trained.calibration,
+        regression.search_table(trained.seen or chosen.seen),
         replace(training, shots=shots, choice=choice),
-        found.epochs,
-        found.losses,
-        found.report,
-        found.novelty,
+        trained.epochs,
+        trained.losses,
+        trained.report,
+        trained.novelty,
     )
 
 

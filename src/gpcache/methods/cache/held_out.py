@@ -49,28 +49,28 @@ def best_without(losses: Tensor, penalties: Tensor, fold: Tensor) -> dict[int, i
 
     `penalties` (v,) are added to the mean loss of each setting.
     """
-    found = {}
+    choices = {}
     for number in torch.unique(fold).tolist():
-        others = losses[:, fold != number]
-        found[number] = int((others.mean(1) + penalties).argmin()) if others.numel() else 0
-    return found
+        outside = losses[:, fold != number]
+        choices[number] = int((outside.mean(1) + penalties).argmin()) if outside.numel() else 0
+    return choices
 
 
 def cross_fitted(
     logits_at: LogitsAt, settings: dict[int, int], fold: Tensor, labels: Tensor
 ) -> Tensor:
     """Probabilities (n, c) of held-out rows: weights and calibration come from the other folds."""
-    found: Tensor | None = None
+    probabilities: Tensor | None = None
     for number, setting in settings.items():
-        mine = fold == number
-        others = ~mine if bool((~mine).any()) else mine
-        logits = logits_at(setting, others)
-        calibration = fit_calibration(logits[others], labels[others])
-        if found is None:
-            found = torch.empty_like(logits)
-        found[mine] = calibration.probabilities(logits[mine])
-    assert found is not None
-    return found
+        in_fold = fold == number
+        other_rows = ~in_fold if bool((~in_fold).any()) else in_fold
+        logits = logits_at(setting, other_rows)
+        calibration = fit_calibration(logits[other_rows], labels[other_rows])
+        if probabilities is None:
+            probabilities = torch.empty_like(logits)
+        probabilities[in_fold] = calibration.probabilities(logits[in_fold])
+    assert probabilities is not None
+    return probabilities
 
 
 def report_folds(shots: Shots, rows: Tensor, seed: int) -> Tensor:
@@ -152,15 +152,15 @@ class HeldOutReport:
             return report
         labels = labels[rows]
         numbers, truth = rows.cpu().numpy(), labels.cpu().numpy()
-        found = probabilities.double().cpu().numpy()
+        predicted = probabilities.double().cpu().numpy()
         report.logits[numbers] = logits.double().cpu().numpy()
-        report.probabilities[numbers] = found
+        report.probabilities[numbers] = predicted
         report.counted[numbers], report.labels[numbers] = True, truth
         return replace(
             report,
-            accuracy=metrics.accuracy(found, truth),
-            nll=metrics.nll(found, truth),
-            ece=metrics.ece(found, truth),
+            accuracy=metrics.accuracy(predicted, truth),
+            nll=metrics.nll(predicted, truth),
+            ece=metrics.ece(predicted, truth),
         )
 
     def joined(self, n: int) -> HeldOutReport:

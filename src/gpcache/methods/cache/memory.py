@@ -81,25 +81,25 @@ def ensure_fit_memory(recipe: Recipe, shots: Shots, *, trained: bool) -> None:
 def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
     """Bytes that a fit of these shots takes at its peak."""
     n, d = shots.features.shape
-    way: Way = "loo" if recipe.uses_loo else "folds"
+    kind: Way = "loo" if recipe.uses_loo else "folds"
     if recipe.is_softmax or trained:
-        way = "softmax" if recipe.is_softmax else "training"
-    held = HELD[way]
+        kind = "softmax" if recipe.is_softmax else "training"
+    held = HELD[kind]
     small = held.classes * n * shots.n_classes + held.features * n * d
-    elements = MATRICES[recipe.precision][way] * _elements(recipe, shots)
+    elements = MATRICES[recipe.precision][kind] * _elements(recipe, shots)
     size = shots.features.element_size()
-    kept = 0
-    if way == "softmax":
+    kept_bytes = 0
+    if kind == "softmax":
         size = 8  # the search is in float32, whatever the model is in
     elif recipe.precision is ExactPrecision:
         # Similarities that a search keeps if they take at most a quarter of the memory.
-        kept = size * n * n * (1 if recipe.uses_loo else recipe.n_folds - 1)
-        kept = kept if kept <= free_memory(shots.features.device) // 4 else 0
-    elif way == "loo" and recipe.precision is not ClassMeanPrecision:
+        kept_bytes = size * n * n * (1 if recipe.uses_loo else recipe.n_folds - 1)
+        kept_bytes = kept_bytes if kept_bytes <= free_memory(shots.features.device) // 4 else 0
+    elif kind == "loo" and recipe.precision is not ClassMeanPrecision:
         # Kernel rows of the keys that are left out at once.
         elements += (8 if recipe.precision is GroupedPrecision else 5) * min(n * n, BATCH_ELEMENTS)
-    least = LEAST + STEP if way == "training" else LEAST
-    return least + kept + int(size * (elements + small))
+    least = LEAST + STEP if kind == "training" else LEAST
+    return least + kept_bytes + int(size * (elements + small))
 
 
 def softmax_bytes(n: int, width: int, n_classes: int) -> int:

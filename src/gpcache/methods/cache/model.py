@@ -115,12 +115,12 @@ class CacheModel:
         `top` shots are listed as reasons, the largest share first; None lists all. They explain the
         classes `column` (m,), by default the most probable ones.
         """
-        found, start = [], 0
+        answers, start = [], 0
         for batch in self._batches(features):
-            asked = None if column is None else column[start : start + len(batch)]
-            found.append(self._answered(batch, variance, quick, top, asked))
+            columns = None if column is None else column[start : start + len(batch)]
+            answers.append(self._answered(batch, variance, quick, top, columns))
             start += len(batch)
-        logits, spread, reasons = zip(*found, strict=True)
+        logits, spread, reasons = zip(*answers, strict=True)
         return CacheAnswers(
             torch.cat(logits),
             torch.cat(spread) if variance else None,
@@ -167,8 +167,8 @@ class CacheModel:
         assert weights is not None
         assert values is not None
         column = logits.argmax(1) if column is None else column
-        at = torch.arange(len(features), device=logits.device), column
-        scale = torch.as_tensor(factor, dtype=mean.dtype, device=mean.device).expand_as(mean)[at]
+        index = torch.arange(len(features), device=logits.device), column
+        scale = torch.as_tensor(factor, dtype=mean.dtype, device=mean.device).expand_as(mean)[index]
         shares = weights * values.mT[column] * scale[:, None]
         order = shares.abs().argsort(1, descending=True)[:, :top]
         nothing = torch.zeros_like(scale)
@@ -176,9 +176,9 @@ class CacheModel:
             column,
             order,
             shares.gather(1, order),
-            cache[at],
-            nothing if text is None else text[at],
-            nothing if scores is None else scores[at],
+            cache[index],
+            nothing if text is None else text[index],
+            nothing if scores is None else scores[index],
         )
         return CacheAnswers(logits, variance, reasons)
 
@@ -188,8 +188,8 @@ class CacheModel:
 
     def posterior(self, features: Tensor) -> Posterior:
         """Mean (m, c) and variance (m, g) of the cache, in the same batches."""
-        found = [self._posterior(self.feature_map(batch)) for batch in self._batches(features)]
-        return Posterior(torch.cat([f.mean for f in found]), torch.cat([f.variance for f in found]))
+        parts = [self._posterior(self.feature_map(batch)) for batch in self._batches(features)]
+        return Posterior(torch.cat([p.mean for p in parts]), torch.cat([p.variance for p in parts]))
 
     def variance(self, features: Tensor, *, quick: bool = False) -> Tensor:
         """The variance (m, g) of the cache, in the same batches."""
@@ -231,11 +231,11 @@ class CacheModel:
         """
         mapped = self.feature_map(features) if mapped is None else mapped
         if without is None:
-            found = self.precision.posterior(mapped)
+            posterior = self.precision.posterior(mapped)
         else:
             assert isinstance(self.precision, ExactPrecision)
-            found = self.precision.posterior_without(mapped, without)
-        return self.fused(self.zero_shot(features), *found)
+            posterior = self.precision.posterior_without(mapped, without)
+        return self.fused(self.zero_shot(features), *posterior)
 
     def zero_shot(self, features: Tensor) -> Tensor | None:
         """Text logits of rows (m, d)."""

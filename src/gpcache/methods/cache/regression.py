@@ -176,15 +176,15 @@ class HeldOutModels:
         by_part = [
             part.at(beta, noises, gain, with_variance=self._with_variance) for part in self._parts
         ]
-        found = []
+        outputs = []
         for points in zip(*by_part, strict=True):
             mean = torch.cat([point.mean for point in points])
             variances = [point.variance for point in points if point.variance is not None]
             variance = torch.cat(variances) if self._with_variance else None
             likelihood = sum(point.log_marginal_likelihood for point in points)
             rows = self._shots
-            found.append(CacheOutputs(mean, variance, rows.zero_shot, rows.labels, likelihood))
-        return found
+            outputs.append(CacheOutputs(mean, variance, rows.zero_shot, rows.labels, likelihood))
+        return outputs
 
 
 class Trail(NamedTuple):
@@ -232,10 +232,10 @@ class RegressionSearch:
         if models is None or trail is None:
             return None
 
-        def logits_at(setting: int, others: Tensor) -> Tensor:
+        def logits_at(setting: int, other_rows: Tensor) -> Tensor:
             beta, noise, gain = trail.places[setting]
             held_out = models(beta, [noise], gain)[0]
-            choice = weigh(held_out.rows(others), trail.settings, (beta, noise, gain))
+            choice = weigh(held_out.rows(other_rows), trail.settings, (beta, noise, gain))
             return held_out.logits(choice)
 
         fold = report_folds(shots, models.rows, seed)
@@ -256,18 +256,18 @@ def choose(
         return RegressionSearch(search_on(validation, recipe, shots, settings, name=name))
     with_variance = settings.eta != 0.0
     models = HeldOutModels.of(recipe, shots, with_variance=with_variance, coarse=True)
-    seen = _searched(models, recipe, settings, shots=shots.per_class, name=name)
-    trail = Trail.of(seen, settings, models.rows, len(shots))
+    tried = _searched(models, recipe, settings, shots=shots.per_class, name=name)
+    trail = Trail.of(tried, settings, models.rows, len(shots))
     if not recipe.uses_loo:
         # Few folds are enough to choose β and noise. The weight of the cache needs many
         # folds: their models have nearly as many shots as the final one.
         models = HeldOutModels.of(recipe, shots, with_variance=with_variance)
-        best = seen[0]
-        found = replace(settings, beta=best.beta, noise=best.noise)
+        best = tried[0]
+        fixed = replace(settings, beta=best.beta, noise=best.noise)
         if settings.residual:
-            found = replace(found, gain=best.gain)
-        seen = _searched(models, recipe, found, shots=shots.per_class, name=name) + seen
-    return RegressionSearch(seen, models, trail)
+            fixed = replace(fixed, gain=best.gain)
+        tried = _searched(models, recipe, fixed, shots=shots.per_class, name=name) + tried
+    return RegressionSearch(tried, models, trail)
 
 
 def search_on(
@@ -307,9 +307,9 @@ def _searched(
     with progress_bar(f"{name}: choosing", unit="setting") as bar:
 
         def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
-            found = models(beta, noises, gain)
+            outputs = models(beta, noises, gain)
             bar.update(len(noises))
-            return found
+            return outputs
 
         return search(evaluate, settings, shots=shots, uses_noise=recipe.precision.uses_noise)
 
@@ -336,40 +336,42 @@ def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[n
     than the final one, and a higher variance at every row. The variance with all shots is
     extrapolated from models that lack two folds of m, as a + b / shots.
     """
-    found = np.full(len(shots), np.nan)
+    by_shot = np.full(len(shots), np.nan)
     if not (shots.can_be_held_out and recipe.precision.uses_noise):
-        return found
+        return by_shot
     if recipe.uses_loo:
         models = HeldOutModels.of(recipe, shots, with_variance=True)
         variance = models.at(choice).variance
         assert variance is not None
-        found[models.rows.cpu().numpy()] = _nearest(variance)
-        return found
+        by_shot[models.rows.cpu().numpy()] = _nearest(variance)
+        return by_shot
     folds = recipe.folds(shots)
     for k, (train, held) in enumerate(folds):
         rows = held.cpu().numpy()
-        found[rows] = lacking_one = _variance_without(recipe, shots, choice, train, held)
+        by_shot[rows] = lacking_one = _variance_without(recipe, shots, choice, train, held)
         if len(folds) > 2:
             fewer = train[~torch.isin(train, folds[k - 1][1])]
             lacking_two = _variance_without(recipe, shots, choice, fewer, held)
             expected = lacking_one - (1 - 2 / len(folds)) * (lacking_two - lacking_one)
-            found[rows] = expected.clip(0, lacking_one)
-    return found
+            by_shot[rows] = expected.clip(0, lacking_one)
+    return by_shot
 
 
 def _variance_without(
     recipe: Recipe, shots: Shots, choice: Choice, train: Tensor, held: Tensor
 ) -> NDArray[np.float64]:
     """The variance of held-out rows, from a model of the training rows only."""
-    known, others, space = shots[train], shots.features[held], recipe.space
+    known, queries, space = shots[train], shots.features[held], recipe.space
     if recipe.precision is ExactPrecision:
-        found = WhitenedProducts.of(space, known.features, known.labels, known.n_classes, others)
-        if found is not None:
-            similar = found.at(space.shrinkage, others.dtype)
+        products = WhitenedProducts.of(
+            space, known.features, known.labels, known.n_classes, queries
+        )
+        if products is not None:
+            similar = products.at(space.shrinkage, queries.dtype)
             return _nearest(similar.variance(choice.beta, choice.noise)[:, None])
     feature_map = space.fit(known.features, known.labels)
     precision = recipe.condition(known, feature_map(known.features), choice)
-    return _nearest(precision.variance(feature_map(others)))
+    return _nearest(precision.variance(feature_map(queries)))
 
 
 def _nearest(variance: Tensor) -> NDArray[np.float64]:

@@ -137,6 +137,6 @@ def _read_explicit(
 
 
 def _require(tensors: Tensors, name: str) -> Tensor:
-    if (found := tensors(name)) is None:
+    if (tensor := tensors(name)) is None:
         raise DataError(f"the array {name!r} is missing")
-    return found
+    return tensor

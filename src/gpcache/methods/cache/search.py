@@ -117,9 +117,9 @@ class CacheOutputs(NamedTuple):
     def together(cls, parts: Sequence[CacheOutputs]) -> CacheOutputs:
         """The outputs of several parts, one after the other."""
 
-        def joined(of: Sequence[Tensor | None]) -> Tensor | None:
-            found = [one for one in of if one is not None]
-            return torch.cat(found) if found else None
+        def joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
+            present = [tensor for tensor in tensors if tensor is not None]
+            return torch.cat(present) if present else None
 
         means, variances, texts, labels, _ = zip(*parts, strict=True)
         return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
@@ -211,7 +211,7 @@ def search(
     )
 
     def look(beta: float, noises: Sequence[float], gain: float) -> list[Choice]:
-        found = []
+        choices = []
         for noise, held_out in zip(noises, evaluate(beta, noises, gain), strict=True):
             place = (beta, noise, gain)
             away = sum(
@@ -219,8 +219,8 @@ def search(
                 for here, there, walked in zip(place, start, free, strict=True)
                 if walked
             )
-            found.append(weigh(held_out, settings, place, pull * away))
-        return found
+            choices.append(weigh(held_out, settings, place, pull * away))
+        return choices
 
     if settings.strategy == "grid":
         grids = (BETAS, NOISES, GAINS)
@@ -228,19 +228,19 @@ def search(
             grid if walked else (value,)
             for grid, value, walked in zip(grids, start, free, strict=True)
         )
-        seen = [choice for g in gains for beta in betas for choice in look(beta, noises, g)]
+        tried = [choice for g in gains for beta in betas for choice in look(beta, noises, g)]
     else:
-        seen = _walk(lambda place: look(place[0], [place[1]], place[2])[0], start, free)
-    return sorted(seen, key=lambda choice: (choice.score, choice.nll))
+        tried = _walk(lambda place: look(place[0], [place[1]], place[2])[0], start, free)
+    return sorted(tried, key=lambda choice: (choice.score, choice.nll))
 
 
 def _walk(
     look: Callable[[SearchPoint], Choice], start: SearchPoint, free: tuple[bool, bool, bool]
 ) -> list[Choice]:
     """Descend on a lattice of logarithms, one coordinate after the other, then finer."""
-    seen: dict[tuple[int, int, int], Choice] = {}
+    tried: dict[tuple[int, int, int], Choice] = {}
     directions = [(0, -1, 0), (0, 1, 0), (1, 0, 0), (-1, 0, 0), (0, 0, -1), (0, 0, 1)]
-    directions = [way for way in directions if any(a and b for a, b in zip(way, free, strict=True))]
+    directions = [d for d in directions if any(a and b for a, b in zip(d, free, strict=True))]
 
     def score(spot: tuple[int, int, int]) -> float:
         place = tuple(
@@ -254,15 +254,15 @@ def _walk(
         )
         if not inside:
             return math.inf
-        if spot not in seen:
+        if spot not in tried:
             beta, noise, gain = place
-            seen[spot] = look((beta, noise, gain))
-        return seen[spot].score
+            tried[spot] = look((beta, noise, gain))
+        return tried[spot].score
 
     # Search the gain of the text first, from far away: noise and β adapt to it, and would then
     # keep it where it is.
-    afar = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
-    here = min([(0, 0, 0), *afar], key=score)
+    gain_spots = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
+    here = min([(0, 0, 0), *gain_spots], key=score)
     lowest = score(here)
     for step in (2, 1):
         moved = True
@@ -275,7 +275,7 @@ def _walk(
                     < lowest
                 ):
                     here, lowest, moved = spot, score(spot), True
-    return list(seen.values())
+    return list(tried.values())
 
 
 def weigh(

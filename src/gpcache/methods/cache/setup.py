@@ -69,13 +69,13 @@ def settings_of(options: CacheOptions, owner: Any) -> SearchOptions:
 
 def _refuse_regression(options: CacheOptions) -> None:
     """Raise an error for an option that only regression has."""
-    others = {
+    regression_only = {
         "selection='loo'": options.selection == "loo",
         "strategy='grid'": options.strategy == "grid",
         "criterion='marginal_likelihood'": options.criterion == "marginal_likelihood",
     }
-    for option, asked in others.items():
-        if asked:
+    for option, requested in regression_only.items():
+        if requested:
             raise ProtocolError(
                 f"{option} belongs to regression on the labels: add likelihood='gaussian'."
             )
@@ -157,7 +157,7 @@ def _kernel_space(
     return replace(space, name="centred" if shots.zero_shot is None else "raw")
 
 
-def trainer_of(training: Training, owner: Any, **others: Any) -> Trainer:
+def trainer_of(training: Training, owner: Any, **options: Any) -> Trainer:
     """The trainer of checked options."""
     whole("epochs", training.epochs, least=0)
     whole("batch_size", training.batch_size, least=1)
@@ -178,5 +178,5 @@ def trainer_of(training: Training, owner: Any, **others: Any) -> Trainer:
         stops=stops_of(training.epochs, training.stopping),
         calibrate=training.calibrate,
         name=type(owner).__name__,
-        **others,
+        **options,
     )

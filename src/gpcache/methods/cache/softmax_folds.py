@@ -115,11 +115,11 @@ class Folds:
             self._spaces = None  # free the old similarities before the new ones are computed
             recipe = self._recipe.at(shrinkage, diagonal)
             products = self._products_at(recipe) if self._exact else [None] * len(self._folds)
-            found = [
+            spaces = [
                 _Space(recipe, fold, self._exact, one)
                 for fold, one in zip(self._folds, products, strict=True)
             ]
-            self._spaces = ((shrinkage, diagonal), found)
+            self._spaces = ((shrinkage, diagonal), spaces)
         return self._spaces[1]
 
     def _products_at(self, recipe: Recipe) -> Sequence[WhitenedProducts | None]:
@@ -156,11 +156,11 @@ class Folds:
         ]
 
         def product(right: Tensor) -> Tensor:
-            found = torch.zeros_like(right)
-            for i, one in enumerate(precisions):
-                n = len(one.keys)
-                found[i, :n] = one.prior_product(right[i, :n])
-            return found
+            products = torch.zeros_like(right)
+            for i, precision in enumerate(precisions):
+                n = len(precision.keys)
+                products[i, :n] = precision.prior_product(right[i, :n])
+            return products
 
         answers: list[Callable[[Tensor], Tensor]] = [
             lambda a, one=one, at=space.queries: one.prior_rows(at) @ one.prior_coefficients(a)  # type: ignore[misc]
@@ -178,18 +178,19 @@ class _Space:
         shots, held_out = fold.shots, fold.held_out
         freedom = degrees_of_freedom(shots)
         if products is not None:
-            found = products.at(recipe.space.shrinkage, shots.features.dtype)
+            similarities = products.at(recipe.space.shrinkage, shots.features.dtype)
             self.similarity, self.cross, self.scores = (
-                found.own,
-                found.cross,
-                found.scores * freedom,
+                similarities.own,
+                similarities.cross,
+                similarities.scores * freedom,
             )
             return
         feature_map = recipe.space.fit(shots.features, shots.labels)
-        own, asked = feature_map.unscaled(shots.features), feature_map.unscaled(held_out.features)
-        self.keys, self.queries = _unit(own), _unit(asked)
+        known = feature_map.unscaled(shots.features)
+        queries = feature_map.unscaled(held_out.features)
+        self.keys, self.queries = _unit(known), _unit(queries)
         discriminant = Discriminant.of(shots.features, shots.labels, shots.n_classes, feature_map)
-        self.scores = discriminant.scores(asked) * freedom
+        self.scores = discriminant.scores(queries) * freedom
         if exact:
             self.similarity = self.keys @ self.keys.mT
             self.cross = self.queries @ self.keys.mT

@@ -145,8 +145,8 @@ def choose(
     few = validation is None and shots.per_class < FEW
     whitened = recipe.space.name == "whitened"
     scores = whitened and settings.discriminant != 0 and not bool(shots.absent.any())
-    left = sum(fold.shots.per_class for fold in folds) / len(folds) if folds else 1.0
-    fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, left)
+    shots_left = sum(fold.shots.per_class for fold in folds) / len(folds) if folds else 1.0
+    fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, shots_left)
     if not folds:
         return _one_shot(replace(fit, scores=scores and not few))
     with progress_bar(f"{name}: choosing", total=TYPICAL, unit="setting") as bar:
@@ -194,10 +194,10 @@ def _nested(tried: Sequence[TriedSetting], fit: WeightFit, labels: Tensor, fold:
     chosen = best_without(losses, scores - losses.mean(1), fold)
 
     def logits_at(number: int, rows: Tensor) -> Tensor:
-        one = kept[number]
-        assert one.parts is not None
-        weights = fit.fit(one.setting, one.parts[:, rows], labels[rows], start=one.weights)
-        return combined(weights, one.parts)
+        best = kept[number]
+        assert best.parts is not None
+        weights = fit.fit(best.setting, best.parts[:, rows], labels[rows], start=best.weights)
+        return combined(weights, best.parts)
 
     return cross_fitted(logits_at, chosen, fold, labels)
 
@@ -225,26 +225,26 @@ class _Search:
 
     def run(self, folds: Sequence[Fold]) -> list[TriedSetting]:
         """All settings that were tried, the best first, with the answers of the best few."""
-        enough, some = 0, 0
-        while some < len(folds) and enough < ENOUGH_ROWS:
-            enough += len(folds[some].held_out)
-            some += 1
-        part = self._folds(folds[:some])
+        n_rows, n_folds = 0, 0
+        while n_folds < len(folds) and n_rows < ENOUGH_ROWS:
+            n_rows += len(folds[n_folds].held_out)
+            n_folds += 1
+        part = self._folds(folds[:n_folds])
         has_text = self._fit.shots.zero_shot is not None
         trusts = TRUSTS if has_text and self._fit.gain > 0 else TRUSTS[:1]
         if self._fit.few:
-            seen = [self._try(part, self._start._replace(trust=trust)) for trust in trusts]
+            tried = [self._try(part, self._start._replace(trust=trust)) for trust in trusts]
         else:
-            seen = self._walk(part, trusts)
-        seen.sort(key=lambda one: (one.score, one.nll))
-        if some < len(folds):
+            tried = self._walk(part, trusts)
+        tried.sort(key=lambda one: (one.score, one.nll))
+        if n_folds < len(folds):
             # The other rows do not choose the setting, but the weights are fitted on them too.
             part = self._folds(folds)
-            seen.insert(0, self._try(part, seen[0].setting))
+            tried.insert(0, self._try(part, tried[0].setting))
             self.start = part.start(len(self._fit.shots))
-            return [seen[0], *(replace(one, parts=None) for one in seen[1:])]
+            return [tried[0], *(replace(one, parts=None) for one in tried[1:])]
         self.start = part.start(len(self._fit.shots))
-        return [*seen[:KEPT], *(replace(one, parts=None) for one in seen[KEPT:])]
+        return [*tried[:KEPT], *(replace(one, parts=None) for one in tried[KEPT:])]
 
     def extrapolated(self, best: TriedSetting) -> Tensor:
         """The weights for a model of all shots, from those of models of a fold's shots."""
@@ -282,9 +282,9 @@ class _Search:
 
     def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[TriedSetting]:
         """Try several θ, then descend in shrinkage, β and θ, by whole and half steps."""
-        seen: dict[Spot, TriedSetting] = {}
-        start, given = self._start, self._fit.settings
-        free = (given.shrinkage == "auto", given.beta == "auto", given.tau == "auto")
+        tried: dict[Spot, TriedSetting] = {}
+        start, settings = self._start, self._fit.settings
+        free = (settings.shrinkage == "auto", settings.beta == "auto", settings.tau == "auto")
         free = (free[0] and self._recipe.space.name == "whitened", *free[1:])
 
         def score(spot: Spot) -> float:
@@ -300,41 +300,41 @@ class _Search:
             )
             if not all(inside):
                 return math.inf
-            if spot not in seen:
-                setting = _given(given, SoftmaxSetting(shrinkage, beta, theta, *spot[3:]))
-                seen[spot] = self._try(folds, setting)
-                self._forget(seen)
-            return seen[spot].score
+            if spot not in tried:
+                setting = _given(settings, SoftmaxSetting(shrinkage, beta, theta, *spot[3:]))
+                tried[spot] = self._try(folds, setting)
+                self._forget(tried)
+            return tried[spot].score
 
-        far = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
-        thetas = (0, *far) if free[2] else (0,)
+        far_steps = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
+        thetas = (0, *far_steps) if free[2] else (0,)
         here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
         here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
         if self._recipe.space.name == "whitened":
             here = min(((*here[:4], diagonal) for diagonal in DIAGONALS), key=score)
-        ways = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
-        ways = [way for way in ways if any(a and b for a, b in zip(way, free, strict=True))]
+        directions = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
+        directions = [d for d in directions if any(a and b for a, b in zip(d, free, strict=True))]
         for step in (2, 1):
             moved = True
             while moved:
                 moved = False
-                for way in ways:
+                for direction in directions:
                     # Descend in one direction as far as possible before trying another.
-                    while score(spot := _stepped(here, way, step)) < score(here):
+                    while score(spot := _stepped(here, direction, step)) < score(here):
                         here, moved = spot, True
-        return list(seen.values())
+        return list(tried.values())
 
     @staticmethod
-    def _forget(seen: dict[Spot, TriedSetting]) -> None:
+    def _forget(tried: dict[Spot, TriedSetting]) -> None:
         """Keep the answers of the best settings only: they are large."""
-        kept = [key for key, one in seen.items() if one.parts is not None]
+        kept = [key for key, one in tried.items() if one.parts is not None]
         if len(kept) > KEPT:
-            worst = max(kept, key=lambda key: seen[key].score)
-            seen[worst] = replace(seen[worst], parts=None)
+            worst = max(kept, key=lambda key: tried[key].score)
+            tried[worst] = replace(tried[worst], parts=None)
 
 
-def _stepped(spot: Spot, way: tuple[int, int, int], step: int) -> Spot:
-    i, j, k = (count + step * one for count, one in zip(spot[:3], way, strict=True))
+def _stepped(spot: Spot, direction: tuple[int, int, int], step: int) -> Spot:
+    i, j, k = (count + step * one for count, one in zip(spot[:3], direction, strict=True))
     return (i, j, k, *spot[3:])
 
 
@@ -342,21 +342,21 @@ def _choice(
     fit: WeightFit, setting: SoftmaxSetting, weights: Tensor, best: TriedSetting | None
 ) -> Choice:
     """The choice for a model of all shots."""
-    shots, given = fit.shots, fit.settings
-    found = weights.tolist()
+    shots, settings = fit.shots, fit.settings
+    values = weights.tolist()
     has_text = shots.zero_shot is not None
-    alpha, text = found[0], found[-1] if has_text else 1.0
-    discriminant = found[1] * degrees_of_freedom(shots) if len(found) - has_text > 1 else 0.0
+    alpha, text = values[0], values[-1] if has_text else 1.0
+    discriminant = values[1] * degrees_of_freedom(shots) if len(values) - has_text > 1 else 0.0
     # Given values are kept to the last digit.
-    if given.alpha != "auto":
-        alpha = float(given.alpha)
-    if given.gain != "auto":
-        text = float(given.gain) if has_text else 1.0
-    if given.discriminant != "auto" and discriminant:
-        discriminant = float(given.discriminant)
+    if settings.alpha != "auto":
+        alpha = float(settings.alpha)
+    if settings.gain != "auto":
+        text = float(settings.gain) if has_text else 1.0
+    if settings.discriminant != "auto" and discriminant:
+        discriminant = float(settings.discriminant)
     return Choice(
         beta=setting.beta,
-        noise=NOVELTY_NOISE if given.noise == "auto" else float(given.noise),
+        noise=NOVELTY_NOISE if settings.noise == "auto" else float(settings.noise),
         alpha=alpha,
         eta=0.0,
         gain=text,
@@ -378,8 +378,8 @@ def _search_table(tried: Sequence[TriedSetting], gain: float) -> dict[str, NDArr
     `at_edge` says whether a setting lies within a step of the limits of the search.
     """
     rows = []
-    for one in tried:
-        setting = one.setting
+    for candidate in tried:
+        setting = candidate.setting
         edge = any(
             value * math.exp(-step / 2) < low or value * math.exp(step / 2) > high
             for value, step, (low, high) in zip(setting[:3], STEPS, RANGES, strict=True)
@@ -391,9 +391,9 @@ def _search_table(tried: Sequence[TriedSetting], gain: float) -> dict[str, NDArr
                 "tau": setting.tau,
                 "diagonal": setting.diagonal,
                 "offset": setting.trust * gain,
-                "nll": one.nll,
-                "accuracy": one.accuracy,
-                "score": one.score,
+                "nll": candidate.nll,
+                "accuracy": candidate.accuracy,
+                "score": candidate.score,
                 "at_edge": float(edge),
             }
         )

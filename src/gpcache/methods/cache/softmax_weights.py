@@ -115,16 +115,16 @@ class WeightFit:
         pull = (FEW_PULL if self.few else PULL) / len(labels)
         given: list[float | Auto] = [self.settings.alpha]
         if self.scores:
-            own = self.settings.discriminant
-            if own != "auto":
-                own = float(own) / degrees_of_freedom(self.shots)
+            discriminant = self.settings.discriminant
+            if discriminant != "auto":
+                discriminant = float(discriminant) / degrees_of_freedom(self.shots)
             elif self.few:
                 # Models with one shot a class have no scatter: they cannot weigh a discriminant.
-                own = float(toward[1])
-            given.append(own)
+                discriminant = float(toward[1])
+            given.append(discriminant)
         if self.shots.zero_shot is not None:
-            asked = self.settings.gain
-            given.append(1.0 if asked == "auto" and self.shots.absent.any() else asked)
+            gain = self.settings.gain
+            given.append(1.0 if gain == "auto" and self.shots.absent.any() else gain)
         free = torch.tensor([one == "auto" for one in given])
         weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
         weights = weights.to(toward)

@@ -175,7 +175,7 @@ class TrainedCache:
         # The hyper-parameters, and so the targets, may have been chosen since.
         shots = shots.at_gain(choice.gain)
         move = trainer.move(shots, feature_map, self.text)
-        queries, labels, own = _queries(shots)
+        queries, labels, own_keys = _queries(shots)
 
         def model() -> CacheModel:
             place = move.place()
@@ -197,7 +197,7 @@ class TrainedCache:
             return current.training_logits(
                 queries[rows],
                 mapped=mapped[rows] if current.feature_map is feature_map else None,
-                without=own[rows] if trainer.leaves_out else None,
+                without=own_keys[rows] if trainer.leaves_out else None,
             )
 
         @torch.no_grad()
@@ -250,34 +250,35 @@ class TrainedCache:
     def _stop_on(self, validation: Shots) -> Trained:
         """Take the stop that is best on a validation set, which also chooses hyper-parameters."""
         recipe, shots, labels = self.recipe, self.shots, validation.labels
-        best, found = torch.inf, None
+        best_loss, best = torch.inf, None
 
         def watch(epoch: int, model: CacheModel) -> None:
-            nonlocal best, found
-            seen = regression.search_on(
+            nonlocal best_loss, best
+            tried = regression.search_on(
                 validation, recipe, shots, self.settings, model, name=self.trainer.name
             )
-            choice = replace(seen[0], losses=None)
+            choice = replace(tried[0], losses=None)
             # The keys are about to move on.
             precision = recipe.condition(shots, model.precision.keys.clone(), choice)
             at_choice = replace(model, precision=precision, choice=choice)
             logits = at_choice.logits(validation.features)
             loss = float(_losses([logits], labels).mean())
-            if loss < best:
-                best = loss
+            if loss < best_loss:
+                best_loss = loss
                 calibration = fit_calibration(logits, labels)
-                found = Trained(at_choice, epoch, [], self.trained_at, calibration, seen)
+                best = Trained(at_choice, epoch, [], self.trained_at, calibration, tried)
 
         stops = self.trainer.stops
         _, history = self.train(shots, until=stops[-1], watch=watch, stops=stops)
-        assert found is not None
-        return replace(found, losses=history[: found.epochs])
+        assert best is not None
+        return replace(best, losses=history[: best.epochs])
 
     def _stop_in_folds(self) -> Trained:
         """Take the stop that is best on held-out folds, which also give the held-out figures."""
         stops, shots = self.trainer.stops, self.shots
-        seen = self.in_folds(stops)
-        labels, fold = shots.labels[seen.rows], report_folds(shots, seen.rows, self.recipe.seed)
+        outputs = self.in_folds(stops)
+        labels = shots.labels[outputs.rows]
+        fold = report_folds(shots, outputs.rows, self.recipe.seed)
         settings = regression.restricted(self.settings, shots)
         place = (self.choice.beta, self.choice.noise, self.choice.gain)
         refits = self.trainer.refits_weights(shots)
@@ -285,18 +286,18 @@ class TrainedCache:
         def with_fitted_weights(held_out: CacheOutputs) -> Choice:
             return weigh(held_out, settings, place) if refits else self.choice
 
-        choices = [with_fitted_weights(one) for one in seen.held_out]
-        logits = [one.logits(choice) for one, choice in zip(seen.held_out, choices, strict=True)]
+        choices = [with_fitted_weights(one) for one in outputs.held_out]
+        logits = [one.logits(choice) for one, choice in zip(outputs.held_out, choices, strict=True)]
         losses = _losses(logits, labels)
         best = int(losses.mean(1).argmin())
 
-        def logits_at(stop: int, others: Tensor) -> Tensor:
-            held_out = seen.held_out[stop]
-            return held_out.logits(with_fitted_weights(held_out.rows(others)))
+        def logits_at(stop: int, other_rows: Tensor) -> Tensor:
+            held_out = outputs.held_out[stop]
+            return held_out.logits(with_fitted_weights(held_out.rows(other_rows)))
 
         chosen = best_without(losses, losses.new_zeros(len(stops)), fold)
         nested = cross_fitted(logits_at, chosen, fold, labels)
-        held_out = HeldOutLogits(logits[best], seen.rows, seen.protocol)
+        held_out = HeldOutLogits(logits[best], outputs.rows, outputs.protocol)
         model, history = self.train(shots, until=stops[best])
         return Trained(
             self.settled(model, shots, replace(choices[best], losses=None)),
@@ -306,31 +307,31 @@ class TrainedCache:
             fit_calibration(logits[best], labels),
             [choices[best]] if refits else (),
             HeldOutReport.of_shots(shots, held_out, self.recipe.seed, nested),
-            seen.novelty[best],
+            outputs.novelty[best],
         )
 
     def in_folds(self, stops: Sequence[int]) -> InFolds:
         """Outputs for held-out rows at each stop, from models that were trained without them."""
         shots, folds = self.shots, self.recipe.folds(self.shots, min(self.recipe.n_folds, FOLDS))
         parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
-        unlike: dict[int, list[Tensor]] = {stop: [] for stop in stops}
+        novelty: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
 
             def watch(
-                epoch: int, model: CacheModel, mine: Shots = shots[rows], asked: Shots = shots[held]
+                epoch: int, model: CacheModel, known: Shots = shots[rows], test: Shots = shots[held]
             ) -> None:
-                model = self.settled(model, mine, self.choice)
-                mean, variance = model.posterior(asked.features)
+                model = self.settled(model, known, self.choice)
+                mean, variance = model.posterior(test.features)
                 spread = model.precision.variance_of_classes(variance)
-                zero_shot = model.zero_shot(asked.features)
-                parts[epoch].append(CacheOutputs(mean, spread, zero_shot, asked.labels))
-                unlike[epoch].append(variance.amin(1))
+                zero_shot = model.zero_shot(test.features)
+                parts[epoch].append(CacheOutputs(mean, spread, zero_shot, test.labels))
+                novelty[epoch].append(variance.amin(1))
 
             self.train(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         return InFolds(
-            [CacheOutputs.together(found) for found in parts.values()],
-            [self._novelty(torch.cat(found), rows) for found in unlike.values()],
+            [CacheOutputs.together(outputs) for outputs in parts.values()],
+            [self._novelty(torch.cat(variances), rows) for variances in novelty.values()],
             rows,
             TRAINED_PROTOCOL.format(len(folds)),
         )
@@ -349,12 +350,12 @@ class TrainedCache:
             nothing = HeldOutLogits.none(self.shots, "no class has two shots")
             report = HeldOutReport.of_shots(self.shots, nothing, seed)
             return report, np.full(len(self.shots), np.nan)
-        seen = self.in_folds((epochs,))
-        logits = seen.held_out[0].logits(self.choice)
-        held_out = HeldOutLogits(logits, seen.rows, seen.protocol)
+        outputs = self.in_folds((epochs,))
+        logits = outputs.held_out[0].logits(self.choice)
+        held_out = HeldOutLogits(logits, outputs.rows, outputs.protocol)
         report = HeldOutReport.of_shots(self.shots, held_out, seed)
         unknown = np.full(len(self.shots), np.nan)
-        return report, seen.novelty[0] if self.shots.can_be_held_out else unknown
+        return report, outputs.novelty[0] if self.shots.can_be_held_out else unknown
 
 
 class InFolds(NamedTuple):
@@ -385,12 +386,12 @@ def _freeze(parameters: Sequence[Tensor]) -> None:
 
 def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:
     """Rows to train on (N, d): shots and views; their labels (N,) and their own keys (N,)."""
-    own = torch.arange(len(shots), device=shots.labels.device)
+    own_keys = torch.arange(len(shots), device=shots.labels.device)
     if shots.views is None:
-        return shots.features, shots.labels, own
+        return shots.features, shots.labels, own_keys
     together = torch.cat([shots.features[:, None], shots.views], 1)
-    own = own.repeat_interleave(together.shape[1])
-    return together.flatten(0, 1), shots.labels[own], own
+    own_keys = own_keys.repeat_interleave(together.shape[1])
+    return together.flatten(0, 1), shots.labels[own_keys], own_keys
 
 
 def _losses(logits: Sequence[Tensor], labels: Tensor) -> Tensor:
