@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.cluster.connection import connected
+from gpcache.cluster.connection import connected, reason_of
 from gpcache.errors import DataError, GPCacheError, ImageRefusedError
 from gpcache.features.stream import Encoded, images_at_once, vectors
 from gpcache.images.augment import Views
@@ -111,7 +111,7 @@ def _rows(ray: Any, *settings: Any) -> Iterator[RayRow]:
         raise
     except Exception as error:  # of Ray's: its own, those of its workers, of Arrow, of the network
         raise GPCacheError(
-            f"Ray stopped: {_reason(error)}. Encoded images are kept: run it again to continue."
+            f"Ray stopped: {reason_of(error)}. Encoded images are kept: run it again to continue."
         ) from None
 
 
@@ -264,10 +264,3 @@ def _contains(hashes: NDArray[np.bytes_], image_hash: str) -> bool:
     code = np.array([bytes.fromhex(image_hash)], dtype=HASH)
     first, behind = (np.searchsorted(hashes, code, side)[0] for side in ("left", "right"))
     return bool(first < behind)
-
-
-def _reason(error: BaseException) -> str:
-    """One line of Ray's message: the first, or the last if it shows a worker's traceback."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    trace = any(line.startswith('  File "') for line in lines)
-    return lines[-1 if trace else 0].strip().rstrip(".")

@@ -96,16 +96,19 @@ def products_of(batches: Iterable[Tensor], landmarks: Tensor, beta: float) -> Te
 def loss_of(
     batches: Iterable[Batch], landmarks: Tensor, beta: float, values: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of rows at coefficients (D, c), in float64, and its gradient (D, c)."""
+    """The cross-entropy of rows at coefficients (D, c), and its gradient (D, c).
+
+    Batches are added up in float64, so that it hardly matters who adds which of them first.
+    """
     loss = torch.zeros((), dtype=torch.float64, device=values.device)
-    gradient = torch.zeros_like(values)
+    gradient = torch.zeros_like(values, dtype=torch.float64)
     for rows, offset, labels in batches:
         features = kernel(rows, landmarks, beta)
         logs = torch.addmm(offset, features, values).log_softmax(1)
         loss -= logs.gather(1, labels[:, None]).sum(dtype=torch.float64)
         residual = logs.exp_()
         residual[torch.arange(len(labels), device=labels.device), labels] -= 1
-        gradient.addmm_(features.mT, residual)
+        gradient += features.mT @ residual
     return loss, gradient
 
 
