@@ -47,8 +47,8 @@ from gpcache.support.progress import progress_bar
 
 # Nats a row to which the model is solved that the weights are fitted on.
 WEIGHED_TOLERANCE = 1e-4
-# Rows of a batch at least, and batches of a pass if there are enough rows: machines share them.
-LEAST_BATCH, LEAST_BATCHES = 256, 16
+# Batches of a pass at least: machines may share them.
+LEAST_BATCHES = 16
 
 
 class Streamed(NamedTuple):
@@ -92,10 +92,8 @@ def learn(
 ) -> Learned:
     """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
     _ensure_memory(rows, n_features)
-    size = min(
-        batch_rows(rows.n_classes, n_features, rows.labels.device),
-        max(LEAST_BATCH, len(rows) // LEAST_BATCHES),
-    )
+    size = batch_rows(rows.n_classes, n_features, rows.labels.device)
+    size = min(size, -(-len(rows) // LEAST_BATCHES))
     step = MomentsPass(recipe.space.projection, rows.n_classes)
     moments = Moments(*rows.total(step, size))
     held = held_out_rows(rows, recipe.seed, validation)
@@ -302,7 +300,7 @@ def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOption
 def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:
     """Rows of a batch."""
     elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
-    return max(LEAST_BATCH, elements // max(n_classes, n_landmarks))
+    return max(256, elements // max(n_classes, n_landmarks))
 
 
 def _ensure_memory(rows: RowStream, n_features: int) -> None:
