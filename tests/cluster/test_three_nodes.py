@@ -18,8 +18,11 @@ import httpx
 import numpy as np
 import pytest
 
-from gpcache import FeatureStore, ImageClassifier
+from gpcache import FeatureStore, ImageClassifier, load_encoder
+from gpcache.features.extract import extract
 from gpcache.images.drawn import draw_pictures
+from gpcache.images.sources import open_source
+from gpcache.methods.cache import explicit_choice, setup
 
 pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
 if not Path("/proc/self/task").exists():
@@ -27,17 +30,20 @@ if not Path("/proc/self/task").exists():
 
 pytestmark = pytest.mark.slow
 
-spec = importlib.util.spec_from_file_location("nodes", Path(__file__).with_name("nodes.py"))
+NODES = Path(__file__).parents[2] / "benchmarks" / "ray_nodes.py"
+spec = importlib.util.spec_from_file_location("ray_nodes", NODES)
 nodes = importlib.util.module_from_spec(spec)
-sys.modules["nodes"] = nodes  # its dataclass looks itself up
+sys.modules["ray_nodes"] = nodes  # its dataclass looks itself up
 spec.loader.exec_module(nodes)
 
 CLASSES = ("bricks", "marble", "wood")
 EACH = 30
-# As the commands, but 90 photos count as many, and shards are small.
-MANY = "from gpcache.methods.cache import explicit_choice, setup\n"
-MANY += "setup.EXACT_ROWS, explicit_choice.PART_ROWS = 50, 60\n"
-COMMAND = MANY + "from gpcache.cli.app import main\nmain()\n"
+MANY, PART = 50, 60  # so few photos count as many
+SETTINGS = f"""
+from gpcache.methods.cache import explicit_choice, setup
+setup.EXACT_ROWS, explicit_choice.PART_ROWS = {MANY}, {PART}
+"""
+COMMAND = f"{SETTINGS}from gpcache.cli.app import main\nmain()"
 EXTRACT = """
 import sys
 from gpcache.cluster.extraction import encoded_on_ray
@@ -48,17 +54,17 @@ source, encoder = open_source(sys.argv[1]), load_encoder("lite", device="cpu")
 done = extract(source, sys.argv[2], encoder, stream=encoded_on_ray, batch_size=4, shard_rows=4)
 print(done.encoded, done.known, len(done.refused))
 """
-# Fits rows of a mapped file (float64), says when it is in the middle, and writes probabilities.
-FIT = (
-    MANY
-    + """
-import os, sys, threading, time
+# Fits rows of a mapped file, says when it is in the middle, and compares with one process.
+FIT = f"""{SETTINGS}
+import sys, threading, time
 import numpy as np
 from gpcache import GPCacheClassifier
 from gpcache.cluster.fitting import rows_on_ray
+from gpcache.methods import Explicit
 X, y = np.load(sys.argv[1], mmap_mode="r"), np.load(sys.argv[2])
 def fit(rows):
-    return GPCacheClassifier(dtype="float64").fit(rows, y).predict_proba(X[:200])
+    classifier = GPCacheClassifier(approximation=Explicit(64), dtype=sys.argv[3])
+    return classifier.fit(rows, y).predict_proba(X[:200])
 def watch(rows):
     while rows.passes < 5:
         time.sleep(0.001)
@@ -68,7 +74,6 @@ with rows_on_ray(X) as rows:
     found = fit(rows)
 print(rows.passes, np.abs(found - fit(X)).max())
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +138,12 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def local(photos):
     """The store and the model that one process makes."""
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     store, model = photos.parent / "local.store", photos.parent / "local.gpc"
-    for words in (("extract", photos, "-o", store), ("fit", store, "-o", model)):
-        subprocess.run([sys.executable, "-c", COMMAND, *words], env=environment, check=True)
+    extract(open_source(photos), store, load_encoder("lite", device="cpu"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setup, "EXACT_ROWS", MANY)
+        patch.setattr(explicit_choice, "PART_ROWS", PART)
+        ImageClassifier(device="cpu").fit(store).save(model)
     return store, model
 
 
@@ -163,13 +170,14 @@ def test_extraction_loses_a_node(whole, run, photos, local, tmp_path):
     np.testing.assert_allclose(found.read().features, expected.read().features, atol=1e-6)
 
 
-def test_a_fit_loses_a_node(whole, run, tmp_path):
+@pytest.mark.parametrize("dtype", ["auto", "float64"])
+def test_a_fit_loses_a_node(whole, run, dtype, tmp_path):
     rng = np.random.default_rng(0)
-    y = np.arange(6_000) % 5
-    X = rng.normal(size=(5, 2, 24))[y, rng.integers(2, size=6_000)] + rng.normal(size=(6_000, 24))
+    y = np.arange(3_000) % 5
+    X = rng.normal(size=(5, 2, 24))[y, rng.integers(2, size=3_000)] + rng.normal(size=(3_000, 24))
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
-    process = run(FIT, tmp_path / "X.npy", tmp_path / "y.npy")
+    process = run(FIT, tmp_path / "X.npy", tmp_path / "y.npy", dtype)
     assert process.stdout.readline() == "middle\n"
     assert all(node.runs("_Reader") for node in whole.nodes)
     whole.workers[0].kill()
