@@ -1,8 +1,8 @@
 """A Ray cluster of three nodes on one machine: a head, and two workers that can be killed.
 
 If this process may make network namespaces, each worker has its own, joined to the head by a
-bridge without a way out: `Cluster.isolated` says so. Otherwise the nodes share the loopback
-address, and each has its own ports and processes.
+bridge without a way out: `Cluster.isolated` says so. Otherwise the nodes share the address of this
+machine, and each has its own ports and processes. They ask for a token in both cases.
 """
 
 from __future__ import annotations

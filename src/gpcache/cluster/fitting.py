@@ -96,6 +96,7 @@ class RayRows:
         self.passes = 0
         self._labels: Tensor | None = None
         self._parts: list[tuple[Any, int, int]] = []  # actors, and the rows that each holds
+        self._fields: list[tuple[Any, Any]] = []  # of the last pass, with their references
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -116,9 +117,9 @@ class RayRows:
             if self._labels is not rows.labels:
                 self.release()
                 self._start(rows, size)
-            shared = self._ray.put(step)
+            fields = self._sent(step)
             calls = [
-                actor.total.remote(shared, size, _within(without, first, last))
+                actor.total.remote(type(step), size, _within(without, first, last), *fields)
                 for actor, first, last in self._parts
             ]
             parts: list[Sums | GPCacheError] = self._ray.get(calls)
@@ -136,11 +137,20 @@ class RayRows:
             for same in zip(*sums, strict=True)
         )
 
+    def _sent(self, step: Pass) -> list[Any]:
+        """References to the fields of a pass; what the last pass had too is not sent again."""
+        known = self._fields
+        self._fields = [
+            next((old for old in known if old[0] is field), None) or (field, self._ray.put(field))
+            for field in step
+        ]
+        return [reference for _, reference in self._fields]
+
     def release(self) -> None:
         """Stop the actors."""
         for actor, *_ in self._parts:
             self._ray.kill(actor)
-        self._parts, self._labels = [], None
+        self._parts, self._fields, self._labels = [], [], None
 
     def _start(self, rows: RowStream, size: int) -> None:
         """Start an actor on each node, with a number of batches that follows its CPUs."""
@@ -212,10 +222,13 @@ class _Reader:
     def _rows(self) -> RowStream:
         return RowStream(self._open(), *self._stream, first=self._first)
 
-    def total(self, step: Pass, size: int, without: Tensor | None) -> Sums | GPCacheError:
+    def total(
+        self, kind: type[Pass], size: int, without: Tensor | None, *fields: Any
+    ) -> Sums | GPCacheError:
         """The sum of a pass over the part."""
         try:
-            return [one.numpy() for one in step.total(self._rows.batches(size, without))]
+            found = kind(*fields).total(self._rows.batches(size, without))
+            return [one.numpy() for one in found]
         except GPCacheError as error:
             return error
         except OSError as error:

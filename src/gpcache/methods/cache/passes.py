@@ -6,8 +6,8 @@ that other processes can compute it for the rows they have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -20,7 +20,10 @@ RowBatches = Iterable[tuple[Tensor, Tensor]]
 
 
 class Pass(Protocol):
-    """A sum over rows."""
+    """A sum over rows; a named tuple."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Its fields."""
 
     def total(self, batches: RowBatches) -> tuple[Tensor, ...]:
         """The sum over these rows: tensors whose shapes do not depend on the rows."""
