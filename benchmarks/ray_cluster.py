@@ -35,7 +35,7 @@ from gpcache.features.stream import encoded
 from gpcache.images.sources import open_source
 
 DRAWINGS, SHARD_ROWS = 1_000, 32
-KEYS, CLASSES = 40_000, 100
+KEYS, CLASSES = 20_000, 100
 REPLICAS, AT_ONCE, REQUESTS, SECONDS = 3, 16, 300, 10.0
 KILLED_AT = 5  # passes
 ONE, THREE, KILLED = "one process", "three nodes", "three nodes, one killed"

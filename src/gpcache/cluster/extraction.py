@@ -130,8 +130,6 @@ def _dataset(
     on_gpu = encoder.device.type == "cuda"
     if on_gpu and gpus < 1:
         raise GPCacheError("The Ray cluster has no GPU: use device='cpu', or give it one.")
-    # On a single core decoding and encoding must share it, or one would wait without end.
-    share = 1 if cpus > 1 else 0.5
     dataset = ray.data.from_blocks([_block(window, at, size) for at in range(0, len(window), size)])
     context = dataset.context
     context.execution_options.preserve_order = True
@@ -143,7 +141,9 @@ def _dataset(
     decoded = dataset.map_batches(
         _Decode,
         fn_constructor_args=(encoder.preprocess, views, known),
-        num_cpus=share,
+        # They use CPUs but hold none, or they could take the last ones after a node was lost, and
+        # encoding would wait without end.
+        num_cpus=0,
         compute=actors(max_size=workers or max(1, cpus)),
         **blocks,
     )
@@ -151,7 +151,7 @@ def _dataset(
     return decoded.map_batches(
         _Encode,
         fn_constructor_args=(*name, views),
-        num_cpus=0 if on_gpu else share,
+        num_cpus=0 if on_gpu else 1,
         num_gpus=1 if on_gpu else 0,
         compute=actors(max_size=gpus if on_gpu else max(1, cpus)),
         **blocks,
