@@ -1,7 +1,7 @@
 """Extraction, fitting and serving on three Ray nodes, beside one process, and with a node killed.
 
-`python benchmarks/ray_cluster.py [PHOTOS]` takes about six minutes on a quiet machine. PHOTOS is a folder of photos;
-without it drawings are made. The nodes share this machine, so nothing can become faster.
+`python benchmarks/ray_cluster.py [PHOTOS]` took ten minutes on two busy cores. PHOTOS is a folder
+of photos; without it drawings are made. The nodes share this machine, so nothing can become faster.
 """
 
 from __future__ import annotations
