@@ -12,11 +12,12 @@ from gpcache.errors import NumericalError
 from gpcache.gp import ExactPrecision
 from gpcache.gp.explicit import (
     Batch,
-    Batches,
     ExplicitPrecision,
+    Loss,
     Prior,
     core_of,
     explicit_map,
+    loss_of,
     products_of,
 )
 from gpcache.gp.feature_maps import KernelSpace, Moments
@@ -36,21 +37,20 @@ def rows() -> tuple[Tensor, Tensor]:
     return unit_rows(means[labels] + noise), labels
 
 
-def batches_of(rows: Tensor, labels: Tensor, offset: Tensor, size: int = 20) -> Batches:
-    def batches() -> list[Batch]:
-        parts = zip(rows.split(size), labels.split(size), strict=True)
-        return [Batch(part, offset, own) for part, own in parts]
+def loss_at(landmarks: Tensor, rows: Tensor, labels: Tensor, offset: Tensor) -> Loss:
+    def loss(values: Tensor) -> tuple[Tensor, Tensor]:
+        parts = zip(rows.split(20), labels.split(20), strict=True)
+        batches = [Batch(part, offset, own) for part, own in parts]
+        return loss_of(batches, landmarks, BETA, values)
 
-    return batches
+    return loss
 
 
 def solved(rows: Tensor, labels: Tensor, landmarks: Tensor, tau: float = TAU, **options) -> Tensor:
     offset = torch.linspace(-1, 1, C, dtype=rows.dtype)[None]
     start = options.pop("start", landmarks.new_zeros(len(landmarks), C))
     return explicit_map(
-        batches_of(rows, labels, offset),
-        landmarks,
-        BETA,
+        loss_at(landmarks, rows, labels, offset),
         options.pop("prior", None) or Prior.of(core_of(landmarks, BETA), tau, start),
         products_of(rows.split(20), landmarks, BETA),
         n_rows=len(rows),
@@ -81,9 +81,7 @@ def test_it_is_logistic_regression_on_the_features(rows) -> None:
     oracle = LogisticRegression(C=TAU, fit_intercept=False, tol=1e-10, max_iter=5_000)
     start = landmarks.new_zeros(len(landmarks), C)
     found = explicit_map(
-        batches_of(features, labels, torch.zeros(1, C, dtype=torch.float64)),
-        landmarks,
-        BETA,
+        loss_at(landmarks, features, labels, torch.zeros(1, C, dtype=torch.float64)),
         Prior.of(core_of(landmarks, BETA), TAU, start),
         products_of([features], landmarks, BETA),
         n_rows=N,
@@ -127,7 +125,7 @@ def test_an_absent_class_takes_no_part(rows) -> None:
     landmarks = features[:20]
     start = landmarks.new_zeros(20, C + 1)
     found = explicit_map(
-        batches_of(features, labels, offset), landmarks, BETA,
+        loss_at(landmarks, features, labels, offset),
         Prior.of(core_of(landmarks, BETA), TAU, start),
         products_of([features], landmarks, BETA), n_rows=N, start=start,
     )  # fmt: skip
@@ -189,7 +187,7 @@ def test_moments_give_the_space_of_all_rows(rows, name, diagonal: float) -> None
     moments = Moments.of(parts, C)
     one, other = space.fit(features, labels), space.fit_moments(moments, torch.float64)
     torch.testing.assert_close(gram(one(features), BETA), gram(other(features), BETA))
-    left = moments.without(features[:10], labels[:10])
+    left = moments.without(Moments.of([(features[:10], labels[:10])], C))
     other = space.fit_moments(left, torch.float64)
     one = space.fit(features[10:], labels[10:])
     torch.testing.assert_close(gram(one(features), BETA), gram(other(features), BETA))

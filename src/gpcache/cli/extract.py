@@ -1,7 +1,7 @@
 """`gpcache extract`: turn images into a feature store."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Option
 
@@ -10,7 +10,6 @@ from gpcache.cli import options, output
 
 BATCH, WORKERS = "Encode this many images at once.", "Decode in this many processes."
 SCALE = "The smallest share of the area that a view shows."
-ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 
 StoreOption = Annotated[Path, Option("--output", "-o", metavar="STORE", help="Folder to write.")]
 ViewsOption = Annotated[
@@ -19,7 +18,6 @@ ViewsOption = Annotated[
 KeepOption = Annotated[bool, Option("--keep-views", help="Store every view instead of their mean.")]
 ScaleOption = Annotated[float, Option(min=0.01, max=1, help=SCALE)]
 SplitOption = Annotated[str | None, Option(help="Record this split (train, test, …) in the store.")]
-EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 
 
 def extract(
@@ -35,7 +33,7 @@ def extract(
     device: options.DeviceOption = "auto",
     batch_size: Annotated[int | None, Option(min=1, help=BATCH, show_default="by memory")] = None,
     workers: Annotated[int | None, Option(min=1, help=WORKERS, show_default="by cores")] = None,
-    engine: EngineOption = "local",
+    engine: options.EngineOption = "local",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:

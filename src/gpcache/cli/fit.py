@@ -56,6 +56,7 @@ def fit(
     dry_run: Annotated[bool, Option("--dry-run", help=DRY_RUN)] = False,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
+    engine: options.EngineOption = "local",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
@@ -70,6 +71,7 @@ def fit(
     - `gpcache fit photos/ -o pets.gpc --prompt "a photo of a {}, a type of pet."`
     - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
     - `gpcache fit photos/ -o pets.gpc --dry-run`
+    - `gpcache fit photos.store -o pets.gpc --engine ray`
     """
     from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
@@ -98,7 +100,7 @@ def fit(
         return
     done = fit_and_save(
         classifier, images, model, shots=shots, seed=seed, classes=class_name or (),
-        follow=follow, thumbnails=thumbnails, replace=force,
+        follow=follow, thumbnails=thumbnails, replace=force, engine=engine,
     )  # fmt: skip
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)

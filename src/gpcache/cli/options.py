@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -19,6 +19,7 @@ REJECT = (
     "that are like the training photos. How many other photos it refuses is not guaranteed. 0 "
     "refuses none."
 )
+ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 
 ModelArgument = Annotated[
     Path, Argument(metavar="MODEL", help="A model folder, for example pets.gpc.")
@@ -27,6 +28,7 @@ ImagesArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES)]
 EncoderOption = Annotated[str, Option(help=ENCODER)]
 DeviceOption = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")]
 FollowOption = Annotated[bool, Option("--follow", help="Follow links that leave the folder.")]
+EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of sentences.")]
 RejectOption = Annotated[float, Option(min=0, max=0.99, help=REJECT)]
 

@@ -1,1 +1,1 @@
-"""Ray: extraction on many machines."""
+"""Ray: extraction and fitting on many machines."""

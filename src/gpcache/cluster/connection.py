@@ -52,8 +52,9 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
 
 def _settle(address: str) -> None:
     """Set the environment variables that Ray and its processes read."""
-    # Ray would print what it recovers from.
+    # Ray would print what it recovers from; the second setting keeps that out of stdout.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     if not address and "ray" not in sys.modules:
         # Ray reads these when it is imported. The first keeps a local cluster on 127.0.0.1, on
         # every system; otherwise it listens on the network, and tries 8.8.8.8 to find its address.
@@ -94,3 +95,10 @@ def _sentence(error: Exception, address: str) -> str:
         f"No Ray cluster could be joined at {ADDRESS}={address!r} ({reason}): correct the address, "
         f"or unset {ADDRESS} to compute on this machine."
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """One line of Ray's message: the first, or the last if it shows a worker's traceback."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    trace = any(line.startswith('  File "') for line in lines)
+    return lines[-1 if trace else 0].strip().rstrip(".")

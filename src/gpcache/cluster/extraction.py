@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.cluster.connection import connected
+from gpcache.cluster.connection import connected, reason_of
 from gpcache.errors import DataError, GPCacheError, ImageRefusedError
 from gpcache.features.stream import Encoded, images_at_once, vectors
 from gpcache.images.augment import Views
@@ -111,7 +111,7 @@ def _rows(ray: Any, *settings: Any) -> Iterator[RayRow]:
         raise
     except Exception as error:  # of Ray's: its own, those of its workers, of Arrow, of the network
         raise GPCacheError(
-            f"Ray stopped: {_reason(error)}. Encoded images are kept: run it again to continue."
+            f"Ray stopped: {reason_of(error)}. Encoded images are kept: run it again to continue."
         ) from None
 
 
@@ -130,8 +130,6 @@ def _dataset(
     on_gpu = encoder.device.type == "cuda"
     if on_gpu and gpus < 1:
         raise GPCacheError("The Ray cluster has no GPU: use device='cpu', or give it one.")
-    # On a single core decoding and encoding must share it, or one would wait without end.
-    share = 1 if cpus > 1 else 0.5
     dataset = ray.data.from_blocks([_block(window, at, size) for at in range(0, len(window), size)])
     context = dataset.context
     context.execution_options.preserve_order = True
@@ -143,7 +141,9 @@ def _dataset(
     decoded = dataset.map_batches(
         _Decode,
         fn_constructor_args=(encoder.preprocess, views, known),
-        num_cpus=share,
+        # They use CPUs but hold none, or they could take the last ones after a node was lost, and
+        # encoding would wait without end.
+        num_cpus=0,
         compute=actors(max_size=workers or max(1, cpus)),
         **blocks,
     )
@@ -151,7 +151,7 @@ def _dataset(
     return decoded.map_batches(
         _Encode,
         fn_constructor_args=(*name, views),
-        num_cpus=0 if on_gpu else share,
+        num_cpus=0 if on_gpu else 1,
         num_gpus=1 if on_gpu else 0,
         compute=actors(max_size=gpus if on_gpu else max(1, cpus)),
         **blocks,
@@ -264,10 +264,3 @@ def _contains(hashes: NDArray[np.bytes_], image_hash: str) -> bool:
     code = np.array([bytes.fromhex(image_hash)], dtype=HASH)
     first, behind = (np.searchsorted(hashes, code, side)[0] for side in ("left", "right"))
     return bool(first < behind)
-
-
-def _reason(error: BaseException) -> str:
-    """One line of Ray's message: the first, or the last if it shows a worker's traceback."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    trace = any(line.startswith('  File "') for line in lines)
-    return lines[-1 if trace else 0].strip().rstrip(".")

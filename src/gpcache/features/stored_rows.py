@@ -26,6 +26,8 @@ class StoredRows:
 
     Attributes
     ----------
+    store : FeatureStore
+        The store.
     items : list of Item
         The images, in the order in which the store holds their vectors.
 
@@ -59,7 +61,7 @@ class StoredRows:
                 f"The store {str(store.folder)!r} holds several views of each image: extract the "
                 "images with averaged views, or with one."
             )
-        self._store = store
+        self.store = store
         place = store.places([item.hash for item in items])
         self.items = [items[row] for row in sorted(range(len(items)), key=place.__getitem__)]
         self.shape = len(items), store.manifest.dim
@@ -69,7 +71,7 @@ class StoredRows:
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
         numbers = np.arange(len(self))[rows].tolist()
-        return self._store.vectors([self.items[row].hash for row in numbers])
+        return self.store.vectors([self.items[row].hash for row in numbers])
 
     def __array__(self, *_: Any, **__: Any) -> NDArray[np.float32]:
         return self[:]

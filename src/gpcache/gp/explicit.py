@@ -48,7 +48,8 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-Batches = Callable[[], Iterable[Batch]]
+# Coefficients (D, c) → the cross-entropy of all rows there, and its gradient: `loss_of` them.
+Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Prior(NamedTuple):
@@ -92,10 +93,27 @@ def products_of(batches: Iterable[Tensor], landmarks: Tensor, beta: float) -> Te
     return total
 
 
+def loss_of(
+    batches: Iterable[Batch], landmarks: Tensor, beta: float, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of rows at coefficients (D, c), and its gradient (D, c).
+
+    Batches are added up in float64, so that it hardly matters who adds which of them first.
+    """
+    loss = torch.zeros((), dtype=torch.float64, device=values.device)
+    gradient = torch.zeros_like(values, dtype=torch.float64)
+    for rows, offset, labels in batches:
+        features = kernel(rows, landmarks, beta)
+        logs = torch.addmm(offset, features, values).log_softmax(1)
+        loss -= logs.gather(1, labels[:, None]).sum(dtype=torch.float64)
+        residual = logs.exp_()
+        residual[torch.arange(len(labels), device=labels.device), labels] -= 1
+        gradient += features.mT @ residual
+    return loss, gradient
+
+
 def explicit_map(
-    batches: Batches,
-    landmarks: Tensor,
-    beta: float,
+    loss: Loss,
     prior: Prior,
     products: Tensor,
     *,
@@ -108,12 +126,8 @@ def explicit_map(
 
     Parameters
     ----------
-    batches : callable
-        Gives the rows, batch by batch, each time it is called.
-    landmarks : Tensor
-        Unit rows (D, d).
-    beta : float
-        Sharpness of the kernel.
+    loss : callable
+        Gives the cross-entropy of all rows at coefficients (D, c), and its gradient (D, c).
     prior : Prior
         Prior of the coefficients.
     products : Tensor
@@ -134,7 +148,7 @@ def explicit_map(
     """
     tolerance = tolerance or TOLERANCES.get(start.dtype, TOLERANCES[torch.float32])
     metric = _Metric(cholesky(CURVATURE_SHARE / start.shape[1] * products + prior.precision))
-    problem = _Problem(batches, landmarks, beta, prior, look)
+    problem = _Problem(loss, prior, look)
     here, passes = problem.at(start), 1
     while passes < MAX_PASSES:
         excess = _dot(metric.inverse(here.gradient), here.gradient) / 2
@@ -171,9 +185,7 @@ class _Point(NamedTuple):
 class _Problem(NamedTuple):
     """The objective: see `explicit_map`."""
 
-    batches: Batches
-    landmarks: Tensor
-    beta: float
+    loss: Loss
     prior: Prior
     look: Callable[[], object]
 
@@ -182,21 +194,14 @@ class _Problem(NamedTuple):
         self.look()
         moved = (values - self.prior.centre).double()
         pull = self.prior.precision @ moved
-        objective = 0.5 * _dot(pull, moved)
-        gradient = pull.to(values)
-        for rows, offset, labels in self.batches():
-            features = kernel(rows, self.landmarks, self.beta)
-            logs = torch.addmm(offset, features, values).log_softmax(1)
-            objective -= float(logs.gather(1, labels[:, None]).sum(dtype=torch.float64))
-            residual = logs.exp_()
-            residual[torch.arange(len(labels), device=labels.device), labels] -= 1
-            gradient.addmm_(features.mT, residual)
+        loss, gradient = self.loss(values)
+        objective = 0.5 * _dot(pull, moved) + float(loss)
         if not math.isfinite(objective):
             raise NumericalError(
                 "The fit in explicit features met a number that is not finite: check the "
                 "features, the text logits and tau."
             )
-        return _Point(values, objective, gradient)
+        return _Point(values, objective, (pull + gradient).to(values))
 
 
 class _Metric:

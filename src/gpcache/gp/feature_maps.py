@@ -83,10 +83,9 @@ class Moments(NamedTuple):
         assert total is not None
         return total
 
-    def without(self, rows: Tensor, labels: Tensor) -> Moments:
-        """The moments without rows (k, d) of class numbers (k,) that are among them."""
-        gone = Moments.of([(rows, labels)], len(self.counts))
-        return Moments(*map(torch.sub, self, gone))
+    def without(self, some: Moments) -> Moments:
+        """The moments without those of some of the rows."""
+        return Moments(*map(torch.sub, self, some))
 
     @property
     def class_means(self) -> Tensor:

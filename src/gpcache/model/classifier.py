@@ -204,6 +204,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         shots: int | None = None,
         seed: int = 0,
         classes: Sequence[str] = (),
+        engine: learning.Engine = "local",
     ) -> Self:
         """Fit the classifier on labelled images.
 
@@ -225,6 +226,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : sequence of str
             Further class names without images. They are known only by their text, like class
             folders without an image.
+        engine : {"local", "ray"}, default="local"
+            Where passes over the rows of a large feature store are computed: on this machine, or
+            on the Ray cluster of RAY_ADDRESS, whose machines must find the store under its path.
 
         Returns
         -------
@@ -250,7 +254,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         source = learning.training_source(images, labels)
         self._content = None  # an error below must not leave a mixture of old and new
         options = (self.method, self.prompt, self.views, self.projection, self.device)
-        plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes)
+        plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes, engine=engine)
         self._content = learning.learn(source, self.encoder_, self.encoder_name, plan)
         return self
 

@@ -16,6 +16,7 @@ from gpcache.images.sources import open_source
 from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.files import check_model_place
+from gpcache.model.learning import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,13 @@ def fit_and_save(
     follow: bool = False,
     thumbnails: bool = False,
     replace: bool = False,
+    engine: Engine = "local",
 ) -> FitSummary:
     """Fit on the images of a folder or list, save the model in `folder`, and check the labels.
 
-    `shots`, `seed` and `classes` are those of ImageClassifier.fit. `follow` allows links that leave
-    the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take the place of
-    another model.
+    `shots`, `seed`, `classes` and `engine` are those of ImageClassifier.fit. `follow` allows links
+    that leave the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take
+    the place of another model.
     """
     check_new_model(folder, replace=replace)
     start = time.perf_counter()
@@ -53,7 +55,7 @@ def fit_and_save(
     else:
         source = open_source(images.resolve(), follow=follow)
         logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
-    classifier.fit(source, shots=shots, seed=seed, classes=classes)
+    classifier.fit(source, shots=shots, seed=seed, classes=classes, engine=engine)
     logger.info("fitted %s on %s", classifier.method_name, classifier.encoder_name)
     classifier.save(folder, thumbnails=thumbnails)
     logger.info("saved %r", str(folder))

@@ -14,6 +14,7 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from gpcache.cluster.fitting import rows_on_ray
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
@@ -40,9 +41,12 @@ from gpcache.model.training_images import (
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
+from gpcache.support.checks import one_of
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.estimator import CacheClassifier
+
+Engine = Literal["local", "ray"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ class Plan:
     shots: int | None
     seed: int
     classes: Sequence[str]
+    engine: Engine = "local"
 
     @property
     def templates(self) -> list[str] | None:
@@ -101,11 +106,14 @@ def learn(
     shots, seed = plan.shots, plan.seed
     name = str(source.folder) if isinstance(source, FeatureStore) else source.name
     training = TrainingFacts(name, shots, None if shots is None else seed)
+    one_of("engine", plan.engine, ("local", "ray"))
     views, features = _views(plan.views), cast(Any, None)
     if isinstance(source, FeatureStore):
         _require_same(source, encoder, plan.views)
         features, examples = stored_examples(source, training, shots=shots, seed=seed)
         source = Source(name, (), len(examples))
+    elif plan.engine == "ray":
+        raise DataError("A fit on Ray takes a feature store: run gpcache extract first.")
     elif shots is None:
         features, examples, _ = all_examples(source, encoder, views, training)
     else:
@@ -126,6 +134,11 @@ def learn(
         assert prior is not None
         # Zero-shot learns nothing from rows: use its text as rows.
         model.fit(prior.vectors, names)
+    elif plan.engine == "ray":
+        with rows_on_ray(features) as rows:
+            model.fit(rows, labels)
+        if not rows.passes:
+            training.notices.append("The model was fitted on this machine: few images need no Ray.")
     else:
         model.fit(features, labels)
     logger.info("fitted %d images in %.2f s", len(examples), time.perf_counter() - start)

@@ -10,7 +10,7 @@ figures come from a model of all rows but a held-out sample, which is let in aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,22 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.gp.discriminant import Discriminant
-from gpcache.gp.explicit import (
-    HISTORY,
-    Batch,
-    ExplicitPrecision,
-    Prior,
-    core_of,
-    explicit_map,
-    products_of,
-)
-from gpcache.gp.feature_maps import FeatureMap, Moments, projected
-from gpcache.methods.cache.explicit_choice import (
-    choose_for_all,
-    held_out_rows,
-    part_rows,
-    projected_batches,
-)
+from gpcache.gp.explicit import HISTORY, ExplicitPrecision, Prior, core_of, explicit_map
+from gpcache.gp.feature_maps import FeatureMap, Moments
+from gpcache.methods.cache.explicit_choice import choose_for_all, held_out_rows, part_rows
 from gpcache.methods.cache.held_out import (
     N_REPORT_FOLDS,
     HeldOutLogits,
@@ -44,12 +31,13 @@ from gpcache.methods.cache.held_out import (
 )
 from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.passes import LossPass, MomentsPass, ProductsPass
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.regression import held_out_variance
 from gpcache.methods.cache.row_stream import BATCH_ELEMENTS, RowStream, stratified
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots
-from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom, prior_mean
+from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom
 from gpcache.methods.cache.softmax_folds import SoftmaxSetting
 from gpcache.methods.cache.softmax_search import SoftmaxSearch
 from gpcache.methods.cache.softmax_weights import WeightFit, combined, text_gain
@@ -59,6 +47,8 @@ from gpcache.support.progress import progress_bar
 
 # Nats a row to which the model is solved that the weights are fitted on.
 WEIGHED_TOLERANCE = 1e-4
+# Batches of a pass at least: machines may share them.
+LEAST_BATCHES = 16
 
 
 class Streamed(NamedTuple):
@@ -103,15 +93,14 @@ def learn(
     """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
     _ensure_memory(rows, n_features)
     size = batch_rows(rows.n_classes, n_features, rows.labels.device)
-    moments = Moments.of(projected_batches(recipe, rows.batches(size)), rows.n_classes)
+    size = min(size, -(-len(rows) // LEAST_BATCHES))
+    step = MomentsPass(recipe.space.projection, rows.n_classes)
+    moments = Moments(*rows.total(step, size))
     held = held_out_rows(rows, recipe.seed, validation)
-    mask = torch.ones(len(rows), dtype=torch.bool, device=held.device)
-    mask[held] = False
-    rest = torch.nonzero(mask).flatten()
+    rest = torch.nonzero(rows.mask(held)).flatten()
     kept, without = rows.shots(held), moments
     if len(held):
-        own = next(projected_batches(recipe, iter([(kept.features, kept.labels)])))
-        without = moments.without(*own)
+        without = moments.without(step.total([(kept.features, kept.labels)]))
     chosen, part = choose_for_all(rows, rest, without, recipe, settings, validation, name=name)
     choice = chosen.choice
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
@@ -120,9 +109,9 @@ def learn(
         fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
         if not len(held):
             return _on_few(fit, moments, chosen, settings, validation)
-        known = rows.labels_alone(mask)
+        known = rows.labels_alone(held)
         first = replace(fit, tolerance=WEIGHED_TOLERANCE)
-        model, _ = first.solve(without, mask, None)
+        model, _ = first.solve(without, held, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
         start = model.coefficients
@@ -180,29 +169,28 @@ class _Fit:
     tolerance: float | None = None
 
     def solve(
-        self, moments: Moments, mask: Tensor | None, start: Tensor | None
+        self, moments: Moments, held: Tensor | None, start: Tensor | None
     ) -> tuple[CacheModel, Streamed]:
-        """The model of the rows of a mask (n,), whose moments these are."""
+        """The model of all rows but those of the numbers `held`; the moments are theirs."""
         rows, choice = self.rows, self.choice
         feature_map = self.recipe.space.fit_moments(moments, self.landmarks.dtype)
         own = feature_map(self.landmarks)
         axes = torch.eye(own.shape[1], dtype=own.dtype, device=own.device)
         landmarks = torch.cat([axes, own])
-        known = rows.labels_alone(mask)
-        frequency = class_frequency(known)
+        known = rows.labels_alone(held)
+        terms = rows.text, known.absent, choice.offset, class_frequency(known)
+        space = ProductsPass(feature_map, landmarks, choice.beta)
+        (products,) = rows.total(space, self.size, held)
 
-        def batches() -> Iterator[Batch]:
-            for some, labels in rows.batches(self.size, mask):
-                offset = prior_logits(some, rows.text, known.absent, choice.offset, frequency)
-                yield Batch(feature_map(some), offset, labels)
+        def loss(values: Tensor) -> tuple[Tensor, Tensor]:
+            found, gradient = rows.total(LossPass(space, values, *terms), self.size, held)
+            return found, gradient
 
-        seen = (feature_map(some) for some, _ in rows.batches(self.size, mask))
-        products = products_of(seen, landmarks, choice.beta)
         if start is None:
             start = landmarks.new_zeros(len(landmarks), rows.n_classes)
         prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, start)
         solved = explicit_map(
-            batches, landmarks, choice.beta, prior, products,
+            loss, prior, products,
             n_rows=len(known), start=start, tolerance=self.tolerance, look=self.look,
         )  # fmt: skip
         counts, means = moments.counts.to(own), moments.class_means.to(own)
@@ -220,13 +208,12 @@ def added(
     """
     choice, landmarks = model.choice, model.precision.keys
     assert model.coefficients is not None
-    mapped = model.feature_map(features)
-    projection = model.feature_map.projection
-    plain = features if projection is None else projected(projection, features)
-    new = Moments.of([(plain, labels)], len(streamed.counts))
+    rows = [(features, labels)]
+    new = MomentsPass(model.feature_map.projection, len(streamed.counts)).total(rows)
     counts = streamed.counts + new.counts.to(streamed.counts)
     sums = streamed.means * streamed.counts[:, None] + new.sums.to(streamed.means)
-    products = products_of([mapped], landmarks, choice.beta)
+    space = ProductsPass(model.feature_map, landmarks, choice.beta)
+    (products,) = space.total(rows)
     known = streamed._replace(
         n_rows=streamed.n_rows + len(labels),
         products=streamed.products + products,
@@ -234,12 +221,10 @@ def added(
         means=sums / counts.clamp(min=1)[:, None],
     )
     frequency = torch.where(counts > 0, (counts / counts[counts > 0].mean()).log(), 0.0)
-    offset = prior_logits(features, model.text, counts == 0, choice.offset, frequency)
+    terms = model.text, counts == 0, choice.offset, frequency
     prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, model.coefficients)
     solved = explicit_map(
-        lambda: [Batch(mapped, offset, labels)],
-        landmarks,
-        choice.beta,
+        lambda values: LossPass(space, values, *terms).total(rows),
         prior.after(streamed.products, model.coefficients),
         products,
         n_rows=len(labels),
@@ -268,14 +253,6 @@ def built(
     if choice.discriminant:
         discriminant = Discriminant.of_means(streamed.means, streamed.counts, feature_map)
     return CacheModel(feature_map, precision, text, choice, coefficients, discriminant)
-
-
-def prior_logits(
-    rows: Tensor, text: Tensor | None, absent: Tensor, gain: float, frequency: Tensor
-) -> Tensor:
-    """Logits (b or 1, c) of rows (b, d) before shots are seen; −inf for classes without any."""
-    said = frequency.new_zeros(1, len(frequency)) if text is None else rows @ text.mT
-    return prior_mean(said.masked_fill(absent, -torch.inf), gain, frequency)
 
 
 class _Weighed(NamedTuple):
@@ -332,7 +309,7 @@ def _ensure_memory(rows: RowStream, n_features: int) -> None:
     size = n_features + width
     part = min(part_rows(rows), len(rows))
     classes = min(c, part)
-    solver = 4 * (2 * HISTORY + 8) * size * c + 8 * 8 * size * size
+    solver = 4 * (2 * HISTORY + 11) * size * c + 8 * 8 * size * size
     batch = 4 * 6 * batch_rows(c, n_features, device) * max(c, size)
     ensure_memory(
         max(softmax_bytes(part, width, classes), solver + batch) + 8 * (4 * c * width),

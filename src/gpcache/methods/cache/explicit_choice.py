@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.discriminant import Discriminant
-from gpcache.gp.feature_maps import KernelSpace, Moments, projected
+from gpcache.gp.feature_maps import KernelSpace, Moments
 from gpcache.methods.cache.memory import softmax_bytes
+from gpcache.methods.cache.passes import MomentsPass
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.row_stream import RowStream, stratified
 from gpcache.methods.cache.search import SearchOptions
@@ -120,12 +120,13 @@ def space_of_all(
         return recipe.space
     size = min(len(rest) // HELD_SHARE, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
     tested = rows.shots(rest[stratified(rows.labels[rest], size, recipe.seed)])
-    own = next(projected_batches(recipe, iter([(tested.features, tested.labels)])))
-    moments = moments.without(*own)
-    counts, means = moments.counts.to(own[0]), moments.class_means.to(own[0])
+    own = MomentsPass(recipe.space.projection, rows.n_classes)
+    moments = moments.without(own.total([(tested.features, tested.labels)]))
+    dtype = tested.features.dtype
+    counts, means = moments.counts.to(dtype), moments.class_means.to(dtype)
 
     def loss(space: KernelSpace) -> float:
-        feature_map = space.fit_moments(moments, own[0].dtype)
+        feature_map = space.fit_moments(moments, dtype)
         discriminant = Discriminant.of_means(means, counts, feature_map)
         scores = discriminant.scores(feature_map.unscaled(tested.features))
         scores = scores - scores.mean(1, keepdim=True)
@@ -134,15 +135,6 @@ def space_of_all(
 
     best = min((replace(recipe.space, shrinkage=one) for one in SHRINKAGES), key=loss)
     return min((replace(best, diagonal=one) for one in DIAGONALS), key=loss)
-
-
-def projected_batches(
-    recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows behind the similarity projection, if there is one."""
-    projection = recipe.space.projection
-    for rows, labels in batches:
-        yield (rows if projection is None else projected(projection, rows)), labels
 
 
 def part_rows(rows: RowStream) -> int:

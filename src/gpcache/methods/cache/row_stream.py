@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
+from gpcache.methods.cache.passes import Pass
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.reading import unit_tensor
 from gpcache.support.devices import free_memory
@@ -24,14 +25,23 @@ KEPT_SHARE = 8
 class RowStream:
     """Unit rows (n, d) with class numbers (n,) of `n_classes`, and their text logits if any.
 
-    `source` has a length, and gives rows (b, d) for a slice or an array of row numbers.
+    `source` has a length, and gives rows (b, d) for a slice or an array of row numbers. If it has a
+    method `total_of`, that runs the passes. `first` is the number of the first row, where these
+    are a part of all rows.
     """
 
     def __init__(
-        self, source: Any, labels: Tensor, n_classes: int, text: Tensor | None, dtype: torch.dtype
+        self,
+        source: Any,
+        labels: Tensor,
+        n_classes: int,
+        text: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        first: int = 0,
     ) -> None:
-        self._source, self._dtype, self.text = source, dtype, text
-        self.labels, self.n_classes = labels, n_classes
+        self._source, self.dtype, self.text = source, dtype, text
+        self.labels, self.n_classes, self._first = labels, n_classes, first
         self._kept: Tensor | None = None
         self._checked = False
 
@@ -43,13 +53,27 @@ class RowStream:
         """d."""
         return int(self._source.shape[1])
 
-    def batches(self, size: int, kept: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows (b, d) and labels (b,), about `size` at a time; of the rows `kept` (n,) if given."""
+    def mask(self, without: Tensor) -> Tensor:
+        """True (n,) for all rows but those of the numbers `without` (k,)."""
+        found = torch.ones(len(self), dtype=torch.bool, device=self.labels.device)
+        found[without] = False
+        return found
+
+    def total(self, step: Pass, size: int, without: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The sum of a pass over all rows but those of the numbers `without`, in batches."""
+        if hasattr(self._source, "total_of"):
+            found: tuple[Tensor, ...] = self._source.total_of(step, self, size, without)
+            return found
+        return step.total(self.batches(size, without))
+
+    def batches(self, size: int, without: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows (b, d) and labels (b,), about `size` at a time; not the numbers `without`."""
         place = self.labels.device
+        kept = None if without is None else self.mask(without)
         held, known = self._kept, self._kept is not None
         room = free_memory(place) // KEPT_SHARE
-        if held is None and len(self) * self.width * self._dtype.itemsize <= room:
-            held = torch.empty(len(self), self.width, dtype=self._dtype, device=place)
+        if held is None and len(self) * self.width * self.dtype.itemsize <= room:
+            held = torch.empty(len(self), self.width, dtype=self.dtype, device=place)
         starts = range(0, len(self), size)
         parts = self._read(size) if self._kept is None else iter(torch.split(self._kept, size))
         for first, rows in zip(starts, parts, strict=True):
@@ -76,9 +100,9 @@ class RowStream:
                 array = coming.result()
                 coming = reader.submit(read, first + size)
                 if simple:  # a pass before this one has found nothing wrong
-                    yield unit_rows(torch.from_numpy(array).to(place, self._dtype))
+                    yield unit_rows(torch.from_numpy(array).to(place, self.dtype))
                 else:
-                    yield unit_tensor(array, "X", place, self._dtype, first=first)
+                    yield unit_tensor(array, "X", place, self.dtype, first=self._first + first)
 
     def shots(self, rows: Tensor, classes: Tensor | None = None) -> Shots:
         """The rows of these numbers (k,), which are sorted; of `classes` alone, numbered anew."""
@@ -88,13 +112,13 @@ class RowStream:
             labels = torch.searchsorted(classes, labels)
             n_classes, text = len(classes), None if text is None else text[classes]
         array = np.asarray(self._source[rows.cpu().numpy()])
-        features = unit_tensor(array, "X", labels.device, self._dtype)
+        features = unit_tensor(array, "X", labels.device, self.dtype)
         return Shots(features, labels, n_classes, None if text is None else features @ text.mT)
 
-    def labels_alone(self, kept: Tensor | None = None) -> Shots:
+    def labels_alone(self, without: Tensor | None = None) -> Shots:
         """Shots without features: what depends on labels, and on whether there is text."""
-        labels = self.labels if kept is None else self.labels[kept]
-        nothing = torch.empty(len(labels), 0, dtype=self._dtype, device=labels.device)
+        labels = self.labels if without is None else self.labels[self.mask(without)]
+        nothing = torch.empty(len(labels), 0, dtype=self.dtype, device=labels.device)
         return Shots(nothing, labels, self.n_classes, None if self.text is None else nothing)
 
 

@@ -201,6 +201,14 @@ def prior_mean(text: Tensor, gain: float, frequency: Tensor) -> Tensor:
     return torch.where(text.isinf(), text, text * gain) + frequency
 
 
+def prior_logits(
+    rows: Tensor, text: Tensor | None, absent: Tensor, gain: float, frequency: Tensor
+) -> Tensor:
+    """The same (b or 1, c) for rows (b, d) and text (c, d); −inf for the classes `absent` (c,)."""
+    said = frequency.new_zeros(1, len(frequency)) if text is None else rows @ text.mT
+    return prior_mean(said.masked_fill(absent, -torch.inf), gain, frequency)
+
+
 def class_frequency(shots: Shots) -> Tensor:
     """log of the number of shots (c,) relative to the mean; 0 for a class that has none."""
     counts = torch.bincount(shots.labels, minlength=shots.n_classes).to(shots.features)
