@@ -15,7 +15,7 @@ from roofline_posterior import Rows
 from torch import Tensor
 
 from gpcache import GPCacheClassifier, TextPrior
-from gpcache.gp.explicit import Batch, Prior, core_of, explicit_map, products_of
+from gpcache.gp.explicit import Batch, Prior, core_of, explicit_map, loss_of, products_of
 from gpcache.gp.kernels import gram, kernel, unit_rows
 from gpcache.gp.softmax import softmax_map
 from gpcache.methods.cache import softmax, softmax_search
@@ -121,8 +121,9 @@ def explicit_tasks(rows: Rows) -> Iterator[Task]:
 
     def ours() -> Tensor:
         nonlocal passes
+        batches = [Batch(rows.keys, offset, rows.labels)]
         found = explicit_map(
-            lambda: [Batch(rows.keys, offset, rows.labels)], landmarks, BETA, prior, products,
+            lambda values: loss_of(batches, landmarks, BETA, values), prior, products,
             n_rows=n, start=zero, tolerance=EXPLICIT_TOLERANCE,
         )  # fmt: skip
         passes = found.passes

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -11,7 +11,7 @@ from gpcache.cli import options, output
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
-    from gpcache.model.estimate import FitEstimate
+    from gpcache.model.fitting import FitSummary
 
 MOST_SUSPECTS = 5
 METHODS = (
@@ -73,9 +73,7 @@ def fit(
     - `gpcache fit photos/ -o pets.gpc --dry-run`
     - `gpcache fit photos.store -o pets.gpc --engine ray`
     """
-    from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-    from gpcache.model.advice import model_advice
     from gpcache.model.fitting import check_new_model, fit_and_save
 
     if not text and (class_name or prompt):
@@ -84,27 +82,30 @@ def fit(
     classifier = gpcache.ImageClassifier(
         encoder, method=method, prompt=templates, views=views, projection=projection, device=device
     )
+    classes = class_name or ()
     if dry_run:
-        from gpcache.features.manifest import NAME as STORE_MANIFEST
-        from gpcache.images.sources import open_source
-        from gpcache.model.estimate import estimate_fit
-
         check_new_model(model, replace=force)
-        if (images / STORE_MANIFEST).is_file():
-            raise DataError("--dry-run is for photos: this feature store is encoded already.")
-        source = open_source(images.resolve(), follow=follow)
-        found = estimate_fit(
-            classifier, source, shots=shots, classes=class_name or (), thumbnails=thumbnails
-        )
-        _show_estimate(found, json)
+        drawn = {"shots": shots, "classes": classes, "thumbnails": thumbnails}
+        _show_estimate(classifier, images, json, follow=follow, **drawn)
         return
     done = fit_and_save(
-        classifier, images, model, shots=shots, seed=seed, classes=class_name or (),
+        classifier, images, model, shots=shots, seed=seed, classes=classes,
         follow=follow, thumbnails=thumbnails, replace=force, engine=engine,
     )  # fmt: skip
+    _show_model(classifier, model, done, json)
+
+
+def _show_model(
+    classifier: gpcache.ImageClassifier, model: Path, done: "FitSummary", json: bool
+) -> None:
+    """Print the figures of a new model, advice, and images that look wrong."""
+    from gpcache.cli.figures import model_as_json, model_rows
+    from gpcache.model.advice import model_advice
+
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)
     advice = model_advice(classifier.content, classifier.held_out())
+    projection = classifier.projection
     facts = {
         "advice": [asdict(one) for one in advice],
         "projection": None if projection is None else str(projection),
@@ -113,7 +114,7 @@ def fit(
         "notices": notices,
         "seconds": done.seconds,
     }
-    sentences = [one.sentence for one in done.suspects]
+    sentences = [finding.sentence for finding in done.suspects]
     suspects = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
     rows: dict[str, str | list[str]] = {"suspicious": suspects or "none"}
     if advice:
@@ -124,16 +125,25 @@ def fit(
     )
 
 
-def _show_estimate(found: "FitEstimate", json: bool) -> None:
+def _show_estimate(
+    classifier: gpcache.ImageClassifier, images: Path, json: bool, *, follow: bool, **drawn: Any
+) -> None:
+    """Print how long a fit would take, and how much memory and disk."""
+    from gpcache.features.manifest import NAME as STORE_MANIFEST
+    from gpcache.images.sources import open_source
+    from gpcache.model.estimate import estimate_fit
     from gpcache.support.devices import format_bytes
 
-    total = sum(found.seconds.values())
-    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.seconds.items())
+    if (images / STORE_MANIFEST).is_file():
+        raise DataError("--dry-run is for photos: this feature store is encoded already.")
+    estimate = estimate_fit(classifier, open_source(images.resolve(), follow=follow), **drawn)
+    total = sum(estimate.seconds.values())
+    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in estimate.seconds.items())
     rows = {
-        "images": f"{found.images:,} of {found.classes:,} classes",
+        "images": f"{estimate.images:,} of {estimate.classes:,} classes",
         "seconds": f"about {total:.1f} ({steps})",
-        "memory": f"about {format_bytes(found.memory)}",
-        "disk": f"about {format_bytes(found.disk)}",
-        "protocol": found.protocol,
+        "memory": f"about {format_bytes(estimate.memory)}",
+        "disk": f"about {format_bytes(estimate.disk)}",
+        "protocol": estimate.protocol,
     }
-    output.show(json, found._asdict() | {"total_seconds": total}, rows)
+    output.show(json, estimate._asdict() | {"total_seconds": total}, rows)
