@@ -178,8 +178,8 @@ class Cell:
             if need in self.method.needs and getattr(self.sample.task, attribute) is None:
                 raise NotPossibleError(words)
         fits = [self._fitted(choosing) for choosing, _ in self.sample.parts]
-        found = [fit.validation_accuracy for fit in fits]
-        validation = [accuracy for accuracy in found if accuracy is not None]
+        accuracies = [fit.validation_accuracy for fit in fits]
+        validation = [accuracy for accuracy in accuracies if accuracy is not None]
         choosing = self.sample.parts[0][0]
         common: Row = {
             "status": DONE,
@@ -215,8 +215,8 @@ class Cell:
             seconds = time.perf_counter() - start
         accuracy = None
         if choosing is not None:
-            found = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
-            accuracy = float(np.mean(found))
+            correct = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
+            accuracy = float(np.mean(correct))
         return _Fit(model, seconds, [str(warning.message) for warning in caught], accuracy)
 
     def _model(self) -> Any:
@@ -261,13 +261,13 @@ class Cell:
         rows, inputs = task.test, self._inputs(task.test, task)
         parts = [slice(None) if tested is None else tested for _, tested in self.sample.parts]
         start = time.perf_counter()
-        found = [
+        outputs = [
             self._predict(model, inputs[part]) for model, part in zip(models, parts, strict=True)
         ]
         seconds = time.perf_counter() - start
         order = np.concatenate([np.arange(len(rows.labels))[part] for part in parts])
         classes = models[0].classes_
-        names = np.concatenate([labels for _, labels in found])
+        names = np.concatenate([labels for _, labels in outputs])
         unknown = ~np.isin(rows.labels, classes)
         if unknown.any():
             raise DataError(
@@ -275,7 +275,7 @@ class Cell:
                 "model has neither shots nor text."
             )
         truth = rows.labels[order]
-        probabilities = None if found[0][0] is None else np.concatenate([p for p, _ in found])
+        probabilities = None if outputs[0][0] is None else np.concatenate([p for p, _ in outputs])
         labels = np.searchsorted(classes, truth)
         known = (models[0], inputs[order], labels, names == truth, probabilities, task.outside)
         prediction = Predicted(*known)
@@ -337,9 +337,9 @@ def _hyper_parameters(model: Any) -> dict[str, float]:
     }
     # loo_ may have to train.
     public = [n for n in sorted(names) if n.endswith("_") and not n.startswith("_") and n != "loo_"]
-    found = {name[:-1]: getattr(model, name, None) for name in public if name != "n_features_in_"}
+    values = {name[:-1]: getattr(model, name, None) for name in public if name != "n_features_in_"}
     return {
         name: float(value)
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, int | float) and np.isfinite(value)
     }

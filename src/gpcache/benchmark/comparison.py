@@ -39,17 +39,17 @@ class Comparison:
         done = [row for row in rows if row["status"] == DONE]
         setting = []
         for name in ("protocol", "encoder", "shots"):
-            found = list(dict.fromkeys(row[name] for row in done))
-            if len(found) != 1:
+            values = list(dict.fromkeys(row[name] for row in done))
+            if len(values) != 1:
                 raise ProtocolError(
-                    f"A table has one {name}, got {', '.join(map(repr, found)) or 'no rows'}: "
+                    f"A table has one {name}, got {', '.join(map(repr, values)) or 'no rows'}: "
                     "figures of several cannot be compared."
                 )
-            setting += found
+            setting += values
         cells: dict[tuple[str, str], dict[int, Row]] = {}
         for row in done:
-            own = row["dataset"] == row["test"]
-            column = row["dataset"] if own else f"{row['dataset']} → {row['test']}"
+            same_data = row["dataset"] == row["test"]
+            column = row["dataset"] if same_data else f"{row['dataset']} → {row['test']}"
             cells.setdefault((row["label"], column), {})[row["seed"]] = row
         ran = {label for label, _ in cells}
         columns = list(dict.fromkeys(column for _, column in cells))
@@ -69,30 +69,30 @@ class Comparison:
         Empty if the label lacks a column.
         """
         chosen = self.columns if columns is None else columns
-        found = [self.cells.get((label, column), {}) for column in chosen]
-        if not found or not all(found):
+        cells = [self.cells.get((label, column), {}) for column in chosen]
+        if not cells or not all(cells):
             return []
-        seeds = list(found[0])
-        if all(list(rows) == seeds for rows in found):
-            return [100 * fmean(rows[seed]["accuracy"] for rows in found) for seed in seeds]
-        return [100 * fmean(fmean(row["accuracy"] for row in rows.values()) for rows in found)]
+        seeds = list(cells[0])
+        if all(list(rows) == seeds for rows in cells):
+            return [100 * fmean(rows[seed]["accuracy"] for rows in cells) for seed in seeds]
+        return [100 * fmean(fmean(row["accuracy"] for row in rows.values()) for rows in cells)]
 
     def average(self, label: str, name: str) -> float:
         """The mean of a figure over all cells of a label; NaN if it lacks a column."""
         if not all((label, column) in self.cells for column in self.columns):
             return math.nan
-        found = [value for column in self.columns for value in self.values(label, column, name)]
-        return fmean(found) if found else math.nan
+        values = [value for column in self.columns for value in self.values(label, column, name)]
+        return fmean(values) if values else math.nan
 
     def shares_correct(self, labels: Sequence[str]) -> list[list[NDArray[np.float64]]]:
         """For each label, and each column that all have: each image's share of correct draws."""
-        found: list[list[NDArray[np.float64]]] = [[] for _ in labels]
+        shares_by_label: list[list[NDArray[np.float64]]] = [[] for _ in labels]
         for column in self.columns:
             cells = [self.cells.get((label, column), {}) for label in labels]
             seeds = set.intersection(*map(set, cells))
-            for shares, cell in zip(found, cells, strict=True) if seeds else ():
+            for shares, cell in zip(shares_by_label, cells, strict=True) if seeds else ():
                 shares.append(np.mean([correct_rows(cell[seed]) for seed in seeds], axis=0))
-        return found
+        return shares_by_label
 
     def ranks(self) -> tuple[dict[str, float], int]:
         """The mean rank of each label over the columns where all ran, and how many these are.
@@ -115,8 +115,8 @@ def by_attributes(
 ) -> dict[tuple[Any, ...], list[Comparison]]:
     """Comparisons by the values of these attributes, in the order in which they first occur."""
     groups: dict[tuple[Any, ...], list[Comparison]] = {}
-    for one in comparisons:
-        groups.setdefault(tuple(getattr(one, name) for name in names), []).append(one)
+    for comparison in comparisons:
+        groups.setdefault(tuple(getattr(comparison, name) for name in names), []).append(comparison)
     return groups
 
 

@@ -57,18 +57,18 @@ def figures_of(spec: Spec, rows: Iterable[Row]) -> Iterator[tuple[str, Figure]]:
     for (protocol, encoder), group in by_attributes(comparisons, "protocol", "encoder").items():
         name = f"{spec.name}-{slug(protocol, encoder)}"
         if len(group) > 1:
-            ran = {label for one in group for label in one.labels}
+            ran = {label for comparison in group for label in comparison.labels}
             for kind, trained in (("training-free", False), ("trained", True)):
                 methods = [m for m in spec.methods if m.label in ran and trains(m) == trained]
                 # Methods that differ in one option have separate figures.
                 if methods := [m for m in methods if not m.varied] or methods:
                     yield f"{name}-curves-{kind}", curves_figure(group, methods)
-        for one in group:
-            for option in _varied_options(spec, one):
-                yield f"{name}-{one.shots}-{option}", effect_figure(spec, one, option)
-            ranks, n_ranked = one.ranks()
+        for comparison in group:
+            for option in _varied_options(spec, comparison):
+                yield f"{name}-{comparison.shots}-{option}", effect_figure(spec, comparison, option)
+            ranks, n_ranked = comparison.ranks()
             if len(ranks) >= _FEWEST_METHODS and n_ranked >= _FEWEST_DATASETS:
-                yield f"{name}-{one.shots}-ranks", ranks_figure(ranks, n_ranked)
+                yield f"{name}-{comparison.shots}-ranks", ranks_figure(ranks, n_ranked)
 
 
 def curves_figure(comparisons: Sequence[Comparison], methods: Sequence[MethodSpec]) -> Figure:
@@ -95,14 +95,15 @@ def curves_figure(comparisons: Sequence[Comparison], methods: Sequence[MethodSpe
         place.set_title(title, color=INK, fontsize=FONT_SIZE)
         for number, (method, label) in enumerate(zip(methods, labels, strict=True)):
             points = []
-            for one in comparisons:
+            for comparison in comparisons:
                 mean = panel == "mean"
                 name = method.label
-                if values := one.means(name, shared) if mean else one.values(name, panel):
-                    points.append((one.shots, *mean_and_deviation(values)))
+                values = comparison.means(name, shared) if mean else comparison.values(name, panel)
+                if values:
+                    points.append((comparison.shots, *mean_and_deviation(values)))
             if points:
                 _curve(place, points, number, label)
-        shots = [one.shots for one in comparisons]
+        shots = [comparison.shots for comparison in comparisons]
         place.set_xscale("log", base=2)
         place.set_xticks(shots, [str(one) for one in shots])
         place.minorticks_off()
@@ -244,14 +245,14 @@ def _legend(figure: Figure, axes: Sequence[Axes], across: int) -> None:
     )  # fmt: skip
 
 
-def _varied_options(spec: Spec, one: Comparison) -> list[str]:
+def _varied_options(spec: Spec, comparison: Comparison) -> list[str]:
     """The options that methods of this comparison vary in numbers, with more than one value."""
     values: dict[str, set[float]] = {}
     for method in spec.methods:
         for option, value in method.varied.items():
-            if method.label in one.labels and _is_number(value) and option != SEED:
+            if method.label in comparison.labels and _is_number(value) and option != SEED:
                 values.setdefault(option, set()).add(float(value))
-    return [option for option, found in values.items() if len(found) > 1]
+    return [option for option, distinct in values.items() if len(distinct) > 1]
 
 
 def _is_number(value: object) -> bool:

@@ -41,11 +41,11 @@ class Predicted:
 
 def usual(prediction: Predicted) -> Figures:
     """Accuracy, NLL, ECE: the figures of every row."""
-    found: Figures = {"accuracy": float(np.mean(prediction.correct)), "nll": None, "ece": None}
+    figures: Figures = {"accuracy": float(np.mean(prediction.correct)), "nll": None, "ece": None}
     if prediction.probabilities is not None:
         given = prediction.probabilities, prediction.labels
-        found |= {"nll": metrics.nll(*given), "ece": metrics.ece(*given)}
-    return found
+        figures |= {"nll": metrics.nll(*given), "ece": metrics.ece(*given)}
+    return figures
 
 
 def calibration(prediction: Predicted) -> Figures:
@@ -65,12 +65,12 @@ def coverage(prediction: Predicted) -> Figures:
         return {}
     p_values = conformal_sets(prediction.model, prediction.features).p_values
     rows = np.arange(len(prediction.labels))
-    found: Figures = {}
+    figures: Figures = {}
     for error in ERRORS:
         sets = p_values > error
-        found[f"coverage_{error:g}"] = float(sets[rows, prediction.labels].mean())
-        found[f"set_size_{error:g}"] = float(sets.sum(1).mean())
-    return found
+        figures[f"coverage_{error:g}"] = float(sets[rows, prediction.labels].mean())
+        figures[f"set_size_{error:g}"] = float(sets.sum(1).mean())
+    return figures
 
 
 def rejection(prediction: Predicted) -> Figures:
@@ -78,17 +78,17 @@ def rejection(prediction: Predicted) -> Figures:
     if prediction.outside is None or prediction.probabilities is None:
         return {}
     inside, outside = prediction.features, prediction.outside
-    found: Figures = {}
+    figures: Figures = {}
     for name, score in rejection_scores(prediction.model).items():
         scores = np.concatenate([score(inside), score(outside)])
         known = np.arange(len(scores)) < len(inside)
-        found[f"auroc_{name}"] = metrics.auroc(scores, known)
-        found[f"fpr95_{name}"] = metrics.fpr_at_tpr(scores, known)
+        figures[f"auroc_{name}"] = metrics.auroc(scores, known)
+        figures[f"fpr95_{name}"] = metrics.fpr_at_tpr(scores, known)
         if name == "both":
             refused = scores <= REFUSED_SHARE
-            found["refused_inside"] = float(refused[known].mean())
-            found["refused_outside"] = float(refused[~known].mean())
-    return found
+            figures["refused_inside"] = float(refused[known].mean())
+            figures["refused_outside"] = float(refused[~known].mean())
+    return figures
 
 
 def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]]:

@@ -25,25 +25,25 @@ FORMATS: tuple[Format, ...] = ("png", "svg")
 
 def experiments_in(folder: str | Path) -> list[tuple[Spec, list[Row]]]:
     """The specs whose results are in a folder, with their rows."""
-    found = []
+    experiments = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         if path.with_suffix(".toml").exists():
             spec = read_spec(path.with_suffix(".toml"))
-            found.append((spec, read_rows(path.with_name(f"{spec.name}.jsonl"))))
-    if not found:
+            experiments.append((spec, read_rows(path.with_name(f"{spec.name}.jsonl"))))
+    if not experiments:
         raise DataError(
             f"{str(folder)!r} holds no results: make some with 'gpcache benchmark SPEC.toml -o "
             f"{folder}'."
         )
-    return found
+    return experiments
 
 
 def paper_specs() -> dict[str, Path]:
     """The experiments of the paper by name: shipped with the package, or in its repository."""
     here = Path(__file__).resolve()
     for folder in (here.parent / "paper", here.parents[3] / "benchmarks" / "paper"):
-        if found := {path.stem: path for path in sorted(folder.glob("*.toml"))}:
-            return found
+        if specs := {path.stem: path for path in sorted(folder.glob("*.toml"))}:
+            return specs
     raise DataError(f"The specs of the paper are missing: there is no {here.parent / 'paper'}.")
 
 
@@ -78,8 +78,8 @@ def write_tables(folder: str | Path, output: str | Path, command: str) -> list[T
 
 def write_figures(folder: str | Path, output: str | Path) -> list[Path]:
     """Write every figure that the results allow, as PNG and SVG."""
-    found = experiments_in(folder)
-    return [path for spec, rows in found for path in _write(figures_of(spec, rows), output)]
+    experiments = experiments_in(folder)
+    return [path for spec, rows in experiments for path in _write(figures_of(spec, rows), output)]
 
 
 def write_drawing(

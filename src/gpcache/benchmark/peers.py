@@ -89,15 +89,15 @@ class PeerClassifier:
 
     def predict(self, X: NDArray[Any]) -> NDArray[Any]:
         """Labels (m,) of rows (m, d)."""
-        found: NDArray[Any] = self._model.predict(X)
-        return found
+        labels: NDArray[Any] = self._model.predict(X)
+        return labels
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64] | None:
         """Probabilities (m, c) of rows (m, d); None if the classifier has none."""
         if isinstance(self._model, self._WITHOUT) or not hasattr(self._model, "predict_proba"):
             return None
-        found: NDArray[np.float64] = self._model.predict_proba(X)
-        return found
+        probabilities: NDArray[np.float64] = self._model.predict_proba(X)
+        return probabilities
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def _check(spec: Spec, root: Path | None, jobs: int, legacy: bool) -> None:
 
 def with_data(spec: Spec, datasets: list[str], encoders: list[str], root: Path | None) -> Spec:
     """The spec with the data sets and encoders of a command line instead of its own."""
-    for one in datasets:
-        check_reference(one, "--dataset", folder=Path.cwd(), root=root)
+    for reference in datasets:
+        check_reference(reference, "--dataset", folder=Path.cwd(), root=root)
     if datasets:
         # A path on the command line starts from the working directory, not from the spec.
         places = [str(Path(one).resolve()) if Path(one).exists() else one for one in datasets]

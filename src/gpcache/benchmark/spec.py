@@ -248,8 +248,8 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
     for values in itertools.product(*entry.vary.values()):
         varied = dict(zip(entry.vary, values, strict=True))
         # A value that selects a projection is not an option of the method.
-        own = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
-        for key, options in [*given, (f"{place}.vary", own)]:
+        settings = {key: value for key, value in varied.items() if f"{{{key}}}" not in projection}
+        for key, options in [*given, (f"{place}.vary", settings)]:
             for option, value in options.items():
                 if problem := option_problem(entry.name, option, value):
                     raise _Mistake(f"{key}.{option} {problem}")
@@ -257,7 +257,7 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
             entry.name,
             ", ".join([label, *(f"{key} = {value}" for key, value in varied.items())]),
             entry.preset,
-            entry.options | own,
+            entry.options | settings,
             _filled(projection, varied) or None,
             entry.where,
             varied,

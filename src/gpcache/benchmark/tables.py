@@ -34,60 +34,62 @@ def tables_of(spec: Spec, rows: Iterable[Row]) -> list[Table]:
     comparisons = comparisons_of(spec, rows)
     paper = None if spec.published is None else published(spec.published)
     tables = []
-    for one in comparisons:
-        tables.append(_accuracy_table(spec, one, paper, rows))
-        if len(one.labels) > 1:
-            tables.append(_significance_table(spec, one))
+    for comparison in comparisons:
+        tables.append(_accuracy_table(spec, comparison, paper, rows))
+        if len(comparison.labels) > 1:
+            tables.append(_significance_table(spec, comparison))
     tables += _seed_tables(spec, comparisons)
     tables += _summaries(spec, comparisons, paper)
     return tables + list(_claim_tables(spec, comparisons))
 
 
 def _accuracy_table(
-    spec: Spec, one: Comparison, paper: Published | None, rows: Sequence[Row]
+    spec: Spec, comparison: Comparison, paper: Published | None, rows: Sequence[Row]
 ) -> Table:
     """Accuracy by method and data set, with ranks, probabilities and times."""
-    own = "held out" if one.protocol == NO_VALIDATION else "validation"
-    own_name = f"{own.replace(' ', '_')}_accuracy"
-    ranks, n_ranked = one.ranks()
-    columns = [*one.columns, *([MEAN] if len(one.columns) > 1 else [])]
-    further = ["rank", own, "NLL", "ECE", "fit s"]
-    comparable = one.encoder == PUBLISHED_ENCODER and one.shots == PUBLISHED_SHOTS
-    complete = set(spec.datasets) <= set(one.columns)
+    selection = "held out" if comparison.protocol == NO_VALIDATION else "validation"
+    selection_key = f"{selection.replace(' ', '_')}_accuracy"
+    ranks, n_ranked = comparison.ranks()
+    columns = [*comparison.columns, *([MEAN] if len(comparison.columns) > 1 else [])]
+    further = ["rank", selection, "NLL", "ECE", "fit s"]
+    comparable = comparison.encoder == PUBLISHED_ENCODER and comparison.shots == PUBLISHED_SHOTS
+    complete = set(spec.datasets) <= set(comparison.columns)
     beside = _PublishedRows(paper if comparable else None, columns, means=complete)
     body: list[list[str]] = []
     for method in spec.methods:
         label = method.label
-        if label not in one.labels:
+        if label not in comparison.labels:
             continue
-        ours = [one.means(label) if c == MEAN else one.values(label, c) for c in columns]
+        ours = [
+            comparison.means(label) if c == MEAN else comparison.values(label, c) for c in columns
+        ]
         figures = [
             _number(ranks.get(label, math.nan), 1),
-            _number(one.average(label, own_name), 2),
-            _number(one.average(label, "nll"), 3),
-            _number(one.average(label, "ece"), 2),
-            _number(one.average(label, "seconds"), 2),
+            _number(comparison.average(label, selection_key), 2),
+            _number(comparison.average(label, "nll"), 3),
+            _number(comparison.average(label, "ece"), 2),
+            _number(comparison.average(label, "seconds"), 2),
         ]
         body.append([label, *map(_mean_text, ours), *figures])
         body += beside.rows(method, ours, n_further=len(further))
-    setting = (one.protocol, one.encoder, one.shots)
-    own_rows = [
+    setting = (comparison.protocol, comparison.encoder, comparison.shots)
+    setting_rows = [
         row
         for row in rows
         if (row["protocol"], row["encoder"], row["shots"]) == setting or not row["label"]
     ]
-    devices = {row["device"] for cell in one.cells.values() for row in cell.values()}
+    devices = {row["device"] for cell in comparison.cells.values() for row in cell.values()}
     notes = [
         f"Accuracy in % on test images, mean ± standard deviation over draws; protocol: "
-        f"{one.protocol}. *rank* is the mean over the data sets ({n_ranked}) where all ran; "
-        f"*{own}* is accuracy in % on the rows that were chosen on; ECE in %.",
+        f"{comparison.protocol}. *rank* is the mean over the data sets ({n_ranked}) where all ran; "
+        f"*{selection}* is accuracy in % on the rows that were chosen on; ECE in %.",
         f"*fit s* are seconds of a fit, its search included, on {' and '.join(sorted(devices))}.",
-        *_missing_notes(spec, own_rows),
-        *sorted({note for row in own_rows if row["status"] == DONE for note in row["notes"]}),
+        *_missing_notes(spec, setting_rows),
+        *sorted({note for row in setting_rows if row["status"] == DONE for note in row["notes"]}),
         *beside.notes(),
     ]
     header = ["method", *map(title_of, columns), *further]
-    return Table(_name(spec, one), _title(spec, one), header, body, notes)
+    return Table(_name(spec, comparison), _title(spec, comparison), header, body, notes)
 
 
 class _PublishedRows:
@@ -110,7 +112,7 @@ class _PublishedRows:
         paper, theirs, gaps = self._paper, [], []
         if paper is None:
             return []
-        for column, found in zip(self._columns, ours, strict=True):
+        for column, accuracies in zip(self._columns, ours, strict=True):
             place = self._published_column(paper, method, column)
             value = None if place is None else paper.value(method.published, place)
             if value is None or place is None:
@@ -118,7 +120,7 @@ class _PublishedRows:
                 gaps.append("–")
             else:
                 theirs.append(f"{value:.2f}{self._marks(paper, method, column, place)}")
-                gaps.append(_signed(fmean(found) - value) if found else "–")
+                gaps.append(_signed(fmean(accuracies) - value) if accuracies else "–")
         if set(theirs) == {"–"}:
             return []
         further = [""] * n_further
@@ -144,32 +146,33 @@ class _PublishedRows:
 
     def _marks(self, paper: Published, method: MethodSpec, column: str, place: str) -> str:
         """Signs for known errors of a published number, which notes explain."""
-        found = [note for note in paper.notes_on(method.published, place) if note.kind in MARKS]
-        for note in found:
+        notes = [note for note in paper.notes_on(method.published, place) if note.kind in MARKS]
+        for note in notes:
             start = f"{MARKS[note.kind]} {method.label}, {title_of(column)}"
             self._notes[f"{start}: {note.text}"] = None
-        return "".join(sorted({MARKS[note.kind] for note in found}))
+        return "".join(sorted({MARKS[note.kind] for note in notes}))
 
 
-def _significance_table(spec: Spec, one: Comparison) -> Table:
+def _significance_table(spec: Spec, comparison: Comparison) -> Table:
     """Each method against the best, on the same test images."""
-    best = max(one.labels, key=lambda label: fmean(one.means(label) or [-1.0]))
+    best = max(comparison.labels, key=lambda label: fmean(comparison.means(label) or [-1.0]))
     body = []
-    for label in one.labels:
-        ours, others = one.shares_correct([label, best])
+    for label in comparison.labels:
+        ours, best_shares = comparison.shares_correct([label, best])
         if label == best or not ours:
             continue
-        found = paired_bootstrap(ours, others)
-        interval = f"{_signed(100 * found.low)} to {_signed(100 * found.high)}"
-        p_value = f"{found.p_value:.3f}" if found.p_value >= 0.001 else "< 0.001"
-        body.append([label, _signed(100 * found.mean), interval, p_value])
+        difference = paired_bootstrap(ours, best_shares)
+        interval = f"{_signed(100 * difference.low)} to {_signed(100 * difference.high)}"
+        p_value = f"{difference.p_value:.3f}" if difference.p_value >= 0.001 else "< 0.001"
+        body.append([label, _signed(100 * difference.mean), interval, p_value])
     note = (
         f"Difference in accuracy to {best}, in points, over the data sets where both ran; "
         "paired bootstrap over test images, 95 % interval. It holds for other test images, not for "
         "other draws or data sets."
     )
     header = ["method", f"minus {best}", "95 % interval", "p"]
-    name, title = f"{_name(spec, one)}-significance", f"{_title(spec, one)}: significance"
+    name = f"{_name(spec, comparison)}-significance"
+    title = f"{_title(spec, comparison)}: significance"
     return Table(name, title, header, body, [note])
 
 
@@ -179,20 +182,20 @@ def _seed_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Tabl
     for method in spec.methods:
         if set(method.varied) == {SEED}:
             families.setdefault(method.family, []).append(method.label)
-    for one in comparisons:
+    for comparison in comparisons:
         body = []
         for family, labels in families.items():
-            for column in one.columns:
-                found = [value for label in labels for value in one.values(label, column)]
-                if found:
-                    cells = [str(len(found)), _mean_text(found)]
-                    ends = [_number(min(found), 2), _number(max(found), 2)]
+            for column in comparison.columns:
+                values = [value for label in labels for value in comparison.values(label, column)]
+                if values:
+                    cells = [str(len(values)), _mean_text(values)]
+                    ends = [_number(min(values), 2), _number(max(values), 2)]
                     body.append([family, title_of(column), *cells, *ends])
         if body:
             header = ["method", "data", "runs", "accuracy", "lowest", "highest"]
             note = f"Accuracy in %, mean ± standard deviation over runs that differ in {SEED}."
-            title = _title(spec, one, "over seeds, ")
-            yield Table(f"{_name(spec, one)}-seeds", title, header, body, [note])
+            title = _title(spec, comparison, "over seeds, ")
+            yield Table(f"{_name(spec, comparison)}-seeds", title, header, body, [note])
 
 
 def _summaries(
@@ -242,16 +245,16 @@ def _claim_tables(spec: Spec, comparisons: Sequence[Comparison]) -> Iterator[Tab
     for (protocol, encoder), group in groups.items():
         body = []
         for claim in spec.claims:
-            for one in group:
-                if claim.shots and one.shots not in claim.shots:
+            for comparison in group:
+                if claim.shots and comparison.shots not in claim.shots:
                     continue
                 verdict = ["cannot be checked", "–"]
-                better, worse = one.means(claim.better), one.means(claim.worse)
+                better, worse = comparison.means(claim.better), comparison.means(claim.worse)
                 if better and worse:
                     gap = fmean(better) - fmean(worse)
                     verdict = ["holds" if gap > 0 else "does not hold", _signed(gap)]
                 text = claim.text or f"{claim.better} above {claim.worse}"
-                body.append([text, str(one.shots), *verdict])
+                body.append([text, str(comparison.shots), *verdict])
         name = f"{spec.name}-{slug(protocol, encoder)}-claims"
         title = f"{spec.title}: what the paper says, {protocol}, {encoder}"
         yield Table(name, title, ["claim", "shots", "verdict", "difference"], body)
@@ -267,26 +270,27 @@ def _missing_notes(spec: Spec, rows: Sequence[Row]) -> list[str]:
             why = row["why"] if row["status"] == NOT_POSSIBLE else f"failed: {row['why']}"
             reasons.setdefault(why, {}).setdefault(row["label"], set()).add(row["dataset"])
     nowhere = {label for where in reasons.values() for label in where if where[label] == datasets}
-    others = {method.label for method in spec.methods} - nowhere
+    other_labels = {method.label for method in spec.methods} - nowhere
     for why, where in reasons.items():
         labels_on: dict[frozenset[str], list[str]] = {}
         for label, names in where.items():
             labels_on.setdefault(frozenset(names), []).append(label)
-        for found, labels in labels_on.items():
+        for absent, labels in labels_on.items():
             who = ", ".join(labels)
-            if set(labels) == others and len(labels) > 1:
+            if set(labels) == other_labels and len(labels) > 1:
                 who = "All other lines" if nowhere else "All lines"
-            on = "" if found == datasets else f" on {', '.join(map(title_of, sorted(found)))}"
+            on = "" if absent == datasets else f" on {', '.join(map(title_of, sorted(absent)))}"
             notes[f"{who}{on}: {why}"] = None
     return [note.rstrip(".") + "." for note in notes]
 
 
-def _name(spec: Spec, one: Comparison) -> str:
-    return f"{spec.name}-{slug(one.protocol, one.encoder, one.shots)}"
+def _name(spec: Spec, comparison: Comparison) -> str:
+    return f"{spec.name}-{slug(comparison.protocol, comparison.encoder, comparison.shots)}"
 
 
-def _title(spec: Spec, one: Comparison, what: str = "") -> str:
-    return f"{spec.title}: {what}{one.protocol}, {one.encoder}, {_shots(one.shots)}"
+def _title(spec: Spec, comparison: Comparison, what: str = "") -> str:
+    setting = f"{comparison.protocol}, {comparison.encoder}, {_shots(comparison.shots)}"
+    return f"{spec.title}: {what}{setting}"
 
 
 def _kind(method: MethodSpec) -> str:

@@ -132,23 +132,23 @@ class Task:
             raise ProtocolError(f"{self.name!r} has no draw of {shots} shots (it has {known}).")
         pool = self.pool
         rows, spare = pool.draw(shots, seed)
-        others = None
+        unused = None
         if self.validation is None and len(spare):
-            others = pool.labelled(spare, pool.queries(spare))
+            unused = pool.labelled(spare, pool.queries(spare))
         features, views = pool.keys(rows), None
         if features.ndim == 3:
             views, means = features, features.mean(1)
             features = means / np.linalg.norm(means, axis=1, keepdims=True)
-        return Drawn(pool.labelled(rows, features), others, f"seed {seed}", views)
+        return Drawn(pool.labelled(rows, features), unused, f"seed {seed}", views)
 
 
 def digest(*parts: Labelled | None) -> str:
     """The hash of features and labels, because files of the same names may hold other images."""
-    found = (
+    contents = (
         "" if part is None else sha256(part.features.tobytes()) + "\n".join(map(str, part.labels))
         for part in parts
     )
-    return sha256("\n\n".join(found).encode())
+    return sha256("\n\n".join(contents).encode())
 
 
 def spare_rows(

@@ -58,8 +58,8 @@ def predicted_together(
             z = (fit + near @ z + TEXT_WEIGHT * prior).softmax(1)
         means = _means(z, rows, values, keys)
         variance = _variance(z, rows, values, keys, means)
-    found: NDArray[np.float64] = z.numpy()
-    return found
+    predicted: NDArray[np.float64] = z.numpy()
+    return predicted
 
 
 def _affinities(rows: Tensor) -> Tensor:
@@ -82,11 +82,11 @@ def _means(z: Tensor, rows: Tensor, values: Tensor, keys: Tensor) -> Tensor:
 
 def _variance(z: Tensor, rows: Tensor, values: Tensor, keys: Tensor, means: Tensor) -> Tensor:
     """Σ over rows and classes of the weight times (f − μ)², for each feature (d,)."""
-    found = torch.zeros_like(means[0])
+    total = torch.zeros_like(means[0])
     for weight, points in zip(_weights(z, values), (rows, keys), strict=True):
         cross = ((weight.mT @ points) * means).sum(0)
-        found += weight.sum(1) @ points.square() - 2 * cross + weight.sum(0) @ means.square()
-    return (found / (1 + SHOT_WEIGHT)).clamp(min=_TINY)
+        total += weight.sum(1) @ points.square() - 2 * cross + weight.sum(0) @ means.square()
+    return (total / (1 + SHOT_WEIGHT)).clamp(min=_TINY)
 
 
 def _log_density(rows: Tensor, means: Tensor, variance: Tensor) -> Tensor:

@@ -56,8 +56,8 @@ def write_answers(
             _write_csv(answers, stream, shape)
             return
         for answer in answers:
-            found = json_text(answer.as_dict(shape.top)) if form == "jsonl" else None
-            stream.write(f"{found or lines(answer, shape.top)}\n")
+            text = json_text(answer.as_dict(shape.top)) if form == "jsonl" else None
+            stream.write(f"{text or lines(answer, shape.top)}\n")
 
 
 def lines(answer: Prediction, top: int) -> str:

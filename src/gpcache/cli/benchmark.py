@@ -146,13 +146,13 @@ def tables(
     from gpcache.benchmark.output import write_tables
 
     place = output or results / "tables"
-    made = write_tables(results, place, _command(["tables", str(results)], {"-o": output}))
+    written = write_tables(results, place, _command(["tables", str(results)], {"-o": output}))
     if json:
-        print_json([asdict(table) for table in made])
+        print_json([asdict(table) for table in written])
         return
-    for table in made:
+    for table in written:
         typer.echo("\n".join(printable(line) for line in table.markdown().split("\n")))
-    typer.echo(f"{len(made)} tables are in {printable(str(place))}.", err=True)
+    typer.echo(f"{len(written)} tables are in {printable(str(place))}.", err=True)
 
 
 @app.command()
@@ -187,9 +187,9 @@ def datasets(
     """
     from gpcache.benchmark.datasets.loading import check_datasets
 
-    found = check_datasets(root)
-    lines = {status.entry.name: status.lines() for status in found}
-    show(json, [status.to_json() for status in found], lines)
+    statuses = check_datasets(root)
+    lines = {status.entry.name: status.lines() for status in statuses}
+    show(json, [status.to_json() for status in statuses], lines)
 
 
 def _run(
@@ -238,9 +238,9 @@ def _command(words: list[str], given: dict[str, Any]) -> str:
     """The command line that does the same; options that were left out are None, False or empty."""
     command = ["gpcache", "benchmark", *words]
     for name, value in given.items():
-        for one in value if isinstance(value, list) else [value]:
-            if one not in (None, False):
-                command += [name] if one is True else [name, str(one)]
+        for item in value if isinstance(value, list) else [value]:
+            if item not in (None, False):
+                command += [name] if item is True else [name, str(item)]
     return shlex.join(command)
 
 

@@ -53,33 +53,33 @@ def check(
 
     source = open_source(images.resolve(), follow=follow)
     network = gpcache.load_encoder(encoder, device=device)
-    found = check_images(source, network, groups=groups, text=text)
-    notices, findings = [*found.notices, *found.audit.notices], found.audit.findings
-    output.print_notes(found.refused, notices)
-    names = dict(enumerate(found.names)) | {None: None}
+    checked = check_images(source, network, groups=groups, text=text)
+    notices, findings = [*checked.notices, *checked.audit.notices], checked.audit.findings
+    output.print_notes(checked.refused, notices)
+    names = dict(enumerate(checked.names)) | {None: None}
     content = {
-        "images": len(found.names),
-        "classes": found.classes,
+        "images": len(checked.names),
+        "classes": checked.classes,
         "findings": [
             asdict(one) | {"image": names[one.row], "other_image": names[one.other]}
             for one in findings
         ],
-        "refused": output.refused_as_json(found.refused),
+        "refused": output.refused_as_json(checked.refused),
         "notices": notices,
-        "advice": [asdict(one) for one in found.advice],
+        "advice": [asdict(one) for one in checked.advice],
     }
-    classes = "1 class" if found.classes == 1 else f"{found.classes:,} classes"
+    classes = "1 class" if checked.classes == 1 else f"{checked.classes:,} classes"
     faults = sum(finding.kind in FAULTS for finding in findings)
     counts = [plural(faults, "fault"), f"{len(findings) - faults:,} worth a look"]
     summary = ", ".join(counts) if findings else "nothing found"
-    output.show(json, content, f"{plural(len(found.names), 'image')} of {classes}: {summary}.")
+    output.show(json, content, f"{plural(len(checked.names), 'image')} of {classes}: {summary}.")
     for kind, count in Counter(finding.kind for finding in findings if not json).items():
         echo(f"\n{HEADINGS[kind]} ({count:,})")
-        sentences = [finding.sentence for finding in found.audit.of(kind)]
+        sentences = [finding.sentence for finding in checked.audit.of(kind)]
         for sentence in output.shortened(sentences, top, " (--top)."):
             echo(f"  {output.printable(sentence)}")
-    if found.advice and not json:
+    if checked.advice and not json:
         echo("\nAdvice")
-        for one in found.advice:
-            echo(f"  {output.printable(one.sentence)}")
+        for advice in checked.advice:
+            echo(f"  {output.printable(advice.sentence)}")
     raise Exit(1 if faults else 0)

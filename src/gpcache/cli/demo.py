@@ -86,11 +86,11 @@ def _print_step(step: "Step") -> None:
             _heading("3. Find a wrong label", "gpcache check")
             name, truth, label = map(output.printable, (step.name, step.truth, step.label))
             echo(f"For this step we label one training picture of {truth} as {label}: {name}.")
-            found = "It was not found. More pictures of each class make it easier to find."
+            verdict = "It was not found. More pictures of each class make it easier to find."
             if step.finding is not None:
                 worth = "" if step.finding.kind == "label" else ", as worth a look"
-                found = f"Found{worth}: {step.finding.sentence}"
-            echo(output.printable(found))
+                verdict = f"Found{worth}: {step.finding.sentence}"
+            echo(output.printable(verdict))
             echo(f"Other labels that are wrong or worth a look: {step.others}.")
         case demo.OtherPictures():
             _heading("4. Show it something else", "gpcache predict")
@@ -149,16 +149,17 @@ def _print_row(name: str, value: str | list[str]) -> None:
     output.print_rows({name.ljust(NAME_WIDTH): value})
 
 
-def _held_out(found: "Evaluation | None") -> str:
-    if found is None:
+def _held_out(evaluation: "Evaluation | None") -> str:
+    if evaluation is None:
         return "not known: no class has two training pictures"
-    return _accuracy(found, "training pictures, each predicted by a model trained on the others")
+    data = "training pictures, each predicted by a model trained on the others"
+    return _accuracy(evaluation, data)
 
 
-def _accuracy(found: "Evaluation", data: str) -> str:
-    low, high = found.interval
+def _accuracy(evaluation: "Evaluation", data: str) -> str:
+    low, high = evaluation.interval
     interval = f"95 % interval {100 * low:.0f} – {100 * high:.0f}"
-    return f"{output.percent(found.accuracy)} ({interval}): {len(found):,} {data}"
+    return f"{output.percent(evaluation.accuracy)} ({interval}): {len(evaluation):,} {data}"
 
 
 def _program() -> str:

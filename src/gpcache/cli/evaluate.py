@@ -50,28 +50,28 @@ def evaluate(
     classifier = gpcache.ImageClassifier.load(model, device=device)
     refused: list[Refused] = []
     source = open_source(images.resolve(), follow=follow)
-    others = None if unknown is None else open_source(unknown.resolve(), follow=follow)
-    found = classifier.evaluate(source, reject=reject, unknown=others, refused=refused)
+    unknown_source = None if unknown is None else open_source(unknown.resolve(), follow=follow)
+    evaluation = classifier.evaluate(source, reject=reject, unknown=unknown_source, refused=refused)
     if report is not None or plots is not None:
         from gpcache.model.report import save_plots, write_report
         from gpcache.model.report.build import build_report
 
-        made = build_report(classifier, found, images.resolve(), refused)
+        content = build_report(classifier, evaluation, images.resolve(), refused)
         if report is not None:
-            write_report(made, report)
+            write_report(content, report)
         if plots is not None:
-            save_plots(made, plots)
+            save_plots(content, plots)
     output.print_notes(refused)
-    advice = model_advice(classifier.content, found)
-    summary = found.summary() | {
+    advice = model_advice(classifier.content, evaluation)
+    summary = evaluation.summary() | {
         "refused": output.refused_as_json(refused),
         "advice": [asdict(one) for one in advice],
     }
     if coverage is not None:
-        summary["accuracy_at_coverage"][f"{coverage:g}"] = found.accuracy_at(coverage)
+        summary["accuracy_at_coverage"][f"{coverage:g}"] = evaluation.accuracy_at(coverage)
     files = {"report": report, "plots": plots}
     written = {name: str(path) for name, path in files.items() if path is not None}
-    figures = evaluation_figures(found) | doubts(found, coverage) | written
+    figures = evaluation_figures(evaluation) | doubts(evaluation, coverage) | written
     if advice:
         figures |= {"advice": [output.printable(one.sentence) for one in advice]}
     output.show(json, summary, figures)

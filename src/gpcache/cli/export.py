@@ -52,5 +52,5 @@ def export(
             fitted, variance=variance, reject=reject, encoder_fingerprint=fingerprint
         )
     write_atomic(target, data)
-    found = {"file": str(target), "bytes": len(data), "format": format}
-    show(json, found, f"{target}: {format_bytes(len(data))}, opset {OPSET}.")
+    content = {"file": str(target), "bytes": len(data), "format": format}
+    show(json, content, f"{target}: {format_bytes(len(data))}, opset {OPSET}.")

@@ -25,6 +25,6 @@ def fetch(
     - `gpcache fetch clip-vit-b-16`
     - `gpcache fetch hf:openai/clip-vit-base-patch32`
     """
-    found = gpcache.load_encoder(encoder, device="cpu")
-    content = {"encoder": encoder, "fingerprint": found.fingerprint, "dim": found.dim}
-    output.show(json, content, f"{encoder}: on this machine, {found.dim} features per image.")
+    network = gpcache.load_encoder(encoder, device="cpu")
+    content = {"encoder": encoder, "fingerprint": network.fingerprint, "dim": network.dim}
+    output.show(json, content, f"{encoder}: on this machine, {network.dim} features per image.")

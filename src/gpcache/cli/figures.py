@@ -92,7 +92,7 @@ def _rejected(rejected: "NDArray[np.bool_]") -> str:
     return f"{percent(share)} answered with 'I don't know'"
 
 
-def _separation(kinds: str, found: "Separation | None") -> str:
-    if found is None:
+def _separation(kinds: str, figures: "Separation | None") -> str:
+    if figures is None:
         return ""
-    return f"; separating {kinds}: AUROC {percent(found.auroc)}, FPR95 {percent(found.fpr95)}"
+    return f"; separating {kinds}: AUROC {percent(figures.auroc)}, FPR95 {percent(figures.fpr95)}"

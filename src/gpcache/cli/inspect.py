@@ -29,11 +29,11 @@ def inspect(
     counts = Counter(example.label for example in classifier.examples)
     cache = getattr(fitted, "fitted_", None)
     if cache is not None and cache.streamed is not None:
-        seen = cache.streamed.counts.int().tolist()
-        counts = Counter(dict(zip(classifier.classes, seen, strict=True)))
+        class_counts = cache.streamed.counts.int().tolist()
+        counts = Counter(dict(zip(classifier.classes, class_counts, strict=True)))
     names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
     values = {name: getattr(fitted, f"{name}_") for name in names}
-    found = {
+    content = {
         "encoder": classifier.encoder_name,
         "method": classifier.method_name,
         "images": classifier.n_images,
@@ -54,4 +54,4 @@ def inspect(
         classes=", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
         settings=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
     )
-    output.show(json, found, rows)
+    output.show(json, content, rows)

@@ -83,12 +83,12 @@ def predict(
     logger.info("%r: %s images, %s", source.name, source.total, form)
     refused: list[Refused] = []
     notes: dict[str, None] = {}
-    asked: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if quick is None:
         if why and not getattr(classifier.model, "has_keys", False):
             notes["--why names training images, and this model keeps none of its own."] = None
-        asked = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
-    answers = classifier.predict_stream(source, reject=reject, refused=refused, **asked)
+        details = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
+    answers = classifier.predict_stream(source, reject=reject, refused=refused, **details)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.
     quiet = output is None and sys.stdout.isatty()

@@ -33,7 +33,7 @@ def info(
     opened = gpcache.FeatureStore.open(store, verify=False)
     manifest, items = opened.manifest, opened.items()
     size = sum((store / file.name).stat().st_size for file in manifest.files)
-    found = {
+    content = {
         "encoder": manifest.encoder,
         "fingerprint": manifest.fingerprint,
         "dim": manifest.dim,
@@ -48,8 +48,8 @@ def info(
         "shards": len(manifest.shards),
         "bytes": size,
     }
-    shown = found | {"bytes": format_bytes(size)}
-    show(json, found, {key: _words(value) for key, value in shown.items()})
+    shown = content | {"bytes": format_bytes(size)}
+    show(json, content, {key: _words(value) for key, value in shown.items()})
 
 
 def _words(value: object) -> str:

@@ -36,10 +36,10 @@ def suggest(
     if len(places) > 2:
         raise DataError("Give a pool of images, or a model and a pool.")
     model = places[0] if len(places) == 2 else None
-    found = suggest_images(places[-1], count, model=model, encoder=encoder, device=device)
-    output.print_notes(found.refused)
+    suggested = suggest_images(places[-1], count, model=model, encoder=encoder, device=device)
+    output.print_notes(suggested.refused)
     if json:
-        images = zip(found.names, found.scores, strict=True)
+        images = zip(suggested.names, suggested.scores, strict=True)
         output.print_json([{"image": name, "score": score} for name, score in images])
-    for name in found.names if not json else ():
+    for name in suggested.names if not json else ():
         echo(output.printable(name))

@@ -36,7 +36,7 @@ def add(
     from gpcache.images.sources import open_source
 
     source = open_source(images.resolve(), follow=follow)
-    _update(model, device, json, lambda it: it.add(source))
+    _update(model, device, json, lambda fitted: fitted.add(source))
 
 
 def remove(
@@ -56,7 +56,7 @@ def remove(
     """
     if class_name is None and not image:
         raise DataError("Give the class or the image to remove: --class NAME or --image NAME.")
-    _update(model, device, json, lambda found: found.remove(names=image or (), label=class_name))
+    _update(model, device, json, lambda fitted: fitted.remove(names=image or (), label=class_name))
 
 
 def relabel(
@@ -74,7 +74,7 @@ def relabel(
     - `gpcache relabel pets.gpc cat/dog.jpg dog`
     - `gpcache relabel pets.gpc dog.jpg dog`
     """
-    _update(model, device, json, lambda it: it.relabel({image: label}))
+    _update(model, device, json, lambda fitted: fitted.relabel({image: label}))
 
 
 def _update(

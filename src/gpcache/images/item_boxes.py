@@ -31,7 +31,7 @@ def item_payloads(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _boxes(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
     """The kind of each box, and where its content starts and ends; the first of a kind is last."""
-    found: list[tuple[bytes, tuple[int, int]]] = []
+    boxes: list[tuple[bytes, tuple[int, int]]] = []
     while at + 8 <= end:
         size, kind = struct.unpack_from(">I4s", content, at)
         start = at + 8
@@ -43,9 +43,9 @@ def _boxes(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int
             raise ImageRefusedError("it is truncated")
         if at + size > end or size < 8:
             break
-        found.append((kind, (start, at + size)))
+        boxes.append((kind, (start, at + size)))
         at += size
-    return reversed(found)
+    return reversed(boxes)
 
 
 def _kinds(content: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:

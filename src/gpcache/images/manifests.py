@@ -153,8 +153,8 @@ def _header(names: list[str], file: Path, source: Source) -> list[str]:
     """The column names in lower case; adds a notice about unused columns."""
     header = [name.strip().lower() for name in names]
     if "path" not in header:
-        found = f"it has {listed(header, 5)}" if header else "it is empty"
-        raise DataError(f"{str(file)!r} needs a header with a column 'path': {found}.")
+        actual = f"it has {listed(header, 5)}" if header else "it is empty"
+        raise DataError(f"{str(file)!r} needs a header with a column 'path': {actual}.")
     for column in COLUMNS:
         if header.count(column) > 1:
             raise DataError(f"{str(file)!r} has the column {column!r} more than once.")

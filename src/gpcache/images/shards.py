@@ -132,9 +132,9 @@ def _groups(path: Path, ignored: list[str]) -> Iterator[_Group]:
     """The groups of neighbouring members with one key; an incomplete one is left out."""
     with tarfile.open(path, "r|*", tarinfo=_Header) as archive:
         members = _members(archive, MAX_RATIO * path.stat().st_size, ignored)
-        for key, own in groupby(members, key=itemgetter(0)):
+        for key, grouped in groupby(members, key=itemgetter(0)):
             group = _Group(key)
-            for _, suffix, member in own:
+            for _, suffix, member in grouped:
                 _take(group, archive, member, suffix)
             yield group
 

@@ -178,8 +178,8 @@ def from_datasets(
 
 def _column(kinds: Mapping[str, str], name: str, kind: str) -> str:
     """The column `name`, or the only one of this kind if there is no such column."""
-    found = [column for column, other in kinds.items() if other == kind]
-    return found[0] if name not in kinds and len(found) == 1 else name
+    columns = [column for column, other in kinds.items() if other == kind]
+    return columns[0] if name not in kinds and len(columns) == 1 else name
 
 
 def _from_rows(

@@ -80,11 +80,11 @@ def advise(
     >>> print(advise(None, rows, ["owl", "cat", "dog"])[0].sentence)
     'owl' has 1 photo, the median class 3: add photos of it.
     """
-    found: list[Advice] = []
+    advice: list[Advice] = []
     if evaluation is not None:
-        found += [*_guessing(evaluation), *_names_alone(evaluation, training)]
-        found += _confused(evaluation, training, names)
-    return [*found, *_useless_names(training, names), *_unequal(training, names)]
+        advice += [*_guessing(evaluation), *_names_alone(evaluation, training)]
+        advice += _confused(evaluation, training, names)
+    return [*advice, *_useless_names(training, names), *_unequal(training, names)]
 
 
 def model_advice(content: Content, evaluation: Evaluation | None) -> list[Advice]:

@@ -25,10 +25,10 @@ def warn_of_refused(refused: Sequence[Refused], answered: int, stacklevel: int =
         return
     first = refused[0]
     if not answered:
-        others = (
+        ending = (
             "" if len(refused) == 1 else f", and none of the {len(refused):,} images can be read"
         )
-        raise ImageRefusedError(f"{first.reason}{others}", name=first.name)
+        raise ImageRefusedError(f"{first.reason}{ending}", name=first.name)
     total = len(refused) + answered
     warnings.warn(
         f"Left out {len(refused):,} of {total:,} images, such as {first.name!r}: {first.reason}.",
@@ -40,8 +40,8 @@ def warn_of_refused(refused: Sequence[Refused], answered: int, stacklevel: int =
 def accuracy(content: Content, encoder: Encoder, source: Source) -> float:
     """The share of a source's labelled images whose prediction is right."""
     refused: list[Refused] = []
-    found = predictions(content, encoder, source, refused=refused, reject=0)
-    right = [require_label(image.record) == answer.label for image, answer in found]
+    answers = predictions(content, encoder, source, refused=refused, reject=0)
+    right = [require_label(image.record) == answer.label for image, answer in answers]
     warn_of_refused(refused, len(right), stacklevel=4)
     if not right:
         raise DataError(f"There is no labelled image in {source.name!r}.")
@@ -65,7 +65,7 @@ def evaluated(
     number = {name: row for row, name in enumerate(classes)}
     trained = {example.hash for example in content.examples}
     labels: list[int] = []
-    found: list[Prediction] = []
+    predicted: list[Prediction] = []
     left_out = 0
     with progress_bar("evaluate", total=source.total, unit="image") as bar:
         answers = predictions(content, encoder, source, refused=refused, reject=reject)
@@ -75,8 +75,8 @@ def evaluated(
                 left_out += 1
             else:
                 labels.append(class_number(image.record, number))
-                found.append(answer)
-    if left_out and not found:
+                predicted.append(answer)
+    if left_out and not predicted:
         raise DataError(
             f"All images in {source.name!r} are training images: evaluate on others, or see the "
             "held-out figures of the fit."
@@ -86,12 +86,12 @@ def evaluated(
         data=source.name,
         protocol=f"images that were not trained on{also}",
         class_names=classes,
-        names=[one.name for one in found],
+        names=[one.name for one in predicted],
         labels=np.array(labels, dtype=np.int64),
-        probabilities=np.array([one.distribution for one in found]),
-        uncertainty=np.array([one.uncertainty for one in found]),
-        rejected=np.array([one.rejected for one in found], dtype=bool),
-        familiarity=np.array([one.familiarity for one in found]),
+        probabilities=np.array([one.distribution for one in predicted]),
+        uncertainty=np.array([one.uncertainty for one in predicted]),
+        rejected=np.array([one.rejected for one in predicted], dtype=bool),
+        familiarity=np.array([one.familiarity for one in predicted]),
         unknown=None
         if unknown is None
         else Unknown(

@@ -133,8 +133,8 @@ def demonstrate(
     yield evaluation
     if planted := plant_label(classifier, seed):
         yield planted
-    others = draw_pictures(place / "others", DRAWN_OTHERS, each=OTHERS_EACH)
-    yield OtherPictures(classifier.predict(others))
+    other_pictures = draw_pictures(place / "others", DRAWN_OTHERS, each=OTHERS_EACH)
+    yield OtherPictures(classifier.predict(other_pictures))
     yield next_pictures(classifier, list(test.records)[:POOL])
     model, report = place / "demo.gpc", place / "report.html"
     classifier.save(model)
@@ -152,10 +152,10 @@ def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]
     most = max(1, min(shots, int(np.median(counts)) // 2))
     draw = draw_shots([r.label for r in records], [r.name for r in records], most, seed)
     rest = np.random.default_rng(seed).permutation(draw.rest)[:TEST_LIMIT]
-    others = [records[row] for row in rest if records[row].label is not None]
-    if not others:
+    test_records = [records[row] for row in rest if records[row].label is not None]
+    if not test_records:
         raise DataError(f"{source.name!r} leaves no image to test on: add images to each class.")
-    return _source(source, [records[row] for row in draw.indices]), _source(source, others)
+    return _source(source, [records[row] for row in draw.indices]), _source(source, test_records)
 
 
 def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
@@ -174,17 +174,17 @@ def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
     examples = [*content.examples]
     examples[row] = replace(example, label=label)
     findings = learning.suspects(replace(content, examples=examples), hard=True)
-    found = next((finding for finding in findings if finding.row == row), None)
-    others = len({finding.row for finding in findings} - {row})
-    return PlantedLabel(example.name, example.label, label, found, others)
+    planted_finding = next((finding for finding in findings if finding.row == row), None)
+    n_others = len({finding.row for finding in findings} - {row})
+    return PlantedLabel(example.name, example.label, label, planted_finding, n_others)
 
 
 def next_pictures(classifier: ImageClassifier, pool: list[Record]) -> NextPictures:
     """Which of these images to label next; their labels are not used."""
-    found = gather(Source("pool", pool, len(pool)), classifier.encoder_)
-    count = min(SUGGESTIONS, len(found.records))
-    best = suggest(found.features, count, model=cast("CacheClassifier", classifier.model))
-    return NextPictures([found.records[row].name for row in best.rows], len(found.records))
+    gathered = gather(Source("pool", pool, len(pool)), classifier.encoder_)
+    count = min(SUGGESTIONS, len(gathered.records))
+    best = suggest(gathered.features, count, model=cast("CacheClassifier", classifier.model))
+    return NextPictures([gathered.records[row].name for row in best.rows], len(gathered.records))
 
 
 def _source(source: Source, records: list[Record]) -> Source:

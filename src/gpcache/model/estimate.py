@@ -112,9 +112,9 @@ def estimate_fit(
     if plan.templates is not None:
         seconds["texts"] = _text_seconds(names, plan.templates, encoder)
     rows = min(n, ROWS)
-    some = max(min(2, len(names)), round(len(names) * rows / n))
-    model, spent = _measured_fit(plan, encoder, rows, names[:some])
-    seconds["fit"] = spent * _work(n, len(names), encoder.dim) / _work(rows, some, encoder.dim)
+    n_classes = max(min(2, len(names)), round(len(names) * rows / n))
+    model, spent = _measured_fit(plan, encoder, rows, names[:n_classes])
+    seconds["fit"] = spent * _work(n, len(names), encoder.dim) / _work(rows, n_classes, encoder.dim)
     text = sum(len(record.name) + len(str(record.label)) + ENTRY for record in records)
     pictures = _thumbnail_bytes(sample[0]) if thumbnails else 0
     return FitEstimate(
@@ -130,9 +130,9 @@ def estimate_fit(
 def _image_seconds(sample: list[Record], encoder: Encoder, views: int) -> float:
     """Seconds an image: read, decoded and encoded."""
     source = Source("sample", sample, len(sample))
-    asked = Views(views) if views else None
+    crops = Views(views) if views else None
     start, first, before = time.perf_counter(), 0.0, 0
-    with closing(encoded(source, encoder, views=asked, repeat=True, batch_size=FIRST)) as stream:
+    with closing(encoded(source, encoder, views=crops, repeat=True, batch_size=FIRST)) as stream:
         for count, _ in enumerate(stream, 1):
             if count == FIRST < len(sample):
                 first, before = time.perf_counter() - start, FIRST

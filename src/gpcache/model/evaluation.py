@@ -216,8 +216,8 @@ def _separation_of(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Sepa
     return Separation(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
 
 
-def _as_dict(found: Separation | None) -> dict[str, float] | None:
-    return None if found is None else found._asdict()
+def _as_dict(separation: Separation | None) -> dict[str, float] | None:
+    return None if separation is None else separation._asdict()
 
 
 def _or_none(value: float) -> float | None:

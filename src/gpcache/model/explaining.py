@@ -20,10 +20,10 @@ def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.fl
     """
     fitted: Fitted | None = getattr(model, "fitted_", None)
     rows = model._read_queries(features)
-    if fitted is None or (said := fitted.model.zero_shot(rows)) is None:
+    if fitted is None or (text_logits := fitted.model.zero_shot(rows)) is None:
         return None
     best = model._logits(rows).argmax(1, keepdim=True)
-    parts = said.gather(1, best)[:, 0] - said.mean(1)
+    parts = text_logits.gather(1, best)[:, 0] - text_logits.mean(1)
     shares: NDArray[np.float64] = (fitted.choice.gain * parts).double().cpu().numpy()
     return shares
 
@@ -38,9 +38,9 @@ def why_uneven(model: FeatureClassifier, error: float) -> str:
     if not (listed := uneven_classes(scores, labels, error)):
         return ""
     number, held, rows = listed[0]
-    others = f", and {len(listed) - 1} more classes are like it" if len(listed) > 1 else ""
+    more_classes = f", and {len(listed) - 1} more classes are like it" if len(listed) > 1 else ""
     return (
         f"Classes differ: the sets of held-out training images hold the true class for {held} of "
         f"{rows} images of {str(model.classes_[number])!r}, where {100 * (1 - error):.0f} % are "
-        f"promised on average{others}. With --per-class every class gets its own promise."
+        f"promised on average{more_classes}. With --per-class every class gets its own promise."
     )

@@ -45,9 +45,9 @@ def suggest_images(
                 "fit it with --method gpcache."
             )
         fitted, network = cast("CacheClassifier", classifier.model), classifier.encoder_
-    found = gather(open_source(pool.resolve()), network)
-    if not found.records:
+    gathered = gather(open_source(pool.resolve()), network)
+    if not gathered.records:
         raise DataError(f"There is no image that can be read in {str(pool)!r}.")
-    rows, scores = suggest(found.features, min(count, len(found.records)), model=fitted)
-    names = [found.records[row].name for row in rows]
-    return SuggestedImages(names, scores.tolist(), found.refused)
+    rows, scores = suggest(gathered.features, min(count, len(gathered.records)), model=fitted)
+    names = [gathered.records[row].name for row in rows]
+    return SuggestedImages(names, scores.tolist(), gathered.refused)

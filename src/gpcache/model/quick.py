@@ -90,8 +90,8 @@ class QuickModel:
     ) -> Iterator[Prediction]:
         """Predict images one by one, as `ImageClassifier.predict_stream` does."""
         encoder = cast("Encoder", self.encoder)  # all of an encoder that images need
-        found = predictions(self, encoder, source, refused=refused, reject=reject)
-        return (answer for _, answer in found)
+        answers = predictions(self, encoder, source, refused=refused, reject=reject)
+        return (answer for _, answer in answers)
 
     def answer(self, features: NDArray[Any], **_: Any) -> QuickAnswers:
         """What `FeatureClassifier.answer` gives of rows (m, d): logits, probabilities, novelty."""
@@ -143,13 +143,13 @@ class QuickModel:
         """`Calibration.probabilities`."""
         scaled, slope = logits / self.temperature_, self.settings["entropy_slope"]
         if slope and logits.shape[1] > 1:
-            found = _softmax(scaled)
-            terms = found * np.log(np.maximum(found, np.finfo(np.float64).tiny))
+            probabilities = _softmax(scaled)
+            terms = probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
             scaled = scaled * np.exp(-slope * terms.sum(1, keepdims=True) / np.log(terms.shape[1]))
-        found = _softmax(scaled)
-        if not np.isfinite(found).all():
+        probabilities = _softmax(scaled)
+        if not np.isfinite(probabilities).all():
             raise NumericalError("The model gives NaN for a row: its parameters are beyond reason.")
-        return found
+        return probabilities
 
 
 def open_quick(folder: str | Path, device: str) -> QuickModel | None:
@@ -189,12 +189,12 @@ def _has_accelerator() -> bool:
 
 def _is_default(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bool:
     """Whether the arrays are all of the model: exact, softmax, no projection, nothing trained."""
-    others = {name for name in arrays if not name.startswith(("held_out_", "thumbnail "))} - KNOWN
+    unknown = {name for name in arrays if not name.startswith(("held_out_", "thumbnail "))} - KNOWN
     return (
         settings["method"] == "gpcache"
         and settings["options"]["precision"] in ("exact", "auto")  # with keys, "auto" was exact
         and "coefficients" in arrays
-        and not others
+        and not unknown
         and settings["choice"]["eta"] == 0
         and len(arrays["keys"]) <= MOST_SHOTS
     )

@@ -15,7 +15,7 @@ def environment(
 
     They can use the `filters` by name.
     """
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("gpcache.model", "report/templates"),
         autoescape=True,
         finalize=clean,
@@ -24,5 +24,5 @@ def environment(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {one.__name__: one for one in filters}
-    return made
+    jinja.filters |= {one.__name__: one for one in filters}
+    return jinja

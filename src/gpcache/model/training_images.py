@@ -68,11 +68,11 @@ def all_examples(
     An image whose class has the same one already, here or among the `known`, is left out: its copy
     would answer for it when it is held out, and held-out figures would be too good.
     """
-    found = gather(source, encoder, views=views, description="learn")
-    training.refused += found.refused
-    training.notices += found.notices
+    gathered = gather(source, encoder, views=views, description="learn")
+    training.refused += gathered.refused
+    training.notices += gathered.notices
     rows, examples = [], []
-    for row, (record, image_hash) in enumerate(zip(found.records, found.hashes, strict=True)):
+    for row, (record, image_hash) in enumerate(zip(gathered.records, gathered.hashes, strict=True)):
         if record.label is None:
             training.refused.append(Refused(record.name, UNLABELLED))
         else:
@@ -83,7 +83,7 @@ def all_examples(
         training.notices.append(copies_notice(examples, copies))
     kept = [place for place in range(len(examples)) if place not in copies]
     chosen = [rows[place] for place in kept]
-    return Learnable(found.features[chosen], [examples[place] for place in kept], len(copies))
+    return Learnable(gathered.features[chosen], [examples[place] for place in kept], len(copies))
 
 
 def stored_examples(
@@ -123,15 +123,15 @@ def new_examples(
     refused = len(training.refused)
     if isinstance(source, FeatureStore):
         rows, examples = stored_examples(source, training, shots=None, seed=0, known=known)
-        found = Learnable(rows[:], examples, len(source.items()) - len(examples))
+        learnable = Learnable(rows[:], examples, len(source.items()) - len(examples))
     else:
-        found = all_examples(source, encoder, views, training, known)
-    found = _without_contradictions(found, known, training)
-    if not found.examples and not found.copies:
+        learnable = all_examples(source, encoder, views, training, known)
+    learnable = _without_contradictions(learnable, known, training)
+    if not learnable.examples and not learnable.copies:
         first = training.refused[refused:]
         why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
         raise DataError(f"No labelled image can be added:{why}")
-    return found
+    return learnable
 
 
 def _without_contradictions(
@@ -141,11 +141,11 @@ def _without_contradictions(
     known_as = {one.hash: one for one in known}
     kept = []
     for row, example in enumerate(learned.examples):
-        if (other := known_as.get(example.hash)) is None:
+        if (known_example := known_as.get(example.hash)) is None:
             kept.append(row)
             continue
         reason = (
-            f"it is in the model as {other.name!r} of the class {other.label!r}; "
+            f"it is in the model as {known_example.name!r} of the class {known_example.label!r}; "
             "gpcache relabel changes that"
         )
         training.refused.append(Refused(example.name, reason))
@@ -156,20 +156,20 @@ def _without_contradictions(
 
 def find_duplicates(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
     """Positions of examples that repeat an image of their class, with the name of that image."""
-    first = {(one.label, one.hash): one.name for one in known}
+    first = {(example.label, example.hash): example.name for example in known}
     copies = {}
-    for place, one in enumerate(examples):
-        if (key := (one.label, one.hash)) in first:
+    for place, example in enumerate(examples):
+        if (key := (example.label, example.hash)) in first:
             copies[place] = first[key]
-        first.setdefault(key, one.name)
+        first.setdefault(key, example.name)
     return copies
 
 
 def copies_notice(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
     """A sentence about images that count once."""
-    place, other = next(iter(copies.items()))
+    place, original = next(iter(copies.items()))
     name = examples[place].name
-    which = f"{name!r}" if name == other else f"{name!r}, which is {other!r}"
+    which = f"{name!r}" if name == original else f"{name!r}, which is {original!r}"
     if len(copies) == 1:
         return f"One image is in its class already and counts once: {which}."
     return f"{len(copies):,} images are in their class already and count once, such as {which}."
@@ -188,22 +188,22 @@ def drawn_examples(
     records = {record.name: record for record in source.records}
     unlabelled = [record.name for record in records.values() if record.label is None]
     training.refused += [Refused(name, UNLABELLED) for name in unlabelled]
-    found: dict[str, tuple[Features, Example]] = {}
+    accepted: dict[str, tuple[Features, Example]] = {}
     while True:
         labels = [record.label for record in records.values()]
         draw = draw_shots(labels, list(records), shots, seed)
         names = list(records)
         chosen = [names[row] for row in draw.indices]
-        fresh = [records[name] for name in chosen if name not in found]
+        fresh = [records[name] for name in chosen if name not in accepted]
         if not fresh:
             break
         part = Source(source.name, fresh, len(fresh))
-        known = [example for _, example in found.values()]
+        known = [example for _, example in accepted.values()]
         learned = all_examples(part, encoder, views, training, known)
         pairs = zip(learned.features, learned.examples, strict=True)
-        found |= {one.name: (row, one) for row, one in pairs}
+        accepted |= {one.name: (row, one) for row, one in pairs}
         for record in fresh:
-            if record.name not in found:
+            if record.name not in accepted:
                 del records[record.name]
         if all(record.label is None for record in records.values()):
             chosen = []  # every image was refused
@@ -212,18 +212,18 @@ def drawn_examples(
     training.notices += source.notices
     for label, count in draw.short.items():
         training.notices.append(f"The class {label!r} has {count} of {shots} images.")
-    rows = [found[name][0] for name in chosen]
+    rows = [accepted[name][0] for name in chosen]
     features = np.stack(rows) if rows else np.zeros((0, encoder.dim), dtype=np.float32)
-    return features, [found[name][1] for name in chosen]
+    return features, [accepted[name][1] for name in chosen]
 
 
 def class_names(
     source: Source, examples: Iterable[Example], training: TrainingFacts, further: Iterable[str]
 ) -> list[str]:
     """The classes of examples and source, and `further` ones, in order; none is an error."""
-    seen = {example.label for example in examples}
-    names = sorted(seen | {*source.classes, *map(tidy_name, further)})
-    if not seen and (refused := training.refused):
+    labels = {example.label for example in examples}
+    names = sorted(labels | {*source.classes, *map(tidy_name, further)})
+    if not labels and (refused := training.refused):
         first = next((one for one in refused if one.reason != UNLABELLED), refused[0])
         if names or first.reason != UNLABELLED:
             raise DataError(

@@ -91,19 +91,19 @@ class BatchFiles:
         return table, _csv(rows) if table == "csv" else _parquet(rows)
 
     def _file(self, key: str) -> Path:
-        found = list(self._folder.glob(f"{key}.*.jsonl")) if _ID.fullmatch(key) else []
-        if not found:
+        files = list(self._folder.glob(f"{key}.*.jsonl")) if _ID.fullmatch(key) else []
+        if not files:
             raise MissingBatchError("There is no such batch: start one with POST /v1/batch.")
-        return found[0]
+        return files[0]
 
     def _table(self, file: Path) -> TableFormat:
         return "parquet" if file.name.endswith(".parquet.jsonl") else "csv"
 
     def _lines(self, file: Path) -> tuple[list[BatchLine], int]:
         """The complete lines, and the number of others."""
-        found = [line for line in file.read_bytes().split(b"\n") if line]
-        whole = [line for line in found if is_sealed(line)]
-        return [BatchLine.model_validate_json(line) for line in whole], len(found) - len(whole)
+        lines = [line for line in file.read_bytes().split(b"\n") if line]
+        whole = [line for line in lines if is_sealed(line)]
+        return [BatchLine.model_validate_json(line) for line in whole], len(lines) - len(whole)
 
 
 def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:

@@ -58,12 +58,12 @@ def undone(curve: Curve, revision: int) -> Curve:
 
 def comparable(curve: Curve) -> Curve:
     """The last points of the same classes; figures of other classes cannot be compared."""
-    found: list[CurvePoint] = []
+    points: list[CurvePoint] = []
     for point in reversed(curve):
         if point.covers != curve[-1].covers or point.covers == NO_FIGURE:
             break
-        found.insert(0, point)
-    return tuple(found)
+        points.insert(0, point)
+    return tuple(points)
 
 
 def _renamed(before: Contents, after: Contents) -> tuple[str, str] | None:

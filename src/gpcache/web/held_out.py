@@ -137,19 +137,19 @@ class HeldOutPhotos:
 
     def summary(self) -> dict[str, Any] | None:
         """The figures of the summary line."""
-        found = self.evaluation()
-        if found is None:
+        evaluation = self.evaluation()
+        if evaluation is None:
             return None
         proposals = [photo.proposal for photo in self.photos if photo.proposal is not None]
         # Changes by proposals only must not look like progress.
-        accuracy = min([found.accuracy, *(one.accuracy for one in proposals)])
+        accuracy = min([evaluation.accuracy, *(one.accuracy for one in proposals)])
         return {
-            "protocol": found.protocol,
-            "n": len(found),
+            "protocol": evaluation.protocol,
+            "n": len(evaluation),
             "accuracy": accuracy,
-            "interval": list(wilson_interval(round(accuracy * len(found)), len(found))),
-            "ece": found.ece,
-            "nll": found.nll,
+            "interval": list(wilson_interval(round(accuracy * len(evaluation)), len(evaluation))),
+            "ece": evaluation.ece,
+            "nll": evaluation.nll,
             "proposed": len(proposals),
         }
 
@@ -176,47 +176,47 @@ class HeldOutPhotos:
 
     def report(self) -> dict[str, Any]:
         """The full report as a dictionary for JSON, or the reason why there is none yet."""
-        found, summary = self.evaluation(), self.summary()
-        if found is None or summary is None:
+        evaluation, summary = self.evaluation(), self.summary()
+        if evaluation is None or summary is None:
             return {"why": self._why()}
-        table = reliability(found.probabilities, found.labels)
+        table = reliability(evaluation.probabilities, evaluation.labels)
         bins = zip(table.confidence, table.accuracy, table.count, strict=True)
         rows, labels = self._counted_labels()
         cells: dict[str, list[str]] = {}
-        for row, label, answer in zip(rows, labels, found.predicted, strict=True):
+        for row, label, answer in zip(rows, labels, evaluation.predicted, strict=True):
             cells.setdefault(f"{label},{answer}", []).append(self.photos[row].id)
         return summary | {
             "reliability": [
-                {"confidence": float(said), "accuracy": float(right), "count": int(count)}
-                for said, right, count in bins
+                {"confidence": float(confidence), "accuracy": float(right), "count": int(count)}
+                for confidence, right, count in bins
                 if count
             ],
             "classes": list(self.classes),
-            "confusion": found.confusion_matrix().tolist(),
+            "confusion": evaluation.confusion_matrix().tolist(),
             "cells": cells,
             "advice": [
                 {"kind": one.kind, "sentence": one.sentence}
-                for one in advise(found, self.training, self.classes)
+                for one in advise(evaluation, self.training, self.classes)
             ],
             "suspects": [self._suspect(finding) for finding in self._open()],
         }
 
     def flags(self) -> dict[str, list[str]]:
         """The flags of photos, by id."""
-        found: dict[str, set[str]] = {}
+        flags: dict[str, set[str]] = {}
         for copy in self.copies:
             for row in (copy.row, copy.other):
                 kind = "duplicate" if copy.exact else "burst"
-                found.setdefault(self.photos[row].id, set()).add(kind)
+                flags.setdefault(self.photos[row].id, set()).add(kind)
         for finding in self._open():
             if finding.kind in ("label", "leak", "look"):
-                found.setdefault(self.photos[finding.row].id, set()).add("suspect")
+                flags.setdefault(self.photos[finding.row].id, set()).add("suspect")
             elif finding.kind == "outlier":
-                found.setdefault(self.photos[finding.row].id, set()).add("outlier")
+                flags.setdefault(self.photos[finding.row].id, set()).add("outlier")
         for photo in self.photos:
             if photo.kept:
-                found.setdefault(photo.id, set()).add("kept")
-        return {key: sorted(kinds) for key, kinds in found.items()}
+                flags.setdefault(photo.id, set()).add("kept")
+        return {key: sorted(kinds) for key, kinds in flags.items()}
 
     def _open(self) -> list[Finding]:
         """The findings about photos that the user has not confirmed.
@@ -290,11 +290,11 @@ def _with_suggestion(
     """A copy in another class, with the label of the other photo where the model prefers it."""
     if finding.kind != "leak" or finding.other is None:
         return finding
-    own, other = int(labels[finding.row]), int(labels[finding.other])
-    preferred = float(probabilities[finding.row, other])
-    if own == other or preferred <= float(probabilities[finding.row, own]):
+    label, other_label = int(labels[finding.row]), int(labels[finding.other])
+    preferred = float(probabilities[finding.row, other_label])
+    if label == other_label or preferred <= float(probabilities[finding.row, label]):
         return finding
-    return replace(finding, suggestion=classes[other], probability=preferred)
+    return replace(finding, suggestion=classes[other_label], probability=preferred)
 
 
 def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tensor:

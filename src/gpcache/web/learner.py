@@ -184,27 +184,27 @@ class Learner:
         model, held_out, m = self.ready(), self.held_out(), len(features)
         with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
         top = min(why, len(self.photos))
-        found = model.answer(features, top=top, error=error if with_sets else None)
+        answers = model.answer(features, top=top, error=error if with_sets else None)
         familiarity = np.full(m, np.nan)
         if held_out is not None:
-            highest = max_probability(found.logits, temperature=model.temperature_)
-            familiarity = held_out.scores.familiarity(found.novelty, highest)
+            highest = max_probability(answers.logits, temperature=model.temperature_)
+            familiarity = held_out.scores.familiarity(answers.novelty, highest)
         reasons: list[list[tuple[int, float]]] = [[] for _ in range(m)]
-        if found.explanation is not None:
-            listed = zip(found.explanation.shots, found.explanation.shares, strict=True)
+        if answers.explanation is not None:
+            listed = zip(answers.explanation.shots, answers.explanation.shares, strict=True)
             reasons = [
                 list(zip(rows.tolist(), parts.tolist(), strict=True)) for rows, parts in listed
             ]
         plausible: list[list[str] | None] = [None] * m
         note = ""
-        if found.sets is not None:
-            plausible = [[str(name) for name in names] for names in found.sets.labels]
-            note = found.sets.note
+        if answers.sets is not None:
+            plausible = [[str(name) for name in names] for names in answers.sets.labels]
+            note = answers.sets.note
         parts = zip(
-            found.probabilities, found.novelty, familiarity, plausible, reasons, strict=True
+            answers.probabilities, answers.novelty, familiarity, plausible, reasons, strict=True
         )
         return [
-            Answer(p, float(n), float(f), names, drove, note) for p, n, f, names, drove in parts
+            Answer(p, float(n), float(f), names, reason, note) for p, n, f, names, reason in parts
         ]
 
     def by_text(
@@ -269,8 +269,8 @@ class Learner:
         ]
         if gone:
             model.remove(gone, refit=False)
-            left = set(gone)
-            self.photos = [p for row, p in enumerate(self.photos) if row not in left]
+            removed = set(gone)
+            self.photos = [p for row, p in enumerate(self.photos) if row not in removed]
         fresh = None if prior is None or _same(before, prior) else prior
         if fresh is not None:
             assert before is not None  # a model with text stays one

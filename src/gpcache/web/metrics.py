@@ -17,13 +17,19 @@ class Metrics:
     """Counters since the start of the server."""
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
-        self._requests = Counter("gpcache_requests", "Requests answered.", LABELS, registry=own)
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "gpcache_requests", "Requests answered.", LABELS, registry=registry
+        )
         time = "Time from the headers to the end of the answer."
-        self._seconds = Histogram("gpcache_request_seconds", time, buckets=SECONDS, registry=own)
-        self.turned_away = Counter("gpcache_turned_away", "Requests answered by 429.", registry=own)
+        self._seconds = Histogram(
+            "gpcache_request_seconds", time, buckets=SECONDS, registry=registry
+        )
+        self.turned_away = Counter(
+            "gpcache_turned_away", "Requests answered by 429.", registry=registry
+        )
         sizes = "Images that the encoder got at once."
-        self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=own)
+        self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=registry)
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
         """Count an answer; `route` is the pattern of its path, None if there is no route."""

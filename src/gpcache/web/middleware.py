@@ -143,8 +143,8 @@ class AccessMiddleware:
         if host is None:
             known = "an address in numbers" if self._sharing else "127.0.0.1 and localhost"
             return _error(403, f"This server answers only to {known}.")
-        own = f"{scope['scheme']}://{host[0]}"
-        if headers.get("origin", own) != own:
+        origin = f"{scope['scheme']}://{host[0]}"
+        if headers.get("origin", origin) != origin:
             return _error(403, "A page of another site may not use this server.")
         cookie = f"gpcache-{host[3] or 80}"  # servers on other ports have their own
         if scope["path"] == "/" and scope["method"] == "GET":

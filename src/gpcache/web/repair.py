@@ -95,14 +95,14 @@ def repaired_photos(
     rows = {} if stored is None else stored.features()
     pictureless, lost = [], []
     for key in damaged:
-        found = _encoded_again(folder, document, photos[key], encoder)
-        if found is None and key in rows:
-            found = EncodedPhoto(key, rows[key], grey_picture())
+        repaired = _encoded_again(folder, document, photos[key], encoder)
+        if repaired is None and key in rows:
+            repaired = EncodedPhoto(key, rows[key], grey_picture())
             pictureless.append(photos[key].name)
-        if found is None:
+        if repaired is None:
             lost.append(key)
         else:
-            folder.put(found, again=True)
+            folder.put(repaired, again=True)
     return _without(document, lost), _notices(damaged, pictureless, [photos[key] for key in lost])
 
 

@@ -47,7 +47,7 @@ class TestSet:
 
     def state(self, workspace: Workspace) -> dict[str, Any]:
         """The figures of the model in use, or why there are none."""
-        found: dict[str, Any] = {
+        state: dict[str, Any] = {
             "photos": len(self.photos),
             "refused": [{"name": one.name, "reason": one.reason} for one in self.refused],
             "other_folders": sorted(
@@ -57,8 +57,8 @@ class TestSet:
         }
         if self._used(workspace):
             evaluation = self.evaluation(workspace)
-            found["figures"] = evaluation.summary()
-        return found
+            state["figures"] = evaluation.summary()
+        return state
 
     def evaluation(self, workspace: Workspace) -> Evaluation:
         """The predictions for photos that the model did not learn from, with their classes."""
@@ -71,11 +71,11 @@ class TestSet:
         model, held_out = learner.ready(), learner.held_out()
         classes = [str(name) for name in model.classes_]
         rows = np.stack([photo.features for _, photo in used])
-        found = model.answer(rows)
+        answers = model.answer(rows)
         familiarity = np.full(len(rows), np.nan)
         if held_out is not None:
-            highest = max_probability(found.logits, temperature=model.temperature_)
-            familiarity = held_out.scores.familiarity(found.novelty, highest)
+            highest = max_probability(answers.logits, temperature=model.temperature_)
+            familiarity = held_out.scores.familiarity(answers.novelty, highest)
         left_out = len(self.photos) - len(used)
         also = f"; {left_out} others are training photos or of another class" if left_out else ""
         return Evaluation(
@@ -84,8 +84,8 @@ class TestSet:
             class_names=classes,
             names=[photo.name for _, photo in used],
             labels=np.array([classes.index(label) for label, _ in used], dtype=np.int64),
-            probabilities=found.probabilities,
-            uncertainty=found.novelty,
+            probabilities=answers.probabilities,
+            uncertainty=answers.novelty,
             rejected=familiarity <= REJECT,
             familiarity=familiarity,
         )

@@ -159,7 +159,7 @@ async def _read_multipart(request: Request, form: Form) -> None:
     parser = _Parser(request.headers, request.stream(), **limits)
     try:
         with explained_temporary_files():
-            found = await parser.parse()
+            parsed = await parser.parse()
     except MultiPartException as error:
         if error.message.startswith(("Too many", "Part exceeded")):
             raise TooMuchError(
@@ -169,7 +169,7 @@ async def _read_multipart(request: Request, form: Form) -> None:
         raise DataError(f"The multipart body is broken: {error.message}") from None
     except UnicodeError:
         raise DataError("The multipart body names a charset that cannot be used.") from None
-    for name, value in found.multi_items():
+    for name, value in parsed.multi_items():
         if isinstance(value, UploadFile):
             form.files.append(Upload(file_path(value.filename or ""), value))
         else:

@@ -215,15 +215,15 @@ class Workspace:
         pool = self.document.contents.pool()
         if not pool:
             return []
-        some = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
-        pool = [pool[place] for place in some]
+        sampled = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
+        pool = [pool[place] for place in sampled]
         rows = np.stack([self.features(photo.hash) for photo in pool])
         chosen, model = self.learner.suggest(rows, count), self.learner.model
         guesses: list[tuple[str | None, float | None]] = [(None, None)] * len(chosen)
         if model is not None:
-            found = model.predict_proba(rows[chosen])
-            names = model.classes_[found.argmax(1)]
-            guesses = [(str(name), float(p)) for name, p in zip(names, found.max(1), strict=True)]
+            probabilities = model.predict_proba(rows[chosen])
+            names, best = model.classes_[probabilities.argmax(1)], probabilities.max(1)
+            guesses = [(str(name), float(p)) for name, p in zip(names, best, strict=True)]
         return [
             {"id": pool[row].id, "name": pool[row].name, "guess": guess, "probability": p}
             for row, (guess, p) in zip(chosen, guesses, strict=True)

@@ -137,13 +137,13 @@ class Contents:
 
     def with_photos(self, photos: Iterable[Photo]) -> Contents:
         """Add photos; a name that exists already gets a number, because models use names."""
-        found = dict(self.photos)
-        taken = {photo.name for photo in found.values()}
+        all_photos = dict(self.photos)
+        taken = {photo.name for photo in all_photos.values()}
         for photo in photos:
             name = _free_name(photo.name, taken)
             taken.add(name)
-            found[photo.id] = replace(photo, name=name)
-        return replace(self, photos=found)
+            all_photos[photo.id] = replace(photo, name=name)
+        return replace(self, photos=all_photos)
 
     def with_labels(
         self, ids: Sequence[str], label: str, proposals: Mapping[str, Proposal] | None = None
@@ -154,13 +154,13 @@ class Contents:
         """
         name = self.entry(label).name
 
-        def moved(one: Photo) -> Photo:
-            proposal = None if proposals is None else proposals.get(one.id)
+        def moved(photo: Photo) -> Photo:
+            proposal = None if proposals is None else proposals.get(photo.id)
             if proposal is not None and proposal.label == name:
                 proposal = None  # back where it was
-            return replace(one, label=name, kept=False, proposal=proposal)
+            return replace(photo, label=name, kept=False, proposal=proposal)
 
-        return self._with_changed(ids, lambda one: one if one.label == name else moved(one))
+        return self._with_changed(ids, lambda photo: photo if photo.label == name else moved(photo))
 
     def with_kept(self, ids: Sequence[str], kept: bool) -> Contents:
         """Set whether the user has confirmed the labels of these photos."""
@@ -251,12 +251,12 @@ def file_name(name: str) -> str:
     return file_path(name).rpartition("/")[2][-MAX_NAME:] or "photo"
 
 
-def _refuse_twin(name: str, others: Sequence[str]) -> None:
-    if name in others:
+def _refuse_twin(name: str, existing: Sequence[str]) -> None:
+    if name in existing:
         raise DataError(f"There is a class {name!r} already.")
     names = ClassNames()
-    for one in (*others, name):
-        names.add(one)  # refuses names that differ only in case
+    for spelling in (*existing, name):
+        names.add(spelling)  # refuses names that differ only in case
 
 
 def _checked_prompt(prompt: str | None) -> str | None:

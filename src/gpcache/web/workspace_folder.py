@@ -92,10 +92,10 @@ class Document:
 
     def hashes(self) -> set[str]:
         """The photos that are in use, or would be after an undo."""
-        found = {photo.hash for photo in self.contents.photos.values()}
+        hashes = {photo.hash for photo in self.contents.photos.values()}
         for step in self.steps:
-            found |= {photo.hash for photo in step.photos.values() if photo is not None}
-        return found
+            hashes |= {photo.hash for photo in step.photos.values() if photo is not None}
+        return hashes
 
 
 _DOCUMENT_JSON = TypeAdapter(Document)

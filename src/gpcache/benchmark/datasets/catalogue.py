@@ -60,9 +60,9 @@ class DatasetEntry:
 def catalogue() -> dict[str, DatasetEntry]:
     """The eleven data sets of the paper and its two for domain generalisation, by name."""
     file = resources.files("gpcache.benchmark.datasets") / "catalogue.json"
-    found = {}
+    entries = {}
     for entry in json.loads(file.read_bytes()):
         lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
         known = Counts(**entry["known"])
-        found[entry["name"]] = DatasetEntry(**entry | lists | {"known": known})
-    return found
+        entries[entry["name"]] = DatasetEntry(**entry | lists | {"known": known})
+    return entries

@@ -99,9 +99,9 @@ def _status(entry: DatasetEntry, root: Path) -> DatasetStatus:
     if counts is not None and counts != entry.known:
         state = "different"
         differing = [
-            f"{found:,} {field} instead of {known:,}"
-            for field, found, known in zip(Counts._fields, counts, entry.known, strict=True)
-            if found != known
+            f"{count:,} {field} instead of {known:,}"
+            for field, count, known in zip(Counts._fields, counts, entry.known, strict=True)
+            if count != known
         ]
         problem = f"{folder} is not as published: {', '.join(differing)}."
     return DatasetStatus(entry, state, problem, expected, absent, counts)

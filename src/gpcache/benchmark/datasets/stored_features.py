@@ -104,8 +104,8 @@ def _from_npz(file: Path, part: str = "") -> Task:
     widths = {part: rows.features.shape[1] for part, rows in parts.items()}
     widths |= {} if prior is None else {"text": prior.vectors.shape[1]}
     if len(set(widths.values())) > 1:
-        found = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise DataError(f"The vectors in {file} have different widths: {found}. Use one encoder.")
+        listing = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise DataError(f"The vectors in {file} have different widths: {listing}. Use one encoder.")
     ready_made = {part: int(part[5:]) for part in parts if READY_MADE.fullmatch(part)}
     known = {"train": "pool", "val": "validation", "test": "test"} | {p: p for p in ready_made}
     parts = {known[part]: rows for part, rows in parts.items() if part in known}
@@ -154,9 +154,9 @@ class _Arrays:
 
     def parts(self, names: NDArray[Any]) -> dict[str, Labelled]:
         """The rows of every part that has features."""
-        found = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
-        found = [part for part in found if part != "outside"]
-        return {part: self._rows(part, names) for part in found}
+        part_names = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
+        part_names = [part for part in part_names if part != "outside"]
+        return {part: self._rows(part, names) for part in part_names}
 
     def _rows(self, part: str, names: NDArray[Any]) -> Labelled:
         features, labels = self._unit_rows(f"{part}_x"), self.get(f"{part}_y", 1)
@@ -201,8 +201,8 @@ class _Arrays:
             middle = len(names) // 2
             kept = np.sort(drawn[:middle] if part == "half" else drawn[middle:])
             test = "test" if "test_x" in self._arrays else "val"
-            others = ~np.isin(self.get(f"{test}_y", 1), kept)
-            self._arrays["outside_x"] = self.get(f"{test}_x", 2)[others]
+            outside = ~np.isin(self.get(f"{test}_y", 1), kept)
+            self._arrays["outside_x"] = self.get(f"{test}_x", 2)[outside]
             if "text" in self._arrays:
                 self._arrays["text"] = self.get("text", 2)[kept]
         else:

@@ -61,8 +61,8 @@ def noise(
 
 def sampled(tile: Field, x: Field, y: Field) -> Field:
     """The values of a repeating tile at any coordinates."""
-    found: Field = ndimage.map_coordinates(tile, [y, x], order=1, mode="grid-wrap")
-    return found
+    values: Field = ndimage.map_coordinates(tile, [y, x], order=1, mode="grid-wrap")
+    return values
 
 
 def cells(rng: Random, u: Field, v: Field) -> tuple[Field, Field, Field]:
@@ -72,10 +72,10 @@ def cells(rng: Random, u: Field, v: Field) -> tuple[Field, Field, Field]:
     x, y = u - column, v - row
     first, second, number = np.full_like(u, 9), np.full_like(u, 9), np.zeros_like(row)
     for down, right in product((-1, 0, 1), repeat=2):
-        one = ((row + down) % 64) * 64 + (column + right) % 64
-        across, along = centres[0].take(one) + right - x, centres[1].take(one) + down - y
+        cell = ((row + down) % 64) * 64 + (column + right) % 64
+        across, along = centres[0].take(cell) + right - x, centres[1].take(cell) + down - y
         squared = across * across + along * along
-        number = np.where(squared < first, one, number)
+        number = np.where(squared < first, cell, number)
         second = np.minimum(second, np.maximum(first, squared))
         first = np.minimum(first, squared)
     return np.sqrt(first), np.sqrt(second), number
@@ -85,8 +85,8 @@ def random_value(rng: Random, *numbers: Field) -> Field:
     """A random value from 0 to 1 for each number, or for each tuple of numbers."""
     table = rng.random(4093, dtype=np.float32)
     mixed = sum(n.astype(np.int64) * p for n, p in zip(numbers, (7919, 104729), strict=False))
-    found: Field = table[mixed % 4093]
-    return found
+    values: Field = table[mixed % 4093]
+    return values
 
 
 def choose_palette(rng: Random, palettes: str) -> Colours:
@@ -101,8 +101,8 @@ def ramp(field: Field, colours: Colours) -> Colours:
     """The colour of each value from 0 to 1, between the first colour and the last."""
     steps, stops = np.linspace(0, 1, 512), np.linspace(0, 1, len(colours))
     table = np.stack([np.interp(steps, stops, part) for part in colours.T], -1).astype(np.float32)
-    found: Colours = table.take((np.clip(field, 0, 1) * 511).astype(np.int32), axis=0)
-    return found
+    picture: Colours = table.take((np.clip(field, 0, 1) * 511).astype(np.int32), axis=0)
+    return picture
 
 
 def smooth(field: Field, low: float, high: float) -> Field:
@@ -113,8 +113,8 @@ def smooth(field: Field, low: float, high: float) -> Field:
 
 def blend(under: Any, over: Any, share: Field) -> Colours:
     """Two pictures or colours, with this share (h, w) of the second."""
-    found: Colours = under + (over - under) * share[..., None]
-    return found
+    picture: Colours = under + (over - under) * share[..., None]
+    return picture
 
 
 def shade(height: Field, angle: float, depth: float = 1.0) -> Colours:

@@ -67,12 +67,12 @@ def audit(
         checked = rows.part(first)
         model = AuditModel.of(checked.features, checked.labels, sets, text_prior)
         bar.update()
-        found = [*label_findings(checked, model), *outlier_findings(checked, model)]
+        findings = [*label_findings(checked, model), *outlier_findings(checked, model)]
         place = {number: row for row, number in enumerate(checked.numbers)}
-        suspects = list({place[finding.row]: None for finding in found})
-        found += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
-    found.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(found), tuple(_notices(checked, model)), model)
+        suspects = list({place[finding.row]: None for finding in findings})
+        findings += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
+    findings.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
+    return Audit(tuple(findings), tuple(_notices(checked, model)), model)
 
 
 def _notices(rows: LabelledRows, model: AuditModel) -> Iterator[str]:

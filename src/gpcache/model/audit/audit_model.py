@@ -85,18 +85,18 @@ class AuditModel(HeldOutRows):
         counted = countable(numbers, sets)
         parts = [mean] if zero_shot is None else [mean, zero_shot]
         typical = (TYPICAL_MEAN, TYPICAL_TEXT)[: len(parts)]
-        found = fit_label_noise(parts, numbers, counted, typical)
+        label_noise = fit_label_noise(parts, numbers, counted, typical)
         return cls(
             classes,
             numbers,
             sets,
             counted,
-            found.logits,
-            found.wrong,
+            label_noise.logits,
+            label_noise.wrong,
             variance[:, 0],
             precision,
-            found.weights[0],
-            found.rate,
+            label_noise.weights[0],
+            label_noise.rate,
             features,
             zero_shot,
         )
@@ -109,7 +109,8 @@ class AuditModel(HeldOutRows):
         Schur complement of T and j together, without a refit for each.
         """
         inverse, solved = self.precision._inverse, self.precision.solved_values
-        own, gains = inverse.diagonal()[removed], torch.zeros(len(removed), dtype=inverse.dtype)
+        diagonal = inverse.diagonal()[removed]
+        gains = torch.zeros(len(removed), dtype=inverse.dtype)
         most = BATCH_ELEMENTS // max(1, len(removed) * self.logits.shape[1])
         for rows, present in padded_sets(self.sets, most):
             pair = present[:, :, None] & present[:, None]
@@ -119,10 +120,10 @@ class AuditModel(HeldOutRows):
             reach = torch.linalg.solve(block, edge)
             known = torch.linalg.solve(block, solved[rows] * present[:, :, None])
             pull = self.scale * (solved[removed] - edge.mT @ known)
-            left = own - (edge * reach).sum(1)
+            schur = diagonal - (edge * reach).sum(1)
             # Rows that are left out already cannot be removed.
             out = self.sets[rows[:, :1]] == self.sets[removed]
-            moved = torch.where(out[:, None], 0.0, reach / torch.where(out, 1.0, left)[:, None])
+            moved = torch.where(out[:, None], 0.0, reach / torch.where(out, 1.0, schur)[:, None])
             counted = present & self.counted[rows]
             where, _ = torch.nonzero(counted, as_tuple=True)
             before = self.logits[rows[counted]][:, None]

@@ -66,22 +66,22 @@ def find_copies(rows: LabelledRows) -> list[Copy]:
     ]
 
 
-def _near_pairs(rows: LabelledRows, some: list[int]) -> Iterator[tuple[int, int, float]]:
-    """Pairs among `some` of the rows that are nearly the same image, and their cosines."""
-    features = rows.features[some]
-    found, cosines = nearest(features, k=NEIGHBOURS, device="cpu", exclude_self=True)
+def _near_pairs(rows: LabelledRows, candidates: list[int]) -> Iterator[tuple[int, int, float]]:
+    """Pairs among the `candidates` that are nearly the same image, and their cosines."""
+    features = rows.features[candidates]
+    neighbours, cosines = nearest(features, k=NEIGHBOURS, device="cpu", exclude_self=True)
     median, near = _scale(features, 1 - cosines[:, :1])
     places = np.argwhere(cosines >= 1 - max(near, LOOSE * median, ROUNDING))
     cosine = cosines[places[:, 0], places[:, 1]]
-    pairs = np.stack([places[:, 0], found[places[:, 0], places[:, 1]]], 1)
+    pairs = np.stack([places[:, 0], neighbours[places[:, 0], places[:, 1]]], 1)
     close = cosine >= 1 - max(near, ROUNDING)
     if rows.pictures is not None:
-        pictures = torch.from_numpy(np.stack([rows.pictures[row] for row in some]))
+        pictures = torch.from_numpy(np.stack([rows.pictures[row] for row in candidates]))
         unsure = np.flatnonzero(~close)
         distance = apart(pictures, torch.from_numpy(pairs[unsure]))
         close[unsure[distance.numpy() < ALIKE]] = True
     for (one, other), value in zip(pairs[close].tolist(), cosine[close].tolist(), strict=True):
-        yield some[one], some[other], value
+        yield candidates[one], candidates[other], value
 
 
 def _scale(features: Tensor, to_nearest: NDArray[np.float32]) -> tuple[float, float]:

@@ -53,17 +53,17 @@ def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
 
     One minus the highest correlation of one picture, mirrored or not, with a crop of the other.
     """
-    found = [torch.zeros(0)]
+    distances = [torch.zeros(0)]
     for chunk in torch.split(pairs, CHUNK):
         sides = [_cropped(pictures[rows].float()) for rows in chunk.unbind(1)]
         best = torch.full((len(chunk),), -1.0)
-        for crops, other in (sides, sides[::-1]):
-            whole = other[:, 0]
-            for one in (whole, whole.flip(-1)):
-                score = _standard(crops) @ _standard(one)[..., None]
+        for crops, other_crops in (sides, sides[::-1]):
+            whole = other_crops[:, 0]
+            for view in (whole, whole.flip(-1)):
+                score = _standard(crops) @ _standard(view)[..., None]
                 best = torch.maximum(best, score[..., 0].amax(1))
-        found.append(1 - best)
-    return torch.cat(found)
+        distances.append(1 - best)
+    return torch.cat(distances)
 
 
 def _cropped(pictures: Tensor) -> Tensor:

@@ -40,8 +40,8 @@ def check_images(
     """Look for suspicious images among the labelled images of `source`."""
     if groups not in GROUPS:
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
-    found = gather(source, encoder, picture=fingerprint)
-    records = found.records
+    gathered = gather(source, encoder, picture=fingerprint)
+    records = gathered.records
     labels = [record.label for record in records]
     classes = sorted({label for label in labels if label is not None})
     if not classes:
@@ -54,20 +54,20 @@ def check_images(
         prompts = Prompts.from_templates(classes)
         prior = TextPrior(classes, text_weights(encoder, prompts), encoder.logit_scale)
     audited = audit(
-        found.features,
+        gathered.features,
         labels,
-        hashes=found.hashes,
+        hashes=gathered.hashes,
         groups=[_group(record, groups) for record in records],
         text_prior=prior,
         names=[record.name for record in records],
-        pictures=found.pictures,
+        pictures=gathered.pictures,
     )
     names = [record.name for record in records]
     model = audited.model
     assert model is not None  # an audit of rows has one
     rows = TrainingRows(model.features, model.labels, model.zero_shot)
     advice = advise(_held_out(model, source.name), rows, [str(name) for name in model.classes])
-    return Checked(audited, names, len(classes), found.refused, found.notices, advice)
+    return Checked(audited, names, len(classes), gathered.refused, gathered.notices, advice)
 
 
 def _held_out(model: AuditModel, source: str) -> Evaluation | None:

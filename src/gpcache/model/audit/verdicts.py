@@ -36,14 +36,14 @@ ROUNDING = 1e-6
 def label_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
     """Labels that are almost certainly wrong ("label"), and those worth a look ("look")."""
     log_probabilities = held_out.logits.log_softmax(1)
-    own = log_probabilities.gather(1, held_out.labels[:, None])
+    log_p_label = log_probabilities.gather(1, held_out.labels[:, None])
     likely, best = log_probabilities.scatter(1, held_out.labels[:, None], -math.inf).max(1)
     certain = held_out.counted & (held_out.wrong > CERTAIN)
-    doubtful = held_out.counted & (likely - own[:, 0] > math.log(ODDS))
-    found = []
+    doubtful = held_out.counted & (likely - log_p_label[:, 0] > math.log(ODDS))
+    findings = []
     for row in torch.nonzero(certain | doubtful).flatten().tolist():
         suggestion, wrong = plain(held_out.classes[best[row]]), float(held_out.wrong[row])
-        mine, its = (math.exp(float(value)) for value in (own[row], likely[row]))
+        p_label, p_suggestion = (math.exp(float(x[row])) for x in (log_p_label, likely))
         kind: Kind = "label" if certain[row] else "look"
         verdict = (
             f"the label is wrong with {wrong:.0%} probability"
@@ -51,11 +51,13 @@ def label_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
             else f"a hard image or a wrong label ({wrong:.0%} probability)"
         )
         sentence = (
-            f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({mine:.0%}), but looks like "
-            f"{shown(suggestion)} ({its:.0%}): {verdict}."
+            f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({p_label:.0%}), but looks "
+            f"like {shown(suggestion)} ({p_suggestion:.0%}): {verdict}."
         )
-        found.append(Finding(kind, rows.numbers[row], wrong, suggestion, None, sentence, its))
-    return found
+        findings.append(
+            Finding(kind, rows.numbers[row], wrong, suggestion, None, sentence, p_suggestion)
+        )
+    return findings
 
 
 def outlier_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:

@@ -106,17 +106,17 @@ def folded(precision: Precision, coefficients: Tensor | None = None) -> Folded:
 
     With the `coefficients` (n, c) of the softmax likelihood the mean is theirs.
     """
-    found = _folded(precision)
+    posterior = _folded(precision)
     if coefficients is None:
-        return found
+        return posterior
     values = precision.prior_coefficients(coefficients)
     if isinstance(precision, ClassMeanPrecision):
-        return replace(found, weights=precision._class_sums(values))
+        return replace(posterior, weights=precision._class_sums(values))
     if isinstance(precision, NystromPrecision | FourierPrecision):
-        assert found.spread is not None
+        assert posterior.spread is not None
         reach = precision._prior_reach @ values.double()
-        return Folded(found.spread.row, reach, found.spread)
-    return Folded(KernelRow(precision.keys, precision.beta), values, found.spread)
+        return Folded(posterior.spread.row, reach, posterior.spread)
+    return Folded(KernelRow(precision.keys, precision.beta), values, posterior.spread)
 
 
 def _folded(precision: Precision) -> Folded:
@@ -163,8 +163,8 @@ def _low_rank(precision: NystromPrecision | FourierPrecision) -> Folded:
 
     def root() -> Tensor:
         whiten = _inverse(precision._core_factor)
-        seen = whiten @ precision._u.mT
-        values, vectors = torch.linalg.eigh(seen @ seen.mT)
+        whitened = whiten @ precision._u.mT
+        values, vectors = torch.linalg.eigh(whitened @ whitened.mT)
         values = values.clamp(min=0)
         shares = (values / (values + precision.noise)).sqrt()
         scaled: Tensor = shares[:, None] * (vectors.mT @ whiten)

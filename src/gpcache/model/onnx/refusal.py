@@ -22,11 +22,11 @@ def write_refusal(graph: Graph, model: FeatureClassifier, reject: float) -> list
     if held_out.shape[1]:
         scaled = graph.node("Div", "logits", "temperature")
         shares = graph.node("Softmax", scaled, axis=1)
-        asked = [graph.node("ReduceMax", shares, axes=[1], keepdims=1)]
+        queries = [graph.node("ReduceMax", shares, axes=[1], keepdims=1)]
         if len(held_out) == 2:
             least = graph.node("ReduceMin", "variance", axes=[1], keepdims=1)
-            asked.insert(0, graph.node("Sub", graph.constant(1.0), least))
-        _write_familiarity(graph, held_out, asked)
+            queries.insert(0, graph.node("Sub", graph.constant(1.0), least))
+        _write_familiarity(graph, held_out, queries)
     else:
         write_filled(graph, "logits", "familiarity", np.nan)
     threshold = graph.weight(torch.tensor(reject), "reject")
@@ -34,18 +34,18 @@ def write_refusal(graph: Graph, model: FeatureClassifier, reject: float) -> list
     return [("familiarity", np.float32, ["batch", 1]), ("rejected", np.bool_, ["batch", 1])]
 
 
-def _write_familiarity(graph: Graph, held_out: NDArray[np.float64], asked: list[str]) -> None:
+def _write_familiarity(graph: Graph, held_out: NDArray[np.float64], queries: list[str]) -> None:
     """Write the share of held-out rows (s, n), with the row itself, that look no more familiar."""
     n = held_out.shape[1]
     ranks = sum(np.searchsorted(np.sort(row), row, side="right") for row in held_out)
-    terms, own = [graph.weight(torch.tensor(ranks)[None].float())], []
+    terms, query_ranks = [graph.weight(torch.tensor(ranks)[None].float())], []
     axis = graph.weight(torch.tensor([1]))
-    for row, new in zip(held_out, asked, strict=True):
+    for row, new in zip(held_out, queries, strict=True):
         known = graph.weight(torch.tensor(row)[None])
         terms.append(_write_number(graph, graph.node("GreaterOrEqual", known, new)))
         no_more = _write_number(graph, graph.node("LessOrEqual", known, new))
-        own.append(graph.node("ReduceSum", no_more, axis, keepdims=1))
-    limit = graph.node("Sum", *own, graph.constant(float(len(asked))))
+        query_ranks.append(graph.node("ReduceSum", no_more, axis, keepdims=1))
+    limit = graph.node("Sum", *query_ranks, graph.constant(float(len(queries))))
     below = graph.node("LessOrEqual", graph.node("Sum", *terms), limit)
     count = graph.node("ReduceSum", _write_number(graph, below), axis, keepdims=1)
     total = graph.node("Add", count, graph.constant(1.0))

@@ -43,8 +43,8 @@ def build_report(
     cases = {"Suspicious training images": suspicious_cases(classifier)}
     if test is not None and images is not None:
         shown = [test.names[row] for row in test.hardest(CASES)]
-        seen = _found_images(classifier, images, shown)
-        hardest = hardest_cases(classifier, test, seen.get)
+        pictures = _found_images(classifier, images, shown)
+        hardest = hardest_cases(classifier, test, pictures.get)
     cases = {"Hardest test images": list(hardest)} | cases
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
     fitted = getattr(model, "fitted_", None)
@@ -83,10 +83,10 @@ def _found_images(
     # The names in a list of images start from the folder of the list.
     root = images if images.is_dir() else images.parent
     records = [Record(name, root / name) for name in names]
-    found = gather(Source(str(images), records, len(records)), classifier.encoder_)
+    gathered = gather(Source(str(images), records, len(records)), classifier.encoder_)
     return {
         record.name: (small_picture(read_file(root / record.name)), features[None])
-        for record, features in zip(found.records, found.features, strict=True)
+        for record, features in zip(gathered.records, gathered.features, strict=True)
     }
 
 
@@ -96,14 +96,14 @@ def hardest_cases(
     """The test images whose true class got the lowest probability; `find` gives them by name."""
     cases = []
     for row in test.hardest(CASES):
-        answer, seen = int(test.predicted[row]), find(test.names[row])
-        if seen is None:
+        answer, image = int(test.predicted[row]), find(test.names[row])
+        if image is None:
             continue
-        picture, features = seen
+        picture, features = image
         evidence = _evidence(classifier, features)
-        truth, said = (test.class_names[one] for one in (int(test.labels[row]), answer))
+        truth, predicted = (test.class_names[one] for one in (int(test.labels[row]), answer))
         probability = float(test.probabilities[row, answer])
-        cases.append(Case(picture, test.names[row], truth, said, probability, **evidence))
+        cases.append(Case(picture, test.names[row], truth, predicted, probability, **evidence))
     return cases
 
 

@@ -77,8 +77,8 @@ class Embedding:
 
     def spaces(self) -> dict[str, NDArray[Any]]:
         """The features by the name of their space."""
-        found = {"features": self.features}
-        return found if self.mapped is None else found | {"kernel": self.mapped}
+        by_space = {"features": self.features}
+        return by_space if self.mapped is None else by_space | {"kernel": self.mapped}
 
 
 @dataclass(frozen=True, eq=False)

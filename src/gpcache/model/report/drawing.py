@@ -134,7 +134,7 @@ def _svg(figure: Figure, prefix: str) -> ElementTree.Element:
     def renumbered(key: str, value: str) -> str:
         if key == "id":
             return ids[value]
-        return re.sub(r"#([\w-]+)", lambda found: f"#{ids.get(found[1], found[1])}", value)
+        return re.sub(r"#([\w-]+)", lambda match: f"#{ids.get(match[1], match[1])}", value)
 
     for element in root.iter():
         element.attrib = {

@@ -126,8 +126,8 @@ def worst_first(evaluation: Evaluation) -> list[ClassScore]:
 
 def best_settings(search: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The columns that vary: first the row in use, then the best of the others."""
-    others = 1 + np.argsort(search["score"][1:], kind="stable")
-    rows = [0, *others[: _BEST_SETTINGS - 1]]
+    other_rows = 1 + np.argsort(search["score"][1:], kind="stable")
+    rows = [0, *other_rows[: _BEST_SETTINGS - 1]]
     return {key: column[rows] for key, column in search.items() if len(np.unique(column)) > 1}
 
 

@@ -234,14 +234,14 @@ class Surface(NamedTuple):
                 best[row[:2]] = min(row[-1], best.get(row[:2], np.inf))
         if len(best) < 2:
             return None
-        betas, others = np.array(list(best)).T
-        return cls(betas, others, np.array(list(best.values())), rows[0][:2], name)
+        betas, variances = np.array(list(best)).T
+        return cls(betas, variances, np.array(list(best.values())), rows[0][:2], name)
 
 
 def search_figure(surface: Surface) -> Figure:
     """Scores over β and noise or τ; a curve over one of them if the other is fixed."""
-    other = {"noise": "noise variance", "tau": "τ, variance of the prior"}[surface.name]
-    sides = [("β, sharpness of the kernel", surface.beta), (other, surface.other)]
+    axis_title = {"noise": "noise variance", "tau": "τ, variance of the prior"}[surface.name]
+    sides = [("β, sharpness of the kernel", surface.beta), (axis_title, surface.other)]
     varied = [side for side, (_, values) in enumerate(sides) if len(np.unique(values)) > 1]
     figure = draw.new_figure(4.6, 3.6)
     if len(varied) == 1:

@@ -48,11 +48,11 @@ async def explain(
 async def preview(service: CurrentService, request: Request) -> Any:
     """Predict one photo from class names and prompts only."""
     async with received(request) as form, service.encoding.admitted():
-        (found,) = await service.read(form.files[:1])
-    if isinstance(found, Refused):
-        raise refusal([found])
-    classes, row = await service.by_text(found.features)
-    return {"name": found.name, "probabilities": _bars(classes, row[0], len(classes))}
+        (photo,) = await service.read(form.files[:1])
+    if isinstance(photo, Refused):
+        raise refusal([photo])
+    classes, row = await service.by_text(photo.features)
+    return {"name": photo.name, "probabilities": _bars(classes, row[0], len(classes))}
 
 
 def refusal(answers: Sequence[object]) -> ImageRefusedError:
