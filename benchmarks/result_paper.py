@@ -22,7 +22,7 @@ VERDICTS = (
     ("modules", "B, W, C, S", "partly", "B, W and C on DTD; S on photos through `lite`"),
     ("hard-mining", "neighbours r in the loss", "partly", "photos, 1,000 images, not 500,000"),
     ("structure", "form of the projection", "partly", "photos, 1,000 images, not 500,000"),
-    ("unlabelled", "number of images", "partly", "100 to 1,000 photos, not 500,000"),
+    ("unlabelled", "number of images", "partly", "250 to 1,000 photos, not 500,000"),
     (
         "approximations",
         "complexity",
