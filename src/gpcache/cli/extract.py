@@ -66,7 +66,7 @@ def extract(
     notes = [f"{note.name}: {note.reason}" for note in done.notes]
     output.print_notes(done.refused, [*done.notices, *notes])
     count = len(gpcache.FeatureStore.open(store, verify=False))
-    found = {
+    facts = {
         "store": str(store),
         "images": count,
         "encoded": done.encoded,
@@ -78,4 +78,4 @@ def extract(
     }
     rate = f"{done.encoded / done.seconds:.1f} images/s"
     counts = f"{count:,} images; {done.encoded:,} encoded now ({rate}), {done.known:,} known before"
-    output.show(json, found, f"{store}: {counts}, {len(done.refused):,} refused.")
+    output.show(json, facts, f"{store}: {counts}, {len(done.refused):,} refused.")

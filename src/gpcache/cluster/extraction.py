@@ -204,12 +204,16 @@ class _Decode:
 
 def _prepared(row: RayRow, future: Future[Prepared] | None) -> RayRow:
     try:
-        found = None if future is None else future.result()
+        decoded = None if future is None else future.result()
     except ImageRefusedError as error:
         return row | {"refused": error.reason}
     except GPCacheError as error:
         return row | {"failed": str(error)}
-    return row if found is None else row | {"notes": found.notes, "pixels": found.pixels.tobytes()}
+    return (
+        row
+        if decoded is None
+        else row | {"notes": decoded.notes, "pixels": decoded.pixels.tobytes()}
+    )
 
 
 class _Encode:
@@ -240,8 +244,8 @@ class _Encode:
         side = self._encoder.preprocess.size
         flat = [np.frombuffer(row["pixels"], dtype=np.uint8) for row in rows]
         pixels = [array.reshape(-1, side, side, 3) for array in flat]
-        found = vectors(pixels, self._encoder, self._views)
-        for row, vector in zip(rows, found, strict=True):
+        features = vectors(pixels, self._encoder, self._views)
+        for row, vector in zip(rows, features, strict=True):
             row["features"] = vector.tobytes()
 
 

@@ -227,8 +227,8 @@ class _Reader:
     ) -> Sums | GPCacheError:
         """The sum of a pass over the part."""
         try:
-            found = kind(*fields).total(self._rows.batches(size, without))
-            return [one.numpy() for one in found]
+            sums = kind(*fields).total(self._rows.batches(size, without))
+            return [one.numpy() for one in sums]
         except GPCacheError as error:
             return error
         except OSError as error:

@@ -222,10 +222,10 @@ class _Metric:
         for step, change, curve in reversed(self._steps):
             shares.append(_dot(step, gradient) / curve)
             gradient = torch.sub(gradient, change, alpha=shares[-1])
-        found = self._scale * self.inverse(gradient)
+        direction = self._scale * self.inverse(gradient)
         for (step, change, curve), share in zip(self._steps, reversed(shares), strict=True):
-            found.add_(step, alpha=share - _dot(change, found) / curve)
-        return found.neg_()
+            direction.add_(step, alpha=share - _dot(change, direction) / curve)
+        return direction.neg_()
 
     def remember(self, step: Tensor, change: Tensor) -> None:
         """Take the change (D, c) of the gradient along a step (D, c) into account."""

@@ -92,10 +92,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The encoder that the model was fitted on; it is loaded when it is first needed."""
         if self._encoder is None and isinstance(self.encoder, str):
             self._encoder = learning.load(self.encoder, self.device, download=self._download)
-        found = self._encoder or cast(Encoder, self.encoder)
+        encoder = self._encoder or cast(Encoder, self.encoder)
         if self._content is not None:
-            self._content.encoder.require(found)
-        return found
+            self._content.encoder.require(encoder)
+        return encoder
 
     @property
     def encoder_name(self) -> str:
@@ -417,13 +417,13 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ('dark', 'dark')
         """
         noted: list[Refused] = [] if refused is None else refused
-        found = list(self.predict_stream(
+        results = list(self.predict_stream(
             images, reject=reject, sets=sets, per_class=per_class, why=why, refused=noted,
             batch_size=batch_size,
         ))  # fmt: skip
         if refused is None:
-            answers.warn_of_refused(noted, len(found))
-        return found
+            answers.warn_of_refused(noted, len(results))
+        return results
 
     def predict_stream(
         self,
@@ -477,11 +477,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> next(model.predict_stream(pixels)).label
         'dark'
         """
-        found = predictions(
+        results = predictions(
             self.content, self.encoder_, any_source(images), refused=refused,
             batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
-        return (answer for _, answer in found)
+        return (answer for _, answer in results)
 
     def predict_proba(self, images: Images) -> NDArray[np.float64]:
         """Predict calibrated probabilities.
@@ -586,12 +586,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         source = any_source(images, labels)
         noted: list[Refused] = [] if refused is None else refused
         others = None if unknown is None else self.predict(unknown, reject=reject, refused=noted)
-        found = answers.evaluated(
+        evaluation = answers.evaluated(
             self.content, self.encoder_, source, reject=reject, refused=noted, unknown=others
         )
         if refused is None:
-            answers.warn_of_refused(noted, len(found))
-        return found
+            answers.warn_of_refused(noted, len(evaluation))
+        return evaluation
 
     def held_out(self) -> Evaluation | None:
         """Evaluate the training images, each predicted by a model that did not see it.

@@ -61,9 +61,9 @@ class NotFittedClassifierError(DataError, NotFittedError):  # type: ignore[misc]
 def load(name: str, device: str | torch.device, *, download: bool) -> Encoder:
     """Load an encoder, and log how long that took."""
     start = time.perf_counter()
-    found = load_encoder(name, device=device, download=download)
+    encoder = load_encoder(name, device=device, download=download)
     logger.info("loaded %r on %s in %.2f s", name, device, time.perf_counter() - start)
-    return found
+    return encoder
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
     if not content.model.has_keys:
         return []
     model, examples = cast("CacheClassifier", content.model), content.examples
-    found = audit(
+    findings = audit(
         model.fitted_.shots.features.cpu().numpy(),
         [example.label for example in examples],
         hashes=[example.hash for example in examples],
@@ -175,7 +175,7 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
         text_prior=model.text_prior,
         names=[example.name for example in examples],
     )
-    return [*found.of("leak"), *found.of("label"), *(found.of("look") if hard else ())]
+    return [*findings.of("leak"), *findings.of("label"), *(findings.of("look") if hard else ())]
 
 
 # Changes, in place.

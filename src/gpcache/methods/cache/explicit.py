@@ -144,10 +144,10 @@ def _on_few(
             model = replace(model, choice=weighed.choice)
         calibration = fit_calibration(model.logits(validation.features), validation.labels)
     elif chosen.held_out is not None:
-        found = chosen.held_out._replace(protocol=f"{chosen.held_out.protocol}, by exact models")
+        held_out = chosen.held_out._replace(protocol=f"{chosen.held_out.protocol}, by exact models")
         if chosen.calibrates:
-            calibration = fit_calibration(found.logits, shots.labels[found.rows])
-        report = HeldOutReport.of_shots(shots, found, fit.recipe.seed, chosen.nested)
+            calibration = fit_calibration(held_out.logits, shots.labels[held_out.rows])
+        report = HeldOutReport.of_shots(shots, held_out, fit.recipe.seed, chosen.nested)
         novelty = held_out_variance(fit.recipe, shots, fit.choice)
     return Learned(model, streamed, shots, kept, calibration, chosen.search, report, novelty)
 
@@ -183,8 +183,8 @@ class _Fit:
         (products,) = rows.total(space, self.size, held)
 
         def loss(values: Tensor) -> tuple[Tensor, Tensor]:
-            found, gradient = rows.total(LossPass(space, values, *terms), self.size, held)
-            return found, gradient
+            total, gradient = rows.total(LossPass(space, values, *terms), self.size, held)
+            return total, gradient
 
         if start is None:
             start = landmarks.new_zeros(len(landmarks), rows.n_classes)
@@ -287,12 +287,12 @@ def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOption
     nested = cross_fitted(logits_at, dict.fromkeys(torch.unique(fold).tolist(), 0), fold, labels)
     weights = fit.fit(setting, stacked, labels)
     logits = combined(weights, stacked)
-    found = weights.tolist()
+    values = weights.tolist()
     choice = replace(
         choice,
-        alpha=found[0],
-        discriminant=found[1] * (degrees_of_freedom(known) + len(asked)) if scores else 0.0,
-        gain=found[-1] if asked.zero_shot is not None else choice.gain,
+        alpha=values[0],
+        discriminant=values[1] * (degrees_of_freedom(known) + len(asked)) if scores else 0.0,
+        gain=values[-1] if asked.zero_shot is not None else choice.gain,
     )
     return _Weighed(choice, nested, logits)
 

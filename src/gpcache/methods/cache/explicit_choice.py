@@ -58,18 +58,18 @@ def choose_for_all(
     space = space_of_all(rows, rest, moments, recipe, settings)
     dtype = rows.labels_alone().features.dtype
     fixed = replace(recipe, space=KernelSpace(projection=space.fit_moments(moments, dtype)))
-    found, part = choose_on_part(rows, rest, fixed, settings, validation, name)
+    chosen, part = choose_on_part(rows, rest, fixed, settings, validation, name)
     absent = bool((moments.counts == 0).any())
     scores = space.name == "whitened" and settings.discriminant != 0 and not absent
     choice = replace(
-        found.choice,
+        chosen.choice,
         shrinkage=space.shrinkage,
         diagonal=space.diagonal,
         discriminant=float(scores),
     )
     for column in ("shrinkage", "diagonal"):
-        found.search[column][:] = getattr(choice, column)
-    return replace(found, choice=choice), part
+        chosen.search[column][:] = getattr(choice, column)
+    return replace(chosen, choice=choice), part
 
 
 def choose_on_part(
@@ -104,8 +104,8 @@ def choose_on_part(
             n_classes=len(some),
             zero_shot=None if text is None else text[asked][:, some],
         )
-    found = choose(recipe, rows.shots(rest, some), settings, validation, name=name)
-    return found, rest
+    chosen = choose(recipe, rows.shots(rest, some), settings, validation, name=name)
+    return chosen, rest
 
 
 def space_of_all(
@@ -139,7 +139,7 @@ def space_of_all(
 
 def part_rows(rows: RowStream) -> int:
     """Rows that the exact search takes: fewer than `PART_ROWS` where memory is short."""
-    found, free = PART_ROWS, free_memory(rows.labels.device)
-    while found > 500 and softmax_bytes(found, rows.width, min(rows.n_classes, found)) > free // 2:
-        found //= 2
-    return found
+    count, free = PART_ROWS, free_memory(rows.labels.device)
+    while count > 500 and softmax_bytes(count, rows.width, min(rows.n_classes, count)) > free // 2:
+        count //= 2
+    return count

@@ -55,15 +55,15 @@ class RowStream:
 
     def mask(self, without: Tensor) -> Tensor:
         """True (n,) for all rows but those of the numbers `without` (k,)."""
-        found = torch.ones(len(self), dtype=torch.bool, device=self.labels.device)
-        found[without] = False
-        return found
+        kept = torch.ones(len(self), dtype=torch.bool, device=self.labels.device)
+        kept[without] = False
+        return kept
 
     def total(self, step: Pass, size: int, without: Tensor | None = None) -> tuple[Tensor, ...]:
         """The sum of a pass over all rows but those of the numbers `without`, in batches."""
         if hasattr(self._source, "total_of"):
-            found: tuple[Tensor, ...] = self._source.total_of(step, self, size, without)
-            return found
+            sums: tuple[Tensor, ...] = self._source.total_of(step, self, size, without)
+            return sums
         return step.total(self.batches(size, without))
 
     def batches(self, size: int, without: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:

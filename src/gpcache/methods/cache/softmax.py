@@ -102,11 +102,11 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
             bar.update()
             return model.precision.prior_product(right)
 
-        found = softmax_map(
+        solution = softmax_map(
             product, offset, weighted_labels(shots), choice.tau,
             start=start, rough=_rough_product(model.precision, bar.update),
         )  # fmt: skip
-    return replace(model, coefficients=found.values, discriminant=discriminant_of(model, shots))
+    return replace(model, coefficients=solution.values, discriminant=discriminant_of(model, shots))
 
 
 def _rough_product(precision: Precision, look: Callable[[], object]) -> Product | None:
@@ -165,7 +165,7 @@ def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
     assert model.coefficients is not None
     choice, targets = model.choice, weighted_labels(shots)
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
-    found = []
+    products = []
     for some in torch.split(rows, max(1, BATCH_ELEMENTS // (8 * targets.numel()))):
         alone = torch.zeros(len(some), len(shots), dtype=torch.bool, device=rows.device)
         alone[torch.arange(len(some)), some] = True
@@ -179,9 +179,9 @@ def left_out_alone(model: CacheModel, shots: Shots, rows: Tensor) -> Tensor:
             choice.tau,
             start=Coefficients(values, model.precision.prior_product(values)),
         )
-        found.append(solved.products[alone])
+        products.append(solved.products[alone])
     features = shots.features[rows]
-    logits = model.fused(model.zero_shot(features), torch.cat(found), None)
+    logits = model.fused(model.zero_shot(features), torch.cat(products), None)
     scores = model.discriminant_logits(model.feature_map.unscaled(features))
     return logits if scores is None else logits + torch.where(targets[rows] > 0, 0.0, scores)
 

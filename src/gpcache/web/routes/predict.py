@@ -61,19 +61,19 @@ def refusal(answers: Sequence[object]) -> ImageRefusedError:
     return ImageRefusedError(first.reason, name=first.name)
 
 
-def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> dict[str, Any]:
+def prediction(photo: AnsweredPhoto | Refused, *, top: int, reject: float) -> dict[str, Any]:
     """An answer as a dictionary for JSON."""
-    if isinstance(found, Refused):
-        return {"name": found.name, "error": f"It was refused: {found.reason}."}
-    answer, best = found.answer, int(found.answer.probabilities.argmax())
-    nearest, rejected = found.classes[best], bool(answer.familiarity <= reject)
+    if isinstance(photo, Refused):
+        return {"name": photo.name, "error": f"It was refused: {photo.reason}."}
+    answer, best = photo.answer, int(photo.answer.probabilities.argmax())
+    nearest, rejected = photo.classes[best], bool(answer.familiarity <= reject)
     plausible = None
     if answer.plausible is not None:
         plausible = agreeing_set(answer.plausible, nearest, rejected)
     # NaN, where nothing could be held out, rejects nothing and is null in JSON.
     known = not np.isnan(answer.familiarity)
     return {
-        "name": found.name,
+        "name": photo.name,
         "label": None if rejected else nearest,
         "probability": float(answer.probabilities[best]),
         "rejected": rejected,
@@ -82,9 +82,9 @@ def prediction(found: AnsweredPhoto | Refused, *, top: int, reject: float) -> di
         "uncertainty": answer.uncertainty,
         "plausible": plausible,
         "note": answer.note,
-        "probabilities": _bars(found.classes, answer.probabilities, top),
+        "probabilities": _bars(photo.classes, answer.probabilities, top),
         "why": [
-            dict(zip(("id", "name", "label"), found.learned[row], strict=True)) | {"weight": weight}
+            dict(zip(("id", "name", "label"), photo.learned[row], strict=True)) | {"weight": weight}
             for row, weight in answer.why
         ],
     }
