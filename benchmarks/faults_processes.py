@@ -34,7 +34,7 @@ TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network
 CLASSES = ("bricks", "marble", "wood")
 Process = subprocess.Popen[bytes]
 GPCACHE = (sys.executable, "-m", "gpcache")
-WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 15
+WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
 SPEC = """datasets = ["photos"]
 encoders = ["lite"]
 shots = 2
@@ -265,8 +265,6 @@ def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
         except GPCacheError:
             whole = False
         yield "a model, killed while it is updated", kept(whole)
-    if len(ImageClassifier.load(model, device="cpu").examples) == 13:
-        subprocess.run([*GPCACHE, "remove", model, "--image", extra.name], check=True)
     subprocess.run([*GPCACHE, "relabel", model, "bricks/00.jpg", "wood"], check=True)
     left = {file.name for file in place.iterdir()} - known
     yield "files left beside the model after all kills", kept(not left)
