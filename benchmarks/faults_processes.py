@@ -169,8 +169,14 @@ def _is_local(address: str, port: str) -> bool:
 def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
     """Requests that follow the OpenAPI document of the server, and requests that break it."""
     server = Server(place)
-    headers = {"Authorization": f"Bearer {server.token}"}
-    address = f"http://127.0.0.1:{server.port}"
+    try:
+        yield from _fuzzed(f"http://127.0.0.1:{server.port}", server.token)
+    finally:
+        server.stop()
+
+
+def _fuzzed(address: str, token: str) -> Iterator[tuple[str, str]]:
+    headers = {"Authorization": f"Bearer {token}"}
     document = httpx.get(f"{address}/openapi.json", headers=headers).json()
     for found in schemathesis.openapi.from_dict(document).get_all_operations():
         operation = found.ok()
@@ -181,7 +187,6 @@ def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
             cases = operation.as_strategy(generation_mode=mode)
             for outcome in _answers(cases, {"base_url": address, "headers": headers}):
                 yield f"requests that {kind} the document", outcome
-    server.stop()
 
 
 def _answers(cases: Any, options: dict[str, Any]) -> list[str]:
