@@ -13,9 +13,12 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt
+# torch by pip: where the index has a build for CPUs alone, that one, not gigabytes of CUDA. The rest
+# by uv, which is several times as fast, or by pip, where only pip's settings name the index.
 # Editable, so that a change in src/ needs no new install.
-INSTALL := $(PIP) install -c constraints.txt -e
+INSTALL = $(PIP) uv torch && { $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt \
+	-e ".[$(EXTRAS)]" || $(PIP) -e ".[$(EXTRAS)]"; }
 PYTEST_ARGS ?=
 
 # The first interpreter that is new enough and can make a virtual environment. Asking it to run
@@ -31,17 +34,19 @@ demo: $(VENV)/.base
 	$(BIN)/python -m gpcache demo $(PHOTOS)
 
 # Work stealing: a long test at the end does not leave a core idle.
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
+PYTEST := $(BIN)/python -m pytest --dist worksteal --durations=20
+# Slow tests often wait for Ray, a browser or a time limit: one process more than there are cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 test: $(VENV)/.test
-	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -n auto -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test
-	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) -n $$(($(CORES) + 1)) $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test
-	$(PYTEST) -q -m "not slow" --cov --cov-report=term:skip-covered
-	$(PYTEST) -q -m slow --cov --cov-append --cov-report=term:skip-covered
+	$(PYTEST) -n auto -q -m "not slow" --cov --cov-report=term:skip-covered
+	$(PYTEST) -n auto -q -m slow --cov --cov-append --cov-report=term:skip-covered
 
 # The open_clip encoders need torchvision, which does not import beside a CPU build of torch.
 test-clip: $(VENV)/.test
@@ -87,20 +92,24 @@ clean:
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: each install also serves the smaller ones, so it marks them as done.
+$(VENV)/.base: EXTRAS := lite,report,serve
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[lite,report,serve]"
+	$(INSTALL)
 	@touch $@
 
+$(VENV)/.test: EXTRAS := test
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[test]"
+	$(INSTALL)
 	@touch $(VENV)/.base $@
 
+$(VENV)/.dev: EXTRAS := dev
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[dev]"
+	$(INSTALL)
 	@touch $(VENV)/.base $(VENV)/.test $@
 
+$(VENV)/.docs: EXTRAS := docs
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) ".[docs]"
+	$(INSTALL)
 	@touch $(VENV)/.base $@
 
 $(VENV)/.made:

@@ -1,10 +1,10 @@
-"""Damaged images, forged models and flipped bits: what is refused, and what is not noticed.
+"""Damaged and forged files, fuzzed requests, parallel writers, kills, connections: what fails.
 
     python benchmarks/faults.py [EXPERIMENT …]
 
 An experiment is a function that returns a part of the page; EXPERIMENTS lists them by name. Most
-of them are `counted`: they yield what was tried and its outcome, "refused" in one sentence,
-"unchanged" (used, with the same result), "changed" (used, with another result) or "traceback".
+of them are `counted`: they yield what was tried and its outcome, a key of OUTCOMES or of
+PROCESS_OUTCOMES.
 Without a name, all of them are run. Writes the section `damage` of docs/results/faults.md; the
 parts of experiments that are not run stay as they are.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from faults_files import flipped_files, forged_models
 from faults_images import check_costs, damaged_images
+from faults_processes import connections, fuzzed_requests, killed_updates, parallel_writers
 from pages import SECTIONS, table, write_page
 
 OUTCOMES = {
@@ -28,11 +29,18 @@ OUTCOMES = {
     "changed": "used, other result",
     "traceback": "traceback or NaN",
 }
+PROCESS_OUTCOMES = {
+    "kept": "done, and kept",
+    "refused": "refused in a sentence",
+    "failed": "lost, damaged, server error or traceback",
+}
 SECTION = "damage"
 Experiment = Callable[[Path], Iterator[tuple[str, str]]]
 
 
-def counted(text: str, experiment: Experiment) -> Callable[[], str]:
+def counted(
+    text: str, experiment: Experiment, outcomes: dict[str, str] = OUTCOMES
+) -> Callable[[], str]:
     """A part of the page: what an experiment tried in an empty folder, counted by outcome."""
 
     def run() -> str:
@@ -40,9 +48,9 @@ def counted(text: str, experiment: Experiment) -> Callable[[], str]:
         with tempfile.TemporaryDirectory() as folder:
             for tried, outcome in experiment(Path(folder)):
                 counts[tried][outcome] += 1
-        rows: list[list[object]] = [["tried", "number", *OUTCOMES.values()]]
+        rows: list[list[object]] = [["tried", "number", *outcomes.values()]]
         for tried, found in counts.items():
-            rows.append([tried, found.total(), *(found[outcome] for outcome in OUTCOMES)])
+            rows.append([tried, found.total(), *(found[outcome] for outcome in outcomes)])
         return f"{text}\n\n{table(rows)}"
 
     return run
@@ -54,6 +62,17 @@ def costs() -> str:
         "Time of the checks and of the decoding, in processor time, the best of nine; a drawn "
         "picture of 1600 × 1200 pixels.\n\n"
         + table([["file", "MB", "decoding, ms", "checks, ms", "share"], *check_costs()])
+    )
+
+
+def traced() -> str:
+    """A part of the page: what the commands connect to."""
+    head = ["command", "calls about this machine", "calls about any other"]
+    return (
+        "Every name look-up, connection, datagram and listening socket of a command and of all "
+        "processes that it starts, noted by a library that is loaded into them "
+        "(`tests/support/network.c`). `gpcache fetch` is not run: it downloads. The goal of the "
+        "last column is zero.\n\n" + table([head, *connections()])
     )
 
 
@@ -75,6 +94,24 @@ EXPERIMENTS: dict[str, Callable[[], str]] = {
         "One bit flipped in one file, then everything is read. *Other result* is a fault.",
         flipped_files,
     ),
+    "Fuzzed requests": counted(
+        "Requests to every operation of a running server, made by schemathesis from its OpenAPI "
+        "document: some follow the document, others break it.",
+        fuzzed_requests,
+        PROCESS_OUTCOMES,
+    ),
+    "Parallel writers": counted(
+        "Four processes, or four clients, that write to the same place at the same time.",
+        parallel_writers,
+        PROCESS_OUTCOMES,
+    ),
+    "Killed updates": counted(
+        "`kill -9` at random moments: a process that adds and removes a photo in turns and saves "
+        "the model each time, and a server that learns photo after photo.",
+        killed_updates,
+        PROCESS_OUTCOMES,
+    ),
+    "Connections": traced,
 }
 
 
@@ -85,7 +122,7 @@ def main() -> None:
         parts[name] = f"## {name}\n\n{EXPERIMENTS[name]()}"
     write_page(
         SECTION,
-        "Damaged and forged files",
+        "Damaged files, hostile requests, writers and kills",
         "What was tried, how often, and the outcome. The goal of the last column is zero.",
         *(parts[name] for name in EXPERIMENTS if name in parts),
         made_by="`python benchmarks/faults.py`",

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from gpcache import FeatureStore, ImageClassifier
 from gpcache.encoders import Encoder
-from gpcache.errors import GPCacheError
+from gpcache.errors import DataError, GPCacheError
 from gpcache.features.extract import extract
 from gpcache.images import Preprocess
 from gpcache.images.sources import from_iterable
@@ -227,9 +227,14 @@ def _flipped_workspace(place: Path, features: NDArray[Any]) -> Iterator[tuple[st
     contents = Contents((ClassEntry("cat"), ClassEntry("dog", "a {}.")), known)
     folder.write(Document("lite", "0", templates=("a {}.",), next_id=9, contents=contents))
 
+    written = str(folder.read()[0])
+
     def use() -> Any:
+        document, notices = folder.read()
+        if notices and str(document) == written:
+            raise DataError(notices[0])  # repaired and noted
         photos = [folder.get(key) for key in keys]
-        return (str(folder.read()), *((one.features, one.thumbnail) for one in photos))
+        return (str(document), *((one.features, one.thumbnail) for one in photos))
 
     files = [path for path in sorted(place.rglob("*")) if path.is_file() and path.name != ".lock"]
     for found in flipped_bits(files, use):

@@ -28,6 +28,7 @@ from pages import table, write_page
 from PIL import Image, ImageDraw
 
 from gpcache import load_encoder
+from gpcache.images.records import plural
 from gpcache.web.open_workspace import open_workspace
 from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -103,7 +104,7 @@ class Answer(NamedTuple):
 
 
 class Clients:
-    """Clients by hand, as light as can be: they share the machine with the server."""
+    """Clients by hand, as light as can be: they all share one core."""
 
     def __init__(self, server: Server) -> None:
         self._port = server.port
@@ -158,7 +159,7 @@ async def closed_loop(server: Server, count: int, seconds: float) -> list[Answer
 class Load(NamedTuple):
     """What was asked a second, the answers, those in time a second, and megabytes by second.
 
-    `client` is the share of the machine's processors that asking took.
+    `client` is the share of its core that asking took.
     """
 
     offered: float
@@ -198,7 +199,7 @@ async def open_loop(server: Server, rate: float, seconds: float) -> Load:
         tasks.append(asyncio.create_task(clients.ask(len(tasks))))
     answers = list(await asyncio.gather(*tasks))
     watching.cancel()
-    client = (time.process_time() - processor) / seconds / (os.cpu_count() or 1)
+    client = (time.process_time() - processor) / seconds
     good = sum(answer.status == 200 and answer.at <= end for answer in answers)
     return Load(len(tasks) / seconds, answers, good / seconds, memory, client)
 
@@ -217,9 +218,8 @@ def direct(count: int = 64) -> float:
     return count / (time.perf_counter() - start)
 
 
-def throughput(server: Server, seconds: float) -> tuple[list[list[object]], float]:
-    """A row for each concurrency, and the capacity."""
-    alone = direct()
+def throughput(server: Server, seconds: float, alone: float) -> tuple[list[list[object]], float]:
+    """A row for each concurrency, with its ratio to the encoder `alone`; and the capacity."""
     rows, best = [], 0.0
     for concurrency in CONCURRENCY:
         asyncio.run(closed_loop(server, concurrency, 2))
@@ -309,9 +309,15 @@ def main() -> None:
     # Open loops hold many connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    *cores, last = sorted(os.sched_getaffinity(0))
+    if not cores:
+        sys.exit("The client needs a core of its own: run this on two cores or more.")
+    os.sched_setaffinity(0, cores)  # the server inherits them
+    alone = direct()
     with tempfile.TemporaryDirectory() as temporary:
         server = Server(Path(temporary))
-        rows, capacity = throughput(server, 10)
+        os.sched_setaffinity(0, [last])
+        rows, capacity = throughput(server, 10, alone)
         # Headers have ten seconds.
         idle, beside = asyncio.run(slow_clients(server, 8))
         before = server.memory()
@@ -323,15 +329,16 @@ def main() -> None:
         asyncio.run(open_loop(server, 0.7 * capacity, min(30, 20 * minutes)))
         soak = asyncio.run(open_loop(server, 0.7 * capacity, 60 * minutes))
         server.stop()
+    os.sched_setaffinity(0, [*cores, last])
     change = change_at_1600()
     slope = 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0])
     head = ["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "not answered"]
     write_page(
         "serving",
         "The server under load",
-        "Drawings of 640 × 480 pixels through `lite`; client and server share the machine. "
-        "*Ratio* is to calling the encoder directly, decoding included, in the same run; the "
-        "highest rate is the capacity.",
+        f"Drawings of 640 × 480 pixels through `lite`. The client has one core, the server "
+        f"{plural(len(cores), 'other core')}. *Ratio* is to calling the encoder directly on the "
+        "same cores as the server, decoding included; the highest rate is the capacity.",
         table([head, *rows]),
         f"* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
         f"({beside / idle:.2f}×; to be below 2×).\n"
@@ -339,7 +346,7 @@ def main() -> None:
         f"answers: {over.offered:.0f} a second offered, {over.offered / capacity:.1f} times the "
         f"capacity; goodput {over.goodput:.1f} a second, {over.goodput / able:.0%} of the mean of "
         f"the capacities before and after (to be at least 90 %), where asking took "
-        f"{over.client:.0%} of the machine; {over.summary()}; memory {before:.0f} MB before, "
+        f"{over.client:.0%} of the client's core; {over.summary()}; memory {before:.0f} MB before, "
         f"{max(over.memory):.0f} MB at most.\n"
         f"* Soak for {minutes:g} minutes at {soak.offered / capacity:.0%} of the capacity: "
         f"{soak.summary()}; memory {soak.memory[0]:.0f} → {soak.memory[-1]:.0f} MB, "

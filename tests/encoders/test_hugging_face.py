@@ -14,7 +14,8 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'gpcache[hf]'")
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from gpcache.encoders.hugging_face import HuggingFaceEncoder, preprocess_of
 from gpcache.errors import EncoderError, MissingExtraError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from gpcache.features.stored_rows import StoredRows
 from gpcache.methods import Explicit, Regression, restore, state_of
 from gpcache.methods.cache import explicit_choice, row_stream, setup
 
+TINY = Path(__file__).parents[1] / "features" / "tiny.py"
+spec = importlib.util.spec_from_file_location("tiny", TINY)
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
 Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
 
 
@@ -113,27 +118,23 @@ def test_a_mapped_file_and_a_store_give_the_same_model(tmp_path: Path) -> None:
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     np.testing.assert_array_equal(GPCacheClassifier().fit(mapped, y).logits(X[:20]), expected)
 
-    from gpcache import load_encoder
-
-    encoder = load_encoder("lite")
+    encoder = tiny.ColourEncoder()
     store = FeatureStore.create(tmp_path / "store", encoder)
-    wide = np.zeros((len(X), encoder.dim), dtype=np.float32)
-    wide[:, :16] = X
     hashes = [f"{row:064x}" for row in range(len(X))]
     items = [
         Item("rows", f"{row}.png", key, label)
         for row, (key, label) in enumerate(zip(hashes, y.tolist(), strict=True))
     ]
     for first in range(0, len(X), 250):
-        store.append(hashes[first : first + 250], wide[first : first + 250])
+        store.append(hashes[first : first + 250], X[first : first + 250])
     stored = StoredRows(store, items[::-1])
     labels = [item.label for item in stored.items]
     np.testing.assert_array_equal(stored[3:9], store.vectors([i.hash for i in stored.items[3:9]]))
     assert stored[np.array([5, 2])].shape == (2, encoder.dim)
     few = GPCacheClassifier(kernel_space="raw").fit(stored, labels)
     order = [int(item.path.removesuffix(".png")) for item in stored.items]
-    array = GPCacheClassifier(kernel_space="raw").fit(wide[order], labels)
-    np.testing.assert_array_equal(few.logits(wide[:20]), array.logits(wide[:20]))
+    array = GPCacheClassifier(kernel_space="raw").fit(X[order], labels)
+    np.testing.assert_array_equal(few.logits(X[:20]), array.logits(X[:20]))
 
 
 def test_a_model_comes_back_from_its_state() -> None:

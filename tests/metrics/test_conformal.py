@@ -113,6 +113,12 @@ def test_split_sets_hold_the_truth_as_promised(scores, error):
     assert 1 - error - 3 * spread <= np.mean(hits) <= 1 - error + 1 / (n + 1) + 3 * spread
 
 
+@pytest.mark.parametrize("error", [1e-300, 5e-324])
+def test_the_smallest_errors_are_one_short_sentence(error):
+    assert least_rows(error) > 10**299
+    assert len(why_everything(3, error)) < 200
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

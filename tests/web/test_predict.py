@@ -178,7 +178,8 @@ def test_options_of_an_answer(shared, photo):
     assert len(ask(top=2)["probabilities"]) == 2
     assert len(ask(why=3)["why"]) == 3
     assert ask(sets=0)["plausible"] is None
-    assert ask(sets=0.01)["plausible"] is not None
+    for error in (0.01, 5e-324):
+        assert ask(sets=error)["plausible"] is not None
     unlike = (250, 250, 0)
     assert ask(unlike, reject=0.5)["rejected"]
     assert not ask(unlike, reject=0)["rejected"]

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +64,9 @@ class HuggingFaceEncoder(TokenEncoder):
         family = FAMILIES[self._kind]
         # A model from a folder must not download anything.
         with no_downloads() if Path(source).is_dir() else nullcontext(), loading(source):
-            load_processor = transformers.AutoImageProcessor.from_pretrained
+            # Without torchvision, older versions of transformers do not export this class.
+            processors = import_module("transformers.models.auto.image_processing_auto")
+            load_processor = processors.AutoImageProcessor.from_pretrained
             processor = load_processor(source, trust_remote_code=False)
             self._tokenizer = _load_tokenizer(transformers, source)
             model = _load_model(getattr(transformers, family.model), source)

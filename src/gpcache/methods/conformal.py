@@ -259,7 +259,7 @@ def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool)
         return ""
     return (
         f"{short} of {n_classes} classes are in every set: at an error of {error:g} a class needs "
-        f"{needed} labelled rows of its own to be ruled out, and the smallest has "
+        f"{needed:.12g} labelled rows of its own to be ruled out, and the smallest has "
         f"{int(counts.min())}."
     )
 

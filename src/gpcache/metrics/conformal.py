@@ -7,6 +7,8 @@ The set of all labels with p > ε misses the true label with probability ≤ ε 
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -124,7 +126,7 @@ def least_rows(error: float) -> int:
     >>> least_rows(0.1), least_rows(0.05)
     (9, 19)
     """
-    n = max(0, round(1 / check_error(error)) - 1)
+    n = max(0, round(1 / max(check_error(error), sys.float_info.min)) - 1)  # never infinite
     return n if 1 / (n + 1) <= error else n + 1
 
 
@@ -135,7 +137,7 @@ def why_everything(n: int, error: float) -> str:
         return ""
     return (
         f"Every set contains every class: {n} labelled rows cannot rule out any class at an error "
-        f"of {error:g}, which needs {needed} or more."
+        f"of {error:g}, which needs {needed:.12g} or more."
     )
 
 

@@ -170,8 +170,8 @@ class HeldOutScores:
         if reject == 0 or n >= least_rows(reject):
             return ""
         return (
-            f"No image can be refused: a rate of {reject:g} needs {least_rows(reject)} or more "
-            f"training images that can be held out, and there are {n}."
+            f"No image can be refused: a rate of {reject:g} needs {least_rows(reject):.12g} or "
+            f"more training images that can be held out, and there are {n}."
         )
 
 

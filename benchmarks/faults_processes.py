@@ -1,0 +1,291 @@
+"""Commands and a server as processes: connections, requests, writers at the same time, kills."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from serving import Server, photo
+
+from gpcache import FeatureStore, ImageClassifier
+from gpcache.errors import GPCacheError
+from gpcache.images.drawn import draw_pictures
+
+TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
+CLASSES = ("bricks", "marble", "wood")
+Process = subprocess.Popen[bytes]
+GPCACHE = (sys.executable, "-m", "gpcache")
+WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
+SPEC = """datasets = ["photos"]
+encoders = ["lite"]
+shots = 2
+seeds = [1]
+[[methods]]
+name = "gpcache"
+"""
+# `gpcache fetch` is not here: to download is its purpose.
+COMMANDS = (
+    "fit photos -o materials.gpc",
+    "predict materials.gpc photos",
+    "predict materials.gpc photos --why",
+    "evaluate materials.gpc test",
+    "check photos",
+    "suggest materials.gpc pool -n 2",
+    "add materials.gpc more",
+    "relabel materials.gpc bricks/00.jpg wood",
+    "remove materials.gpc --class grass",
+    "inspect materials.gpc",
+    "export materials.gpc -o materials.onnx --images",
+    "extract photos -o photos.store",
+    "extract photos -o ray.store --engine ray",
+    "store info photos.store",
+    "extract photos -o views.store --views 2 --keep-views",
+    "project photos.store --views views.store -o photos.projection -r 8 --epochs 2",
+    "benchmark table.toml -o results",
+    "demo",
+)
+# Adds a photo and removes it again, and writes the model each time, until it is killed.
+UPDATES = """
+import sys
+from gpcache import ImageClassifier
+model = ImageClassifier.load(sys.argv[1], device="cpu")
+print("start", flush=True)
+while True:
+    model.add([sys.argv[2]], ["wood"]).save(sys.argv[1])
+    model.remove(names=[model.examples[-1].name]).save(sys.argv[1])
+"""
+
+
+def kept(whole: bool) -> str:
+    """The outcome of a write."""
+    return "kept" if whole else "failed"
+
+
+def draw(place: Path) -> None:
+    """The pictures that the commands use."""
+    for name, classes, seed in (
+        ("photos", CLASSES, 0),
+        ("test", CLASSES, 1),
+        ("pool", ["wood"], 2),
+    ):
+        draw_pictures(place / name, classes, each=4, seed=seed)
+    draw_pictures(place / "more", ["grass"], each=2)
+
+
+@contextmanager
+def serving(place: Path, environment: dict[str, str]) -> Iterator[tuple[httpx.Client, Process]]:
+    """`gpcache serve` on a workspace, with a client; it is killed at the end."""
+    serve = (*GPCACHE, "serve", "--workspace", "workspace", "--port", "0", "--json")
+    process = subprocess.Popen(
+        serve, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        ready = json.loads(process.stdout.readline())
+        headers = {"Authorization": f"Bearer {ready['token']}"}
+        with httpx.Client(base_url=ready["address"], headers=headers, timeout=60) as client:
+            yield client, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def add_photo(client: httpx.Client, number: int) -> str:
+    """Add a drawing to a workspace; returns its name once that is acknowledged."""
+    name = f"{number}.jpg"
+    files = [("files", (name, photo(number)))]
+    data = {"label": ("red", "lime", "blue")[number % 3]}
+    client.post("/v1/examples", data=data, files=files).raise_for_status()
+    return name
+
+
+def photo_names(client: httpx.Client) -> Counter[str]:
+    """How often each photo is in a workspace."""
+    return Counter(str(one["name"]) for one in client.get("/v1/state").json()["photos"])
+
+
+def connections() -> Iterator[list[object]]:
+    """For every command: calls that name this machine, and calls that name another."""
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        library, log = place / "network.so", place / "network.log"
+        build = ["cc", "-shared", "-fPIC", "-o", str(library), str(TRACER), "-ldl"]
+        subprocess.run(build, check=True)
+        draw(place)
+        for name, part in (("photos", "train"), ("test", "test")):
+            shutil.copytree(place / name, place / "data" / "photos" / part)
+        (place / "table.toml").write_text(SPEC.replace('"photos"', '"data/photos"'))
+        # A bare environment: CI=1 alone turns some telemetry off.
+        environment = {"PATH": os.environ["PATH"], "HOME": temporary, "LD_PRELOAD": str(library)}
+        environment |= {"NETWORK_LOG": str(log), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
+        environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        for command in COMMANDS:
+            done = subprocess.run(
+                [*GPCACHE, *shlex.split(command)], cwd=place, env=environment, capture_output=True
+            )
+            assert done.returncode in (0, 1), done.stderr.decode()
+            yield [f"`gpcache {command}`", *_calls(log)]
+        with serving(place, environment) as (client, _):
+            add_photo(client, 0)
+            assert client.post("/v1/predict", content=photo(1)).status_code < 500
+        yield ["`gpcache serve`, a photo added and one asked", *_calls(log)]
+
+
+def _calls(log: Path) -> tuple[int, int]:
+    """How many noted calls are about this machine, and how many are not; forgets them."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    local = sum(_is_local(*line.split()[1:3]) for line in lines)
+    return local, len(lines) - local
+
+
+def _is_local(address: str, port: str) -> bool:
+    with suppress(ValueError):
+        found = ipaddress.ip_address(address)
+        mapped = getattr(found, "ipv4_mapped", None) or found
+        return mapped.is_loopback and port != "53"  # a name service may forward
+    return address == "localhost"
+
+
+def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
+    """Requests that follow the OpenAPI document of the server, and requests that break it."""
+    server = Server(place)
+    try:
+        yield from _fuzzed(f"http://127.0.0.1:{server.port}", server.token)
+    finally:
+        server.stop()
+
+
+def _fuzzed(address: str, token: str) -> Iterator[tuple[str, str]]:
+    headers = {"Authorization": f"Bearer {token}"}
+    document = httpx.get(f"{address}/openapi.json", headers=headers).json()
+    for found in schemathesis.openapi.from_dict(document).get_all_operations():
+        operation = found.ok()
+        for mode in schemathesis.GenerationMode:
+            if mode.is_negative and not operation.body and not operation.query:
+                continue
+            kind = "break" if mode.is_negative else "follow"
+            cases = operation.as_strategy(generation_mode=mode)
+            for outcome in _answers(cases, {"base_url": address, "headers": headers}):
+                yield f"requests that {kind} the document", outcome
+
+
+def _answers(cases: Any, options: dict[str, Any]) -> list[str]:
+    """The outcomes of requests that are drawn from a strategy."""
+    outcomes: list[str] = []
+
+    @settings(
+        max_examples=REQUESTS,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def ask(case: schemathesis.Case) -> None:
+        answer = case.call(timeout=60, **options)
+        refused = answer.status_code >= 400
+        if answer.status_code >= 500 or (refused and answer.json().keys() != {"error"}):
+            outcomes.append("failed")
+        else:
+            outcomes.append("refused" if refused else "kept")
+
+    ask()
+    return outcomes
+
+
+def parallel_writers(place: Path) -> Iterator[tuple[str, str]]:
+    """Several processes or clients that change the same model, store or workspace."""
+    draw(place)
+    model, files = place / "materials.gpc", sorted((place / "photos").rglob("*.jpg"))
+    subprocess.run([*GPCACHE, "fit", place / "photos", "-o", model], check=True)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for start in range(0, ROUNDS * WRITERS, WRITERS):
+            folders = [place / f"new{number}" for number in range(start, start + WRITERS)]
+            for number, folder in enumerate(folders, start):
+                draw_pictures(folder, ["wood"], each=1, seed=100 + number)
+                (folder / "wood" / "00.jpg").rename(folder / "wood" / f"new{number}.jpg")
+            commands = [[*GPCACHE, "add", model, folder] for folder in folders]
+            done = pool.map(lambda command: subprocess.run(command, capture_output=True), commands)
+            codes = [one.returncode for one in done]
+            names = {example.name for example in ImageClassifier.load(model, device="cpu").examples}
+            for number, code in enumerate(codes, start):
+                there = f"wood/new{number}.jpg" in names
+                yield "`gpcache add` on one model", kept(there and not code)
+        for start in range(ROUNDS):
+            store = place / f"{start}.store"
+            commands = [[*GPCACHE, "extract", place / "photos", "-o", store]] * WRITERS
+            codes = [one.returncode for one in pool.map(subprocess.run, commands)]
+            rows = FeatureStore.open(store)
+            whole = len(rows) == len(files) and not rows.damaged()
+            for code in codes:
+                yield "`gpcache extract` into one store", kept(whole and not code)
+        with serving(place, dict(os.environ)) as (client, _):
+            numbers = range(10 * ROUNDS * WRITERS)
+            names = Counter(pool.map(lambda number: add_photo(client, number), numbers))
+            there = photo_names(client)
+    for name in names:
+        yield "photos added to one workspace", kept(there[name] == 1)
+
+
+def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
+    """A model that is changed, and a server that learns, killed at random moments."""
+    draw(place)
+    model, extra = place / "materials.gpc", next((place / "pool").rglob("*.jpg"))
+    subprocess.run([*GPCACHE, "fit", place / "photos", "-o", model], check=True)
+    moments, known = random.Random(0), {file.name for file in place.iterdir()}
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [sys.executable, "-c", UPDATES, model, extra],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(moments.uniform(0, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        try:
+            whole = len(ImageClassifier.load(model, device="cpu").examples) in (12, 13)
+        except GPCacheError:
+            whole = False
+        yield "a model, killed while it is updated", kept(whole)
+    subprocess.run([*GPCACHE, "relabel", model, "bricks/00.jpg", "wood"], check=True)
+    left = {file.name for file in place.iterdir()} - known
+    yield "files left beside the model after all kills", kept(not left)
+    yield from _killed_servers(place, moments)
+
+
+def _killed_servers(place: Path, moments: random.Random) -> Iterator[tuple[str, str]]:
+    acknowledged: list[str] = []
+    for _ in range(KILLS // 4):
+        with serving(place, dict(os.environ)) as (client, process):
+            acknowledged.append(add_photo(client, len(acknowledged)))
+            Timer(moments.uniform(0, 3.0), process.kill).start()
+            with suppress(httpx.TransportError):
+                while True:
+                    acknowledged.append(add_photo(client, len(acknowledged)))
+    with serving(place, dict(os.environ)) as (client, _):
+        there = photo_names(client)
+    for name in acknowledged:
+        yield f"photos that {KILLS // 4} killed servers acknowledged", kept(there[name] == 1)
