@@ -135,7 +135,7 @@ def sets_of(
         rows, labels = model._read_validation(calibration)
         known = _Calibration.of(_probabilities(model, rows), labels)
         how = f"split conformal on {len(labels)} calibration rows"
-        found = _compared(probabilities, known, class_conditional)
+        p_by_class = _compared(probabilities, known, class_conditional)
     elif protocol == "full" or (protocol == "auto" and _closed_form(fitted, blind=True)):
         if fitted is None or not _closed_form(fitted, blind=False):
             raise ProtocolError(
@@ -146,13 +146,13 @@ def sets_of(
         labels = fitted.shots.labels
         how = "full conformal, every shot left out in closed form"
         how += _caveats(fitted, model._calibration)
-        found = _full(fitted, model._calibration, features, class_conditional)
+        p_by_class = _full(fitted, model._calibration, features, class_conditional)
     else:
         known, how = _held_out(model, fitted)
         labels = known.labels
-        found = _compared(probabilities, known, class_conditional)
+        p_by_class = _compared(probabilities, known, class_conditional)
     note = _note(labels, len(model.classes_), error, class_conditional)
-    return ConformalSets(in_set(found, error), found, model.classes_, error, note, how)
+    return ConformalSets(in_set(p_by_class, error), p_by_class, model.classes_, error, note, how)
 
 
 class _Calibration(NamedTuple):
@@ -195,15 +195,17 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
             f"{type(model).__name__} learns nothing from labelled rows, so it has no held-out "
             "scores for sets: fit another method, or give predict_set calibration=(X, y)."
         )
-    found, known, labels = report.probabilities, report.counted, report.labels
+    probabilities, known, labels = report.probabilities, report.counted, report.labels
     how = f"cross-conformal; approximate, from {report.protocol}"
     if not known.all():
         if fitted is not None and _can_leave_out_alone(fitted):
-            found = np.where(known[:, None], found, _left_out_alone(fitted, model._calibration))
+            probabilities = np.where(
+                known[:, None], probabilities, _left_out_alone(fitted, model._calibration)
+            )
             known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
         elif fitted is None or fitted.streamed is None:
             how += f"; {np.sum(~known)} shots that are alone in their class are not counted"
-    return _Calibration.of(found[known], torch.as_tensor(labels[known])), how
+    return _Calibration.of(probabilities[known], torch.as_tensor(labels[known])), how
 
 
 def _can_leave_out_alone(fitted: Fitted) -> bool:
@@ -244,9 +246,9 @@ def _compared(
 
 def _probabilities(model: FeatureClassifier, features: Tensor) -> NDArray[np.float64]:
     """`predict_proba` of unit rows (m, d)."""
-    found: NDArray[np.float64]
-    found = model._calibration.probabilities(model._logits(features).cpu().double()).numpy()
-    return found
+    probabilities: NDArray[np.float64]
+    probabilities = model._calibration.probabilities(model._logits(features).cpu().double()).numpy()
+    return probabilities
 
 
 def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool) -> str:
@@ -280,7 +282,7 @@ def _full(
     )
     member = torch.nn.functional.one_hot(shots.labels, c).bool()
     compared = member.sum(0).cpu() if class_conditional else n
-    found = []
+    p_by_class = []
     for queries in torch.split(features, batch):
         shot_scores, scores = _augmented_scores(
             fitted.model, shots, queries, calibration.temperature
@@ -290,8 +292,8 @@ def _full(
         worse = shot_scores >= (scores - slack)[:, None, :]
         if class_conditional:
             worse &= member
-        found.append((1 + worse.sum(1).cpu()).double() / (1 + compared))
-    return torch.cat(found).numpy()
+        p_by_class.append((1 + worse.sum(1).cpu()).double() / (1 + compared))
+    return torch.cat(p_by_class).numpy()
 
 
 def _augmented_scores(

@@ -44,8 +44,8 @@ def p_values(calibration: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([0.1, 0.2, 0.3], [0.25]).tolist()
     [0.5]
     """
-    known, found = np.sort(_calibration_row(calibration)), numbers(scores, "Scores")
-    at_least = len(known) - np.searchsorted(known, found, side="left")
+    known, values = np.sort(_calibration_row(calibration)), numbers(scores, "Scores")
+    at_least = len(known) - np.searchsorted(known, values, side="left")
     p: Floats = (1 + at_least) / (1 + len(known))
     return p
 
@@ -56,16 +56,16 @@ def class_p_values(calibration: ArrayLike, labels: ArrayLike, scores: ArrayLike)
     calibration (n,) are the scores of rows with class numbers `labels` (n,). A class of k rows has
     p-values in steps of 1/(k + 1).
     """
-    known, found = _calibration_row(calibration), numbers(scores, "Scores")
+    known, values = _calibration_row(calibration), numbers(scores, "Scores")
     classes = np.asarray(labels, dtype=np.int64)
     if classes.shape != known.shape:
         raise DataError(f"There are {len(known)} calibration scores and {classes.size} labels.")
-    member = (classes[:, None] == np.arange(found.shape[1])).astype(np.float64)
-    at_least = np.empty_like(found)
+    member = (classes[:, None] == np.arange(values.shape[1])).astype(np.float64)
+    at_least = np.empty_like(values)
     step = max(1, _BLOCK // max(1, len(known)))
-    for start in range(0, len(found), step):
+    for start in range(0, len(values), step):
         block = slice(start, start + step)
-        at_least[block] = (known >= found[block][:, classes]) @ member
+        at_least[block] = (known >= values[block][:, classes]) @ member
     p: Floats = (1 + at_least) / (1 + member.sum(0))
     return p
 

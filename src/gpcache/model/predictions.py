@@ -92,7 +92,7 @@ class Prediction:
     def as_dict(self, top: int = 1) -> dict[str, Any]:
         """The answer as a dictionary for JSON, with the `top` classes."""
         unknown = np.isnan(self.familiarity)
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "image": self.name,
             "label": self.label,
             "probability": self.probability,
@@ -102,16 +102,16 @@ class Prediction:
             "nearest": self.nearest,
         }
         if top > 1:
-            found["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
+            fields["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
         if self.plausible is not None:
-            found["plausible"] = list(self.plausible)
+            fields["plausible"] = list(self.plausible)
         if self.neighbours:
-            found["why"] = [neighbour._asdict() for neighbour in self.neighbours]
+            fields["why"] = [neighbour._asdict() for neighbour in self.neighbours]
         if self.name_weight is not None:
-            found["name_weight"] = self.name_weight
+            fields["name_weight"] = self.name_weight
         if self.note:
-            found["note"] = self.note
-        return found
+            fields["note"] = self.note
+        return fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,20 +214,20 @@ def predictions(
         uneven = "" if sets is None or per_class else why_uneven(model, sets)
     for images in _encoded_batches(source, encoder, refused, batch_size):
         features = np.stack([image.features for image in images if image.features is not None])
-        found = model.answer(features, top=why, error=sets, class_conditional=per_class)
+        answers = model.answer(features, top=why, error=sets, class_conditional=per_class)
         if why:
             names = name_weights(model, features)
-        highest = max_probability(found.logits, temperature=model.temperature_)
-        familiarity = known.familiarity(found.novelty, highest)
-        neighbours = _neighbours(found.explanation, content.examples, len(images))
-        nearest = model.classes_[found.probabilities.argmax(1)].astype(str).tolist()
+        highest = max_probability(answers.logits, temperature=model.temperature_)
+        familiarity = known.familiarity(answers.novelty, highest)
+        neighbours = _neighbours(answers.explanation, content.examples, len(images))
+        nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
         rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
         notes = [known.why_never(reject)]
-        if found.sets is not None:
-            pairs = zip(found.sets.labels, nearest, rejected, strict=True)
+        if answers.sets is not None:
+            pairs = zip(answers.sets.labels, nearest, rejected, strict=True)
             plausible = [agreeing_set(*pair) for pair in pairs]
-            notes.append(found.sets.note or uneven)
+            notes.append(answers.sets.note or uneven)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
             yield (
@@ -235,8 +235,8 @@ def predictions(
                 Prediction(
                     image.record.name,
                     model.classes_,
-                    found.probabilities[row],
-                    float(found.novelty[row]),
+                    answers.probabilities[row],
+                    float(answers.novelty[row]),
                     float(familiarity[row]),
                     rejected[row],
                     neighbours[row],
@@ -273,13 +273,13 @@ def _encoded_batches(
         # itertools.batched comes with Python 3.12.
         while chunk := list(itertools.islice(stream, size)):
             good = []
-            for found in chunk:
-                if isinstance(found, Encoded):
-                    good.append(found)
+            for image in chunk:
+                if isinstance(image, Encoded):
+                    good.append(image)
                 elif refused is None:
-                    raise ImageRefusedError(found.reason, name=found.name)
+                    raise ImageRefusedError(image.reason, name=image.name)
                 else:
-                    refused.append(found)
+                    refused.append(image)
             if good:
                 yield good
     if refused is not None:
