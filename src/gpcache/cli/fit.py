@@ -96,7 +96,7 @@ def fit(
 
 
 def _show_model(
-    classifier: gpcache.ImageClassifier, model: Path, done: "FitSummary", json: bool
+    classifier: "gpcache.ImageClassifier", model: Path, done: "FitSummary", json: bool
 ) -> None:
     """Print the figures of a new model, advice, and images that look wrong."""
     from gpcache.cli.figures import model_as_json, model_rows
@@ -126,7 +126,7 @@ def _show_model(
 
 
 def _show_estimate(
-    classifier: gpcache.ImageClassifier, images: Path, json: bool, *, follow: bool, **drawn: Any
+    classifier: "gpcache.ImageClassifier", images: Path, json: bool, *, follow: bool, **drawn: Any
 ) -> None:
     """Print how long a fit would take, and how much memory and disk."""
     from gpcache.features.manifest import NAME as STORE_MANIFEST
