@@ -107,6 +107,27 @@ def test_any_start_and_any_batches_lead_to_the_same_optimum(rows, tau: float) ->
     assert float(difference.abs().max()) < 1e-5
 
 
+def test_rounding_of_the_objective_does_not_stop_it(rows) -> None:
+    features, labels = rows
+    landmarks = features[:30]
+    start = landmarks.new_zeros(30, C)
+    exact = loss_at(landmarks, features, labels, start.new_zeros(1, C))
+    generator = torch.Generator().manual_seed(1)
+
+    def rounded(values: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = exact(values)
+        error = 1e-11 * torch.randn((), generator=generator, dtype=torch.float64)
+        return loss * (1 + error), gradient
+
+    prior = Prior.of(core_of(landmarks, BETA), TAU, start)
+    products = products_of([features], landmarks, BETA)
+    one, other = (
+        explicit_map(loss, prior, products, n_rows=N, start=start) for loss in (exact, rounded)
+    )
+    assert other.passes <= one.passes + 2
+    assert float((one.values - other.values).abs().max()) < 1e-5
+
+
 def test_float32_is_near_float64(rows) -> None:
     features, labels = rows
     landmarks = features[:30]

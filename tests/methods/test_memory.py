@@ -1,5 +1,6 @@
 """A fit that does not fit into memory is one sentence, before it starts or while it runs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -33,13 +34,18 @@ for free in (devices.free_memory, lambda device: 10**12):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
 def test_a_fit_beyond_the_limit_of_the_process_is_one_sentence():
+    # Threads that come and go take and free address space of their own.
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False
+        [sys.executable, "-c", LIMITED],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     )
-    assert done.stderr == ""
+    assert (done.stderr, done.returncode) == ("", 0)
     refused, stopped = done.stdout.splitlines()
     assert re.fullmatch(
-        r"A fit of 4,000 shots of 10 classes needs \d{3}\.\d MB, but cpu has [12]\d\d\.\d MB free. "
+        r"A fit of 4,000 shots of 10 classes needs \d{3}\.\d MB, but cpu has \d{2,3}\.\d MB free. "
         r"Use fewer shots, approximation='explicit' \(softmax\) or approximation='nystrom'\.",
         refused,
     )

@@ -33,8 +33,10 @@ MAX_PASSES = 300
 HISTORY = 8
 # Added to the diagonal of the kernel of the landmarks, which may lie close together.
 LIFT = 1e-10
-# A step must lower the objective by this share of what the slope promises.
-SUFFICIENT = 1e-4
+# A step must lower the objective by this share of what the slope promises, or, where the objective
+# changes by less than this share of itself and rounding hides which way, so must the slope say
+# (the approximate Wolfe conditions of Hager and Zhang 2005).
+SUFFICIENT, HIDDEN = 1e-4, 1e-6
 # The curvature of a row relative to that at equal probabilities, 1 / c: of rows that are fitted,
 # and of rows that further ones must not make forgotten (of 1, 3 and 10 the best on Pets, Caltech).
 CURVATURE_SHARE, REMEMBERED_SHARE = 0.3, 10.0
@@ -156,12 +158,15 @@ def explicit_map(
             return Solved(here.values, passes)
         direction = metric.direction(here.gradient)
         slope, length = _dot(direction, here.gradient), 1.0
-        rounding = abs(here.objective) * torch.finfo(start.dtype).eps
         while True:
             there = problem.at(here.values + length * direction)
             passes += 1
             risen = there.objective - here.objective
-            if risen <= SUFFICIENT * length * slope + rounding or passes >= MAX_PASSES:
+            if risen <= SUFFICIENT * length * slope or passes >= MAX_PASSES:
+                break
+            if risen <= HIDDEN * abs(here.objective) and (
+                _dot(direction, there.gradient) <= (2 * SUFFICIENT - 1) * slope
+            ):
                 break
             # To the minimum of the parabola through both points, but not too far back.
             curve = 2 * (risen - length * slope) / length**2
