@@ -433,27 +433,30 @@ def fit_calibration(
     n, c = logits.shape
     if n == 0 or c == 1:
         return start
-    rows, targets = logits.detach().double().cpu().numpy(), _targets(labels, c).cpu().numpy()
+    rows = logits.detach() if logits.device.type != "mps" else logits.detach().cpu()  # no float64
+    rows, targets = rows.double(), _targets(labels.to(rows.device), c)
     if row_weights is not None:
-        targets = targets * row_weights.cpu().numpy()[:, None]
-    mass = targets.sum(1, keepdims=True)
+        targets *= row_weights.to(targets)[:, None]
+    mass = targets.sum(1, keepdim=True)
 
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The loss at (−log temperature, slope), and its gradient."""
-        sharpness, slope = values
-        plain = rows * np.exp(sharpness)
-        logs = _log_softmax(plain)
-        terms = np.exp(logs) * logs
-        entropy = -terms.sum(1, keepdims=True)
-        scaled = plain * np.exp(slope * entropy / math.log(c))
-        log_probabilities = _log_softmax(scaled)
-        total = -(targets * log_probabilities).sum() / n + SLOPE_PULL * slope**2 / n
+        sharpness, slope = values.tolist()
+        plain = rows * math.exp(sharpness)
+        logs = plain.log_softmax(1)
+        probability = logs.exp()
+        entropy = -(probability * logs).sum(1, keepdim=True)
+        scaled = plain * torch.exp(slope * entropy / math.log(c))
+        scaled_logs = scaled.log_softmax(1)
+        total = -torch.sum(targets * scaled_logs) / n
         # The scaled logits grow with themselves, and with what the entropy does to their factor.
-        outer = ((mass * np.exp(log_probabilities) - targets) * scaled).sum(1, keepdims=True) / n
-        inner = -((terms + np.exp(logs) * entropy) * plain).sum(1, keepdims=True)
-        sharper = outer * (1 + slope * inner / math.log(c))
-        steeper = outer * entropy / math.log(c)
-        return float(total), np.array([sharper.sum(), steeper.sum() + 2 * SLOPE_PULL * slope / n])
+        outer = ((mass * scaled_logs.exp() - targets) * scaled).sum(1, keepdim=True) / n
+        inner = -(probability * (logs + entropy) * plain).sum(1, keepdim=True)
+        sharper = torch.sum(outer * (1 + slope * inner / math.log(c)))
+        steeper = torch.sum(outer * entropy / math.log(c))
+        total, sharper, steeper = torch.stack([total, sharper, steeper]).tolist()
+        pull = SLOPE_PULL * slope / n
+        return total + pull * slope, np.array([sharper, steeper + 2 * pull])
 
     before = np.array([-math.log(start.temperature), 0.0])
     optimum = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": SLOPE_ITERATIONS})
@@ -467,12 +470,6 @@ def _entropy(scaled: Tensor) -> Tensor:
     """Entropy (..., 1) of softmax(scaled) as a share of that of a uniform answer."""
     logs = scaled.log_softmax(-1)
     return -(logs.exp() * logs).sum(-1, keepdim=True) / math.log(scaled.shape[-1])
-
-
-def _log_softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = values - values.max(1, keepdims=True)
-    logs: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return logs
 
 
 def _targets(labels: Tensor, c: int) -> Tensor:
