@@ -30,8 +30,7 @@ the number of classes among the first 20 labels.
 - *suggest*: all photos chosen at once, before any label is known.
 - *suggest, with model*: 20 without labels, then 20 at a time from a model fitted on those so far;
   *its own noise* takes the model's noise instead of 0.01.
-- *k-centre*: the row farthest from all chosen ones, starting with the most central one. Its
-  deviation at 20 comes from one of the ten pools, in which only one class has two photos.
+- *k-centre*: the row farthest from all chosen ones, starting with the most central one.
 - *uncertainty*: 20 at random, then 20 at a time by the least margin of a model fitted so far;
   *suggest, then uncertainty* starts from the 20 of suggest.
 

@@ -1,10 +1,14 @@
 """Novelty: the posterior's variance by brute force, held out, and the promise made with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from gpcache import GPCacheClassifier
 from gpcache.methods import TipAdapterClassifier
+from gpcache.methods.cache.regression import held_out_variance
 
 
 def brute_novelty(keys, queries, tools, noise=None):
@@ -117,3 +121,41 @@ def test_no_more_good_rows_are_rejected_than_promised(space, tools):
     mean, error = np.mean(shares, 0), np.std(shares, 0) / np.sqrt(len(shares))
     assert (mean <= np.array(rates) + 2 * error).all(), mean
     assert (mean > np.array(rates) / 4).all(), mean  # nor is the promise kept by silence
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "gaussian"])
+def test_novelty_after_changes_of_few_of_many_shots_is_that_of_a_new_computation(likelihood):
+    generator = np.random.default_rng(0)
+    y = np.arange(260) % 5
+    X = generator.normal(size=(5, 12))[y] + generator.normal(size=(260, 12))
+    model = GPCacheClassifier(likelihood=likelihood, kernel_space="whitened")
+    model.fit(X[:250], y[:250])
+    before = model.held_out_novelty_.copy()
+    model.add(X[250:], y[250:], refit=False)
+    model.remove([3, 7], refit=False)
+    model.relabel([0], [1], refit=False)
+    fitted = model.fitted_
+    carried = model.held_out_novelty_
+    again = held_out_variance(fitted.recipe, fitted.shots, fitted.choice)
+    # Other shots have other folds, in which each has a slightly different novelty.
+    assert np.abs(carried - again).mean() < 0.05 * again.mean()
+    assert np.abs(carried.mean() / again.mean() - 1) < 0.01
+    assert np.abs(np.quantile(carried, 0.95) / np.quantile(again, 0.95) - 1) < 0.05
+
+    # What was computed before the changes is not asked for again, and a copy is no news.
+    loaded = replace(fitted, before=replace(fitted.before, known=before))
+    np.testing.assert_allclose(loaded.novelty, carried, rtol=1e-6)
+    model.add(X[:1], y[:1], refit=False)
+    assert model.held_out_novelty_[0] < 0.95 * carried[0]
+
+
+def test_a_shot_that_is_alone_in_its_class_has_no_novelty():
+    generator = np.random.default_rng(0)
+    y = np.append(np.arange(240) % 4, [4, 4])
+    X = generator.normal(size=(5, 8))[y] + generator.normal(size=(242, 8))
+    model = GPCacheClassifier().fit(X, y)
+    assert np.isfinite(model.held_out_novelty_).all()
+    model.remove([241], refit=False)
+    assert np.isnan(model.held_out_novelty_).nonzero()[0].tolist() == [240]
+    model.add(X[241:], y[241:], refit=False)
+    assert np.isfinite(model.held_out_novelty_).all()

@@ -23,8 +23,9 @@ from gpcache.gp import PRECISIONS, ExactPrecision
 from gpcache.methods.cache import explicit, regression, softmax, softmax_search
 from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
-from gpcache.methods.cache.memory import ensure_fit_memory
+from gpcache.methods.cache.memory import ensure_fit_memory, fitting
 from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.novelty import NoveltyBefore
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.search import Choice, SearchOptions
@@ -45,7 +46,8 @@ class Fitted:
     that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
     that they were chosen on a validation set. A model in explicit features does not keep its shots:
     `streamed` is what it knows of them, and `shots` are the ones that were held out, of the numbers
-    `kept_rows` (k,) in the fit (None in a model that was loaded).
+    `kept_rows` (k,) in the fit (None in a model that was loaded). After an update of many shots,
+    `before` has the novelty of the rows `rows_before` (n,); −1 is a new shot.
     """
 
     shots: Shots
@@ -64,6 +66,8 @@ class Fitted:
     validated: bool = False
     streamed: Streamed | None = None
     kept_rows: Tensor | None = None
+    before: NoveltyBefore | None = None
+    rows_before: Tensor | None = None
 
     def __repr__(self) -> str:
         return (
@@ -117,7 +121,10 @@ class Fitted:
             return self.known_novelty
         if self.training is not None:
             return np.full(len(self.shots), np.nan)
-        return regression.held_out_variance(self.recipe, self.shots, self.choice)
+        with fitting(self.shots):
+            if self.before is not None and self.rows_before is not None:
+                return self.before.after(self.model.precision, self.shots, self.rows_before)
+            return regression.held_out_variance(self.recipe, self.shots, self.choice)
 
     def held_out(self, sets: Tensor | None = None) -> HeldOutReport:
         """Hold the shots out now; shots of one set (n,) together, if labels shaped the model."""
@@ -126,16 +133,16 @@ class Fitted:
             return self.training.held_out(self.epochs)[0]
         if self.streamed is not None:
             return self.report
-        if not recipe.is_softmax:
-            return HeldOutReport.of_shots(
-                shots, regression.held_out_logits(recipe, shots, choice), recipe.seed
-            )
-        n_folds = recipe.n_folds // 2
-        fold = shots.folds(n_folds, recipe.seed)
-        if sets is not None and len(torch.unique(sets)) < len(sets):
-            fold = shots.folds_of_sets(sets.to(shots.labels.device), n_folds)
-        held = softmax.held_out_logits(recipe, shots, self.text, choice, fold_rows(fold))
-        return HeldOutReport.of_shots(shots, held, recipe.seed)
+        with fitting(shots):
+            if recipe.is_softmax:
+                n_folds = recipe.n_folds // 2
+                fold = shots.folds(n_folds, recipe.seed)
+                if sets is not None and len(torch.unique(sets)) < len(sets):
+                    fold = shots.folds_of_sets(sets.to(shots.labels.device), n_folds)
+                held = softmax.held_out_logits(recipe, shots, self.text, choice, fold_rows(fold))
+            else:
+                held = regression.held_out_logits(recipe, shots, choice)
+            return HeldOutReport.of_shots(shots, held, recipe.seed)
 
     def held_out_in(self, sets: Tensor) -> HeldOutReport:
         """As `report`, with the shots of one set (n,) held out together where that is possible."""
@@ -162,12 +169,12 @@ class Fitted:
                 changed=self.changed + len(labels),
             )
         keys = self.model.feature_map(features)
+        known = torch.arange(len(self.shots), device=labels.device)
+        rows = torch.cat([known, torch.full_like(labels, -1)])
         exact = self.model.closed_form
         if exact is not None:
             values = shots.values[len(self.shots) :]
-            return self._with(shots, exact.add(keys, values), len(labels))
-        known = torch.arange(len(self.shots), device=labels.device)
-        rows = torch.cat([known, torch.full_like(labels, -1)])
+            return self._with(shots, exact.add(keys, values), len(labels), rows)
         keys = torch.cat([self.model.precision.keys, keys])
         return self._rebuilt(shots, keys, len(labels), rows)
 
@@ -177,9 +184,9 @@ class Fitted:
         kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
         kept[rows] = False
         shots = self.shots[kept]
-        if (exact := self.model.closed_form) is not None:
-            return self._with(shots, exact.remove(rows), len(rows))
         remaining = torch.nonzero(kept).flatten()
+        if (exact := self.model.closed_form) is not None:
+            return self._with(shots, exact.remove(rows), len(rows), remaining)
         return self._rebuilt(shots, self.model.precision.keys[kept], len(rows), remaining)
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
@@ -212,7 +219,9 @@ class Fitted:
                 "not: fit it again."
             )
 
-    def _with(self, shots: Shots, exact: ExactPrecision, count: int) -> Fitted:
+    def _with(
+        self, shots: Shots, exact: ExactPrecision, count: int, rows: Tensor | None = None
+    ) -> Fitted:
         """The posterior of regression with the values of these shots, `count` of them changed.
 
         Where a class got its first shot or lost its last, the values of all shots change.
@@ -220,7 +229,7 @@ class Fitted:
         changed = torch.nonzero((exact.values != shots.values).any(1)).flatten()
         if len(changed):
             exact = exact.revalue(changed, shots.values[changed])
-        return self._updated(shots, replace(self.model, precision=exact), count)
+        return self._updated(shots, replace(self.model, precision=exact), count, rows)
 
     def _rebuilt(
         self,
@@ -237,12 +246,13 @@ class Fitted:
         """
         precision = self.recipe.condition(shots, keys, self.choice)
         if not self.model.is_softmax:
-            return self._updated(shots, replace(self.model, precision=precision), count)
+            return self._updated(shots, replace(self.model, precision=precision), count, rows)
         model = softmax.updated(self.model, precision, shots, rows, columns)
-        return self._updated(shots, model, count)
+        return self._updated(shots, model, count, rows)
 
-    def _updated(self, shots: Shots, model: CacheModel, count: int) -> Fitted:
+    def _updated(self, shots: Shots, model: CacheModel, count: int, rows: Tensor | None) -> Fitted:
         training, report, novelty = self.training, None, None
+        before, rows_before = self._before(rows) if training is None else (None, None)
         if training is not None:
             training = replace(training, shots=shots, text=self.text, choice=model.choice)
             if training.trainer.calibrate:
@@ -255,7 +265,21 @@ class Fitted:
             known_report=report,
             known_novelty=novelty,
             changed=self.changed + count,
+            before=before,
+            rows_before=rows_before,
         )
+
+    def _before(self, rows: Tensor | None) -> tuple[NoveltyBefore | None, Tensor]:
+        """What the novelty of shots of these rows (n,), −1 for new ones, is computed from."""
+        before, rows_before = self.before, self.rows_before
+        if rows_before is None:
+            before = NoveltyBefore.of(
+                self.recipe, self.shots, self.model.precision.keys, self.choice, self.known_novelty
+            )
+            rows_before = torch.arange(len(self.shots), device=self.shots.labels.device)
+        if rows is not None:
+            rows_before = torch.where(rows < 0, -1, rows_before[rows.clamp(min=0)])
+        return before, rows_before
 
 
 def fit(
