@@ -12,6 +12,7 @@ import torch
 
 import gpcache.support.array_folders
 from gpcache import ImageClassifier, load_encoder
+from gpcache.methods.cache import setup
 from gpcache.similarity import ProjectionFacts, SimilarityProjection
 from gpcache.similarity.folder import save_projection
 from gpcache.support.files import write_atomic
@@ -327,9 +328,18 @@ def test_a_dry_run_reads_like_this(run, shapes, tmp_path):
     assert names == ["images", "seconds", "memory", "disk", "protocol"]
 
 
-def test_a_dry_run_of_a_store_is_one_sentence(run, shapes, tmp_path):
-    store = tmp_path / "s.store"
+@pytest.mark.parametrize("many", [False, True])
+def test_a_dry_run_of_a_store_encodes_nothing(run, shapes, tmp_path, monkeypatch, many):
+    if many:
+        monkeypatch.setattr(setup, "EXACT_ROWS", 5)
+    store, place = tmp_path / "s.store", tmp_path / "m.gpc"
     assert run("extract", shapes, "-o", store)[0] == 0
-    code, out, err = run("fit", store, "-o", tmp_path / "m.gpc", "--dry-run")
-    assert (code, out) == (2, "")
-    assert err == "gpcache: --dry-run is for photos: this feature store is encoded already.\n"
+    code, out, _ = run("fit", store, "-o", place, "--dry-run", "--json")
+    estimate = json.loads(out)
+    assert (code, place.exists()) == (0, False)
+    steps = ["encoder", "texts", "search", "passes"] if many else ["encoder", "texts", "fit"]
+    assert list(estimate["seconds"]) == steps
+    assert estimate["memory"] > 10**8
+    assert run("fit", store, "-o", place)[0] == 0
+    written = sum(file.stat().st_size for file in place.iterdir())
+    assert estimate["disk"] == pytest.approx(written, rel=0.25, abs=20_000)

@@ -52,11 +52,18 @@ def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path)
     code, out, err = run("predict", model, test / "grass", "--why", "--json")
     answers = [json.loads(line)["label"] for line in out.splitlines()]
     assert answers.count("grass") >= 5
-    assert "this model keeps none" in err
+    assert "this model keeps none of its own: add --why-from" in err
+    code, out, err = run("predict", model, test / "grass", "--why", "--why-from", store, "--json")
+    reasons = [json.loads(line)["why"] for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert sum(one[0]["label"] == "grass" for one in reasons) >= 5
+    assert all(one[0]["name"].endswith(".png") for one in reasons)
     before = json.loads(run("evaluate", model, test, "--json")[1])["accuracy"]
     assert before > 0.8
 
     assert run("add", model, more)[0] == 0
+    code, _, err = run("predict", model, test / "grass", "--why", "--why-from", store, "--json")
+    assert "learned from 108 images, and" in err
     grown = ImageClassifier.load(model)
     assert grown.n_images == 108
     assert "108 images" in repr(grown)
@@ -71,6 +78,21 @@ def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path)
     assert served.learner.answer(rows, why=3, error=0.1)[0].probabilities.argmax() == 2
     with pytest.raises(DataError, match="nothing else can be changed"):
         served.learner.fit(served.document.contents)
+
+
+def test_reasons_from_a_store_that_cannot_give_them_are_a_sentence(run, tmp_path):
+    photos = draw(tmp_path / "photos", 0, 4)
+    store, model = tmp_path / "photos.store", tmp_path / "photos.gpc"
+    assert run("extract", photos, "-o", store)[0] == 0
+    assert run("fit", store, "-o", model)[0] == 0
+    asked = ["predict", model, photos / "grass" / "0.png", "--why-from", store]
+    code, _, err = run(*asked)
+    assert (code, "--why-from counts only with --why" in err) == (2, True)
+    code, _, err = run(*asked, "--why")
+    assert (code, "keeps its training images" in err) == (2, True)
+    assert run("fit", store, "-o", model, "--force", "--method", "gda")[0] == 0
+    code, _, err = run(*asked, "--why")
+    assert (code, "does not explain answers by training images" in err) == (2, True)
 
 
 def test_a_small_store_gives_the_model_of_its_photos(run, tmp_path):

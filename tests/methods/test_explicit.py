@@ -14,7 +14,13 @@ from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, T
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.methods import Explicit, Regression, restore, state_of
-from gpcache.methods.cache import explicit_choice, row_stream, setup
+from gpcache.methods.cache import (
+    explicit,
+    explicit_choice,
+    explicit_reasons,
+    row_stream,
+    setup,
+)
 
 TINY = Path(__file__).parents[1] / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
@@ -51,6 +57,44 @@ def test_few_rows_are_answered_as_by_the_exact_model(monkeypatch: pytest.MonkeyP
     assert np.abs(model.novelty(queries) - exact.novelty(queries)).max() < 1e-3
     assert model.loo_.accuracy == pytest.approx(exact.loo_.accuracy, abs=0.02)
     assert model.loo_.protocol.endswith("by exact models")
+
+
+def test_shares_of_all_shots_sum_to_the_cache_logit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", 600)
+    X, y = rows_of(600, 1)
+    queries, _ = rows_of(7, 2)
+    text = TextPrior([f"class {number}" for number in range(6)], X[:6], 10.0)
+    model = GPCacheClassifier(text_prior=text, approximation=Explicit(200), dtype="float64").fit(
+        X, y
+    )
+    why = model.explain(queries, top=None, shots=(X, y))
+    assert why.shares.shape == (7, 600)
+    np.testing.assert_allclose(why.shares.sum(1), why.cache_logit, atol=1e-3)
+    parts = why.cache_logit + why.text_logit + why.discriminant_logit
+    np.testing.assert_allclose(parts, model.decision_function(queries).max(1), atol=1e-6)
+
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", 60)
+    nearest = model.explain(queries, top=3, shots=(X, y))
+    assert (nearest.shares == why.shares[:, :3]).mean() > 0.5
+    monkeypatch.setattr(explicit, "BATCH_ELEMENTS", {"cpu": 2**11, "cuda": 2**11})
+    in_batches = model.explain(queries, top=3, shots=(X, y))
+    np.testing.assert_array_equal(in_batches.shots, nearest.shots)
+    np.testing.assert_allclose(in_batches.shares, nearest.shares, rtol=1e-9)
+    one = model.explain(queries[2:3], top=3, labels=y[:1], shots=(X, y))
+    assert one.labels.tolist() == ["class 0"]
+
+
+def test_shots_that_cannot_explain_are_a_sentence() -> None:
+    X, y = rows_of(600, 1)
+    kept, model = GPCacheClassifier().fit(X[:60], y[:60]), GPCacheClassifier().fit(X, y)
+    with pytest.raises(ProtocolError, match="keeps its shots"):
+        kept.explain(X[:1], shots=(X, y))
+    with pytest.raises(ProtocolError, match="must keep its shots"):
+        model.explain(X[:1])
+    with pytest.raises(DataError, match=r"of shape \(600, 16\), got \(600, 15\)"):
+        model.explain(X[:1], shots=(X[:, 1:], y))
+    with pytest.raises(DataError, match="class 9"):
+        model.explain(X[:1], shots=(X, np.where(y == y[0], "class 9", y)))
 
 
 def test_auto_is_exact_for_few_shots_and_explicit_for_many() -> None:

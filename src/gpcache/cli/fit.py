@@ -130,13 +130,15 @@ def _show_estimate(
 ) -> None:
     """Print how long a fit would take, and how much memory and disk."""
     from gpcache.features.manifest import NAME as STORE_MANIFEST
+    from gpcache.features.store import FeatureStore
     from gpcache.images.sources import open_source
     from gpcache.model.estimate import estimate_fit
     from gpcache.support.devices import format_bytes
 
     if (images / STORE_MANIFEST).is_file():
-        raise DataError("--dry-run is for photos: this feature store is encoded already.")
-    estimate = estimate_fit(classifier, open_source(images.resolve(), follow=follow), **drawn)
+        estimate = estimate_fit(classifier, FeatureStore.open(images), **drawn)
+    else:
+        estimate = estimate_fit(classifier, open_source(images.resolve(), follow=follow), **drawn)
     total = sum(estimate.seconds.values())
     steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in estimate.seconds.items())
     rows = {

@@ -32,12 +32,17 @@ SETS = (
 
 PER_CLASS = "With --sets: let the rate hold for each class, not on average. Lists are longer."
 WHY = "Show the training images behind each answer, and the share of the class name."
+WHY_FROM = (
+    "The feature store that the model was fitted on: --why finds the images there if the model "
+    "keeps none."
+)
 
 ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
 OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
 SetsOption = Annotated[float | None, Option(metavar="ERROR", min=0.001, max=0.999, help=SETS)]
 PerClassOption = Annotated[bool, Option("--per-class", help=PER_CLASS)]
 WhyOption = Annotated[bool, Option("--why", help=WHY)]
+WhyFromOption = Annotated[Path | None, Option("--why-from", metavar="STORE", help=WHY_FROM)]
 
 
 def predict(
@@ -50,6 +55,7 @@ def predict(
     sets: SetsOption = None,
     per_class: PerClassOption = False,
     why: WhyOption = False,
+    why_from: WhyFromOption = None,
     device: options.DeviceOption = "auto",
     json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
     _verbose: options.VerboseOption = False,
@@ -75,6 +81,8 @@ def predict(
         raise DataError(f"--json and --format {format} contradict each other: give one of them.")
     if per_class and sets is None:
         raise DataError("--per-class counts only with --sets: give both, or neither.")
+    if why_from is not None and not why:
+        raise DataError("--why-from counts only with --why: give both, or neither.")
     if output is not None:
         options.check_file(output)
     quick = open_quick(model, device) if sets is None and not why else None
@@ -85,9 +93,10 @@ def predict(
     notes: dict[str, None] = {}
     details: dict[str, Any] = {}
     if quick is None:
-        if why and not getattr(classifier.model, "has_keys", False):
-            notes["--why names training images, and this model keeps none of its own."] = None
+        if why and why_from is None and not getattr(classifier.model, "has_keys", False):
+            notes[_no_reasons(classifier.model)] = None
         details = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
+        details["why_from"] = why_from
     answers = classifier.predict_stream(source, reject=reject, refused=refused, **details)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.
@@ -108,6 +117,14 @@ def _watched(
         yield answer
         if bar is not None:
             bar.update()
+
+
+def _no_reasons(model: Any) -> str:
+    """Why no training images are named."""
+    sentence = "--why names training images, and this model keeps none of its own"
+    if getattr(model, "fitted_", None) is None:
+        return sentence + "."
+    return sentence + ": add --why-from with the feature store that it was fitted on."
 
 
 def _source(images: list[str]) -> "Source":

@@ -371,6 +371,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sets: float | None = None,
         per_class: bool = False,
         why: int = 0,
+        why_from: FeatureStore | str | Path | None = None,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
     ) -> list[Prediction]:
@@ -389,6 +390,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class.
         why : int, default=0
             Number of training images to name as reasons.
+        why_from : FeatureStore or path, optional
+            The feature store that the model was fitted on, if the model does not keep its training
+            images.
         refused : list, optional
             Images that cannot be read are appended to it, instead of a warning or an error.
         batch_size : int, optional
@@ -418,8 +422,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         noted: list[Refused] = [] if refused is None else refused
         results = list(self.predict_stream(
-            images, reject=reject, sets=sets, per_class=per_class, why=why, refused=noted,
-            batch_size=batch_size,
+            images, reject=reject, sets=sets, per_class=per_class, why=why, why_from=why_from,
+            refused=noted, batch_size=batch_size,
         ))  # fmt: skip
         if refused is None:
             answers.warn_of_refused(noted, len(results))
@@ -433,6 +437,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sets: float | None = None,
         per_class: bool = False,
         why: int = 0,
+        why_from: FeatureStore | str | Path | None = None,
         refused: list[Refused] | None = None,
         batch_size: int | None = None,
     ) -> Iterator[Prediction]:
@@ -451,6 +456,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class.
         why : int, default=0
             Number of training images to name as reasons.
+        why_from : FeatureStore or path, optional
+            The feature store that the model was fitted on, if the model does not keep its training
+            images.
         refused : list, optional
             Images that cannot be read are appended to it. Without it such an image is an error.
         batch_size : int, optional
@@ -477,8 +485,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> next(model.predict_stream(pixels)).label
         'dark'
         """
+        shots = None
+        if why_from is not None:
+            shots = learning.shots_elsewhere(self.content, why_from, self.encoder_)
         results = predictions(
-            self.content, self.encoder_, any_source(images), refused=refused,
+            self.content, self.encoder_, any_source(images), refused=refused, shots=shots,
             batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
         return (answer for _, answer in results)

@@ -17,14 +17,17 @@ import torch
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
+from gpcache.features.store import FeatureStore
 from gpcache.features.stream import encoded
+from gpcache.gp.explicit import Batch, loss_of
+from gpcache.gp.kernels import unit_rows
 from gpcache.images.augment import Views
 from gpcache.images.records import Record, Source
 from gpcache.images.workers import small_picture
-from gpcache.methods import FeatureClassifier, TextPrior, state_of
+from gpcache.methods import Explicit, FeatureClassifier, TextPrior, state_of
+from gpcache.methods.cache import explicit, explicit_choice, setup
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.memory import fit_bytes
-from gpcache.methods.cache.setup import EXACT_ROWS
 from gpcache.model.audit import audit
 from gpcache.model.learning import Plan, unfitted
 from gpcache.similarity.folder import open_projection
@@ -39,6 +42,8 @@ IMAGES, TEXTS, ROWS = 24, 8, 400
 FIRST = 8  # the images before the clock starts: decoding processes are starting
 # From how many rows on the time of a fit grows with their square rather than their number.
 SQUARE = 3000
+# Passes over all rows of a fit in explicit features, and rows of the batch that measures one.
+PASSES, PASS_ROWS = 24, 1024
 # What an image takes in config.json beside its name and label: its hash, and the form.
 ENTRY = 150
 
@@ -56,7 +61,7 @@ class FitEstimate(NamedTuple):
 
 def estimate_fit(
     classifier: ImageClassifier,
-    source: Source,
+    source: Source | FeatureStore,
     *,
     shots: int | None = None,
     classes: Sequence[str] = (),
@@ -68,8 +73,8 @@ def estimate_fit(
     ----------
     classifier : ImageClassifier
         The classifier; its encoder is loaded.
-    source : Source
-        The images.
+    source : Source or FeatureStore
+        The images, or the store of their vectors.
     shots, classes
         As in `ImageClassifier.fit`.
     thumbnails : bool, default=False
@@ -83,7 +88,7 @@ def estimate_fit(
     Raises
     ------
     DataError
-        If there is no labelled image, or more than 8,000.
+        If there is no labelled image.
 
     Examples
     --------
@@ -93,38 +98,66 @@ def estimate_fit(
     """
     options = (classifier.method, classifier.prompt, classifier.views, classifier.projection)
     plan = Plan(*options, classifier.device, shots=shots, seed=0, classes=classes)
-    records = [record for record in source.records if record.label is not None]
-    if not records:
-        raise DataError(f"There is no labelled image in {source.name!r}.")
-    counts = Counter(record.label for record in records)
+    records, sample, known = _labelled(source)
+    counts = Counter(label for _, label in records)
     n = sum(min(count, plan.shots or count) for count in counts.values())
-    if n > EXACT_ROWS:
-        raise DataError(
-            f"A dry run can estimate a fit of up to {EXACT_ROWS:,} images, and there are {n:,}: "
-            "larger fits are computed in another way."
-        )
-    names = sorted({*map(str, counts), *source.classes, *plan.classes})
+    names = sorted({*map(str, counts), *known, *plan.classes})
     start = time.perf_counter()
     encoder = classifier.encoder_
-    loaded = time.perf_counter() - start
-    sample = records[:: math.ceil(len(records) / IMAGES)]
-    seconds = {"encoder": loaded, "images": n * _image_seconds(sample, encoder, plan.views)}
+    seconds, measured = {"encoder": time.perf_counter() - start}, "a fit"
+    if sample:
+        seconds["images"] = n * _image_seconds(sample, encoder, plan.views)
+        measured = f"{len(sample)} of the images and a fit"
     if plan.templates is not None:
         seconds["texts"] = _text_seconds(names, plan.templates, encoder)
     rows = min(n, ROWS)
     n_classes = max(min(2, len(names)), round(len(names) * rows / n))
-    model, spent = _measured_fit(plan, encoder, rows, names[:n_classes])
-    seconds["fit"] = spent * _work(n, len(names), encoder.dim) / _work(rows, n_classes, encoder.dim)
-    text = sum(len(record.name) + len(str(record.label)) + ENTRY for record in records)
-    pictures = _thumbnail_bytes(sample[0]) if thumbnails else 0
+    model, spent = _measured_fit(plan, encoder, rows, names[:n_classes], n)
+    pace = spent / _work(rows, n_classes, encoder.dim)
+    if model.has_keys or not hasattr(model, "fitted_"):
+        seconds["fit"] = pace * _work(n, len(names), encoder.dim)
+        memory = 12 * n * encoder.dim + _fit_memory(model, n, len(names))
+        disk = _array_bytes(model, len(names), n=n)
+        listed = n
+    else:
+        part = min(explicit_choice.PART_ROWS, n)
+        some = max(2, min(len(names), part // explicit_choice.PART_PER_CLASS))
+        features, width = Explicit().n_features, encoder.dim
+        seconds["search"] = pace * _work(part, some, width)
+        seconds["passes"] = PASSES * n * _pass_seconds(len(names), width, features)
+        memory = explicit.needed_bytes(
+            len(names), width, features, part, model.fitted_.shots.labels.device
+        )
+        listed = n if n == part else explicit_choice.most_held(n, len(names))
+        disk = _array_bytes(model, len(names), n=listed, l=min(features, n) + width)
+    text = sum(len(name) + len(label) + ENTRY for name, label in records)
+    pictures = _thumbnail_bytes(sample[0]) if thumbnails and sample else 0
     return FitEstimate(
         images=n,
         classes=len(names),
         seconds=seconds,
-        memory=peak_memory() + 12 * n * encoder.dim + _fit_memory(model, n, len(names)),
-        disk=_array_bytes(model, n, len(names)) + n * (text // len(records) + pictures),
-        protocol=f"measured here on {len(sample)} of the images and a fit of {rows} drawn rows",
+        memory=peak_memory() + memory,
+        disk=disk + listed * (text // len(records) + pictures),
+        protocol=f"measured here on {measured} of {rows} drawn rows",
     )
+
+
+def _labelled(
+    source: Source | FeatureStore,
+) -> tuple[list[tuple[str, str]], list[Record], list[str]]:
+    """Names and labels of the labelled images, a sample that is to be encoded, further classes."""
+    if isinstance(source, FeatureStore):
+        name, known = str(source.folder), list[str]()
+        pairs = [(one.path, str(one.label)) for one in source.items() if one.label is not None]
+        sample: list[Record] = []
+    else:
+        name, known = source.name, list(source.classes)
+        records = [record for record in source.records if record.label is not None]
+        pairs = [(record.name, str(record.label)) for record in records]
+        sample = records[:: math.ceil(len(records) / IMAGES)] if records else []
+    if not pairs:
+        raise DataError(f"There is no labelled image in {name!r}.")
+    return pairs, sample, known
 
 
 def _image_seconds(sample: list[Record], encoder: Encoder, views: int) -> float:
@@ -147,15 +180,20 @@ def _text_seconds(names: list[str], templates: list[str], encoder: Encoder) -> f
 
 
 def _measured_fit(
-    plan: Plan, encoder: Encoder, n: int, names: list[str]
+    plan: Plan, encoder: Encoder, n: int, names: list[str], n_all: int
 ) -> tuple[FeatureClassifier, float]:
-    """A model of n drawn rows of these classes, and the seconds of its fit and its check."""
+    """A model of n drawn rows of these classes, and the seconds of its fit and its check.
+
+    It is one in explicit features if a model of `n_all` rows will be.
+    """
     random, labels = np.random.default_rng(0), np.arange(n) % len(names)
     centres = random.normal(size=(len(names), encoder.dim))
     rows = centres[labels] + 1.5 * random.normal(size=(n, encoder.dim))
     prior = None if plan.templates is None else TextPrior(names, centres, encoder.logit_scale)
     model = unfitted(plan, prior, text_alone=False)
     model = model.with_projection(open_projection(plan.projection))
+    if getattr(model, "approximation", None) == "auto" and n_all > setup.EXACT_ROWS:
+        model.set_params(approximation=Explicit())
     start = time.perf_counter()
     model.fit(rows, np.array(names)[labels])
     if model.has_keys:
@@ -180,9 +218,24 @@ def _fit_memory(model: FeatureClassifier, n: int, classes: int) -> int:
     return fit_bytes(fitted.recipe, all_of_them, trained=fitted.training is not None)
 
 
-def _array_bytes(model: FeatureClassifier, n: int, classes: int) -> int:
+def _pass_seconds(classes: int, width: int, features: int) -> float:
+    """Seconds a row of a pass over all rows, in explicit features."""
+    generator = torch.Generator().manual_seed(0)
+    landmarks, rows, mapping = (
+        unit_rows(torch.randn(count, width, generator=generator))
+        for count in (features + width, PASS_ROWS, width)
+    )
+    labels, values = torch.arange(PASS_ROWS) % classes, torch.zeros(len(landmarks), classes)
+    for _ in range(2):  # the first one is slower
+        start = time.perf_counter()
+        batch = Batch(unit_rows(rows @ mapping), values[:1], labels)
+        loss_of([batch], landmarks, 1.0, values)
+    return (time.perf_counter() - start) / PASS_ROWS
+
+
+def _array_bytes(model: FeatureClassifier, classes: int, **lengths_of: int) -> int:
     """Bytes of model.safetensors, from the arrays of a model of few rows."""
-    sizes = {"n": n, "c": classes, "t": classes}
+    sizes = {"c": classes, "t": classes, **lengths_of}
     total = 0
     for name, array in state_of(model).arrays.items():
         dimensions = DIMENSIONS.get(name, "*" * array.ndim)

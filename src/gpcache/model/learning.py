@@ -28,6 +28,7 @@ from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
 from gpcache.model.files import Content, EncoderFacts
 from gpcache.model.training_images import (
+    StoredShots,
     TrainingFacts,
     all_examples,
     class_names,
@@ -176,6 +177,20 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
         names=[example.name for example in examples],
     )
     return [*findings.of("leak"), *findings.of("label"), *(findings.of("look") if hard else ())]
+
+
+def shots_elsewhere(
+    content: Content, store: FeatureStore | str | Path, encoder: Encoder
+) -> StoredShots:
+    """The training images in a feature store, of a model that keeps none."""
+    model = cast("CacheClassifier", content.model)
+    if model.has_keys:
+        raise DataError("The model keeps its training images: reasons need no feature store.")
+    if not hasattr(model, "fitted_"):
+        raise DataError("This method does not explain answers by training images.")
+    store = store if isinstance(store, FeatureStore) else FeatureStore.open(store)
+    _require_same(store, encoder, content.views)
+    return StoredShots.of(store, set(map(str, model.classes_)), model.fitted_.n_rows)
 
 
 # Changes, in place.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpcache.encoders import Encoder
     from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
     from gpcache.methods.cache.fitted import Fitted
-    from gpcache.model.training_images import Example
+    from gpcache.model.training_images import Example, StoredShots
 
 
 class Neighbour(NamedTuple):
@@ -194,14 +194,15 @@ def predictions(
     sets: float | None = None,
     per_class: bool = False,
     why: int = 0,
+    shots: StoredShots | None = None,
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
     `content` has a `model` to ask, its `examples` (for reasons) and its `held_out_scores`.
     `reject` is the share of good images that may be refused, `sets` how often a set of plausible
     labels may miss the true one, `per_class` whether that holds for each class and not on average,
-    `why` how many training images to name. Images that cannot be
-    decoded are appended to `refused`; without that list, they are an error.
+    `why` how many training images to name, which are the `shots` where a model keeps none. Images
+    that cannot be decoded are appended to `refused`; without that list, they are an error.
     """
     if not 0 <= reject < 1:
         raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
@@ -219,11 +220,16 @@ def predictions(
             names = name_weights(model, features)
         highest = max_probability(answers.logits, temperature=model.temperature_)
         familiarity = known.familiarity(answers.novelty, highest)
-        neighbours = _neighbours(answers.explanation, content.examples, len(images))
+        explained, examples = answers.explanation, content.examples
+        if shots is not None and why:
+            labels = [example.label for example in shots.examples]
+            explained = model.explain(features, top=why, shots=(shots.rows, labels))
+            examples = shots.examples
+        neighbours = _neighbours(explained, examples, len(images))
         nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
         rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
-        notes = [known.why_never(reject)]
+        notes = [known.why_never(reject), "" if shots is None else shots.note]
         if answers.sets is not None:
             pairs = zip(answers.sets.labels, nearest, rejected, strict=True)
             plausible = [agreeing_set(*pair) for pair in pairs]

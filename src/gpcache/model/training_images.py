@@ -112,6 +112,33 @@ def stored_examples(
     return rows, [Example(one.path, str(one.label), one.hash, one.group) for one in rows.items]
 
 
+class StoredShots(NamedTuple):
+    """Training images in a feature store, by which a model that keeps none explains its answers."""
+
+    rows: StoredRows
+    examples: list[Example]
+    note: str = ""
+
+    @classmethod
+    def of(cls, store: FeatureStore, classes: set[str], learned: int) -> StoredShots:
+        """Those of these classes, where a model has learned from `learned` images."""
+        name = str(store.folder)
+        rows, examples = stored_examples(store, TrainingFacts(name), shots=None, seed=0)
+        known = [row for row, one in enumerate(examples) if one.label in classes]
+        if not known:
+            raise DataError(f"The store {name!r} has no image of a class of the model.")
+        note = ""
+        if len(known) != learned:
+            note = (
+                f"The model learned from {learned:,} images, and {name!r} has {len(known):,} of "
+                "its classes: reasons may name images that it did not learn from, or miss some."
+            )
+        if len(known) < len(examples):
+            rows = StoredRows(store, [rows.items[row] for row in known])
+            examples = [examples[row] for row in known]
+        return cls(rows, examples, note)
+
+
 def new_examples(
     source: Source | FeatureStore,
     encoder: Encoder,

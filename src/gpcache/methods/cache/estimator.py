@@ -365,7 +365,12 @@ class CacheClassifier(FeatureClassifier):
         return _array(variance.amin(1))
 
     def explain(
-        self, X: ArrayLike, *, top: int | None = 5, labels: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        *,
+        top: int | None = 5,
+        labels: ArrayLike | None = None,
+        shots: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Explanation:
         """List the shots that count for and against the label of each row.
 
@@ -377,6 +382,10 @@ class CacheClassifier(FeatureClassifier):
             Number of shots to list, the largest share first; None lists all.
         labels : array of shape (m,), optional
             Labels to explain; the predicted ones by default.
+        shots : (array of shape (n, d), array of shape (n,)), optional
+            Features and labels of the fit, for a model in explicit features, which keeps none. They
+            may be a mapped file or rows of a feature store. The shots of the largest shares are
+            found among the 256 with the highest cosine to a row.
 
         Returns
         -------
@@ -387,6 +396,8 @@ class CacheClassifier(FeatureClassifier):
         ------
         DataError
             If the number of labels is not the number of rows.
+        ProtocolError
+            If the model keeps no shots and none are given, or both.
 
         Examples
         --------
@@ -400,14 +411,29 @@ class CacheClassifier(FeatureClassifier):
         if top is not None:
             whole("top", top, least=1)
         features, column = self._read_queries(X), None
-        self.fitted_.require_shots("explain an answer by shots")
         if labels is not None:
             column = self._label_numbers(label_array("explain", labels))
             if len(column) != len(features):
                 raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
+        if shots is not None:
+            rows = self._shots_elsewhere(*shots)
+            return self._explanation(self.fitted_.reasons(features, rows, top=top, column=column))
+        self.fitted_.require_shots("explain an answer by shots")
         answers = self.fitted_.model.answer(features, top=top, column=column)
         assert answers.reasons is not None
         return self._explanation(answers.reasons)
+
+    def _shots_elsewhere(self, features: Any, labels: ArrayLike) -> RowStream:
+        """The shots of a model that keeps none, to be read in batches."""
+        rows = features if hasattr(features, "shape") else np.asarray(features)
+        numbers = self._label_numbers(label_array("explain", labels))
+        if rows.shape != (len(numbers), self.n_features_in_):
+            raise DataError(
+                f"The shots that explain an answer must be of shape ({len(numbers):,}, "
+                f"{self.n_features_in_:,}), got {tuple(rows.shape)}."
+            )
+        text = self.fitted_.text
+        return RowStream(rows, numbers, len(self.classes_), text, self.fitted_.shots.features.dtype)
 
     def _explanation(self, reasons: Reasons) -> Explanation:
         names = self.classes_[reasons.column.cpu().numpy()]

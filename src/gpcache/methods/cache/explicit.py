@@ -220,8 +220,7 @@ def added(
         counts=counts,
         means=sums / counts.clamp(min=1)[:, None],
     )
-    frequency = torch.where(counts > 0, (counts / counts[counts > 0].mean()).log(), 0.0)
-    terms = model.text, counts == 0, choice.offset, frequency
+    terms = prior_terms(model, known)
     prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, model.coefficients)
     solved = explicit_map(
         lambda values: LossPass(space, values, *terms).total(rows),
@@ -232,6 +231,15 @@ def added(
     )
     precision = _precision(landmarks, choice, known)
     return built(model.feature_map, precision, solved.values, known, model.text, choice), known
+
+
+def prior_terms(
+    model: CacheModel, streamed: Streamed
+) -> tuple[Tensor | None, Tensor, float, Tensor]:
+    """What `prior_logits` needs: the text, the absent classes, the gain and the frequencies."""
+    counts = streamed.counts
+    frequency = torch.where(counts > 0, (counts / counts[counts > 0].mean()).log(), 0.0)
+    return model.text, counts == 0, model.choice.offset, frequency
 
 
 def _precision(landmarks: Tensor, choice: Choice, streamed: Streamed) -> ExplicitPrecision:
@@ -303,17 +311,24 @@ def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:
     return max(256, elements // max(n_classes, n_landmarks))
 
 
+def needed_bytes(
+    n_classes: int, width: int, n_features: int, part: int, device: torch.device
+) -> int:
+    """Bytes at the peak of a fit whose exact search takes `part` rows."""
+    size = n_features + width
+    solver = 4 * (2 * HISTORY + 11) * size * n_classes + 8 * 8 * size * size
+    batch = 4 * 6 * batch_rows(n_classes, n_features, device) * max(n_classes, size)
+    search = softmax_bytes(part, width, min(n_classes, part))
+    return max(search, solver + batch) + 8 * (4 * n_classes * width)
+
+
 def _ensure_memory(rows: RowStream, n_features: int) -> None:
     """Refuse before anything is allocated what the device has no room for."""
     c, width, device = rows.n_classes, rows.width, rows.labels.device
-    size = n_features + width
-    part = min(part_rows(rows), len(rows))
-    classes = min(c, part)
-    solver = 4 * (2 * HISTORY + 11) * size * c + 8 * 8 * size * size
-    batch = 4 * 6 * batch_rows(c, n_features, device) * max(c, size)
     ensure_memory(
-        max(softmax_bytes(part, width, classes), solver + batch) + 8 * (4 * c * width),
+        needed_bytes(c, width, n_features, min(part_rows(rows), len(rows)), device),
         device,
-        what=f"A fit of {len(rows):,} shots of {c:,} classes in {size:,} explicit features",
+        what=f"A fit of {len(rows):,} shots of {c:,} classes in {n_features + width:,} explicit "
+        "features",
         remedy="Use fewer of them: approximation=Explicit(n_features=…).",
     )

@@ -34,8 +34,13 @@ def held_out_rows(rows: RowStream, seed: int, validation: Shots | None) -> Tenso
     if few or validation is not None:
         return rows.labels.new_empty(0)
     company = torch.nonzero(rows.labels_alone().with_company()).flatten()
-    most = min(MOST_HELD, max(LEAST_HELD, HELD_LOGITS // rows.n_classes))
-    return company[stratified(rows.labels[company], min(most, len(rows) // HELD_SHARE), seed)]
+    count = most_held(len(rows), rows.n_classes)
+    return company[stratified(rows.labels[company], count, seed)]
+
+
+def most_held(n: int, n_classes: int) -> int:
+    """How many of n rows are held out at most."""
+    return min(MOST_HELD, max(LEAST_HELD, HELD_LOGITS // n_classes), n // HELD_SHARE)
 
 
 def choose_for_all(

@@ -20,11 +20,17 @@ from torch import Tensor
 
 from gpcache.errors import ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision
-from gpcache.methods.cache import explicit, regression, softmax, softmax_search
+from gpcache.methods.cache import (
+    explicit,
+    explicit_reasons,
+    regression,
+    softmax,
+    softmax_search,
+)
 from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
-from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.model import CacheModel, Reasons
 from gpcache.methods.cache.novelty import NoveltyBefore
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.row_stream import RowStream
@@ -150,6 +156,16 @@ class Fitted:
         if separate or self.streamed is not None or not self.recipe.is_softmax:
             return self.report
         return self.held_out(sets)
+
+    def reasons(
+        self, features: Tensor, shots: RowStream, *, top: int | None, column: Tensor | None
+    ) -> Reasons:
+        """The shots behind unit rows (m, d), for a model that does not keep them."""
+        if self.streamed is None:
+            raise ProtocolError("This model keeps its shots: explain needs no others.")
+        return explicit_reasons.reasons(
+            self.model, self.streamed, features, shots, top=top, column=column
+        )
 
     # Updates.
 
