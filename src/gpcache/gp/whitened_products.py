@@ -19,7 +19,6 @@ from gpcache.gp.cholesky import cholesky, quadratic
 from gpcache.gp.factored import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
-    are_few,
     is_constant,
     projected,
     spread_of,
@@ -27,6 +26,9 @@ from gpcache.gp.feature_maps import (
 )
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
+
+# Up to this share of the width, rows are so few that their products cost less than whitened rows.
+FEW_SHARE = 0.7
 
 
 class Similarities(NamedTuple):
@@ -64,7 +66,7 @@ class WhitenedProducts:
     ) -> WhitenedProducts | None:
         """Those of rows (n, d) with class numbers (n,) and others (m, d).
 
-        None where `KernelSpace.fit` whitens by another way, or not at all.
+        None where the space does not whiten, or whitened rows cost less.
         """
         n = len(features)
         rows = torch.cat([features, others])
@@ -72,7 +74,8 @@ class WhitenedProducts:
             rows = projected(space.projection, rows)
         known = within_class(rows[:n], labels)
         whitens = space.name == "whitened" and not is_constant(rows[:n])
-        if not (whitens and are_few(known)) or spread_of(known) is None:
+        few = n <= FEW_SHARE * rows.shape[1]
+        if not (whitens and few) or spread_of(known) is None:
             return None
         # Differences of large numbers below: float32 would keep few of their digits.
         rows = rows if rows.device.type == "mps" else rows.double()
