@@ -98,8 +98,9 @@ class Case:
         self._rows = (centres[self._labels] + spread).astype(np.float32)
         self._queries = generator.normal(size=(QUERIES, d)).astype(np.float32)
         self._model = GPCacheClassifier.from_options(
-            alpha=10.0, beta=1.0, noise=1.0, n_folds=FOLDS, device=device
-        )
+            alpha=1.0, beta=1.0, tau=8.0, shrinkage=1.0, discriminant=0.0, n_folds=FOLDS,
+            approximation="exact", device=device,
+        )  # fmt: skip
         self._device = device
 
     def fit(self) -> None:
