@@ -26,8 +26,8 @@ needs_chromium = pytest.mark.skipif(
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "images"
 if playwright is not None:
-    # A test machine may be busy.
-    playwright.expect.set_options(timeout=30_000)
+    # Beside Ray nodes and other browsers on two cores, a page may take long.
+    playwright.expect.set_options(timeout=90_000)
 # With an encoder that starts at once.
 TINY = (str(Path(__file__).with_name("program.py")),)
 LITE = ("-m", "gpcache", "serve", "--port", "0", "--workspace")
@@ -107,7 +107,11 @@ class Visitor:
 
     def open(self, address):
         self.page.goto(address)
-        playwright.expect(self.page.locator("#summary")).to_contain_text("photo")
+        try:
+            playwright.expect(self.page.locator("#summary")).to_contain_text("photo")
+        except AssertionError as error:
+            error.add_note(f"complaints {self.complaints}, requests {self.requests}")
+            raise
 
     def go(self, step):
         self.page.locator(f"nav a[href='#{step}']").click()

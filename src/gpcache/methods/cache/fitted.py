@@ -289,9 +289,9 @@ class Fitted:
         """What the novelty of shots of these rows (n,), −1 for new ones, is computed from."""
         before, rows_before = self.before, self.rows_before
         if rows_before is None:
-            before = NoveltyBefore.of(
-                self.recipe, self.shots, self.model.precision.keys, self.choice, self.known_novelty
-            )
+            known = vars(self).get("novelty", self.known_novelty)  # computed already, or read
+            keys = self.model.precision.keys
+            before = NoveltyBefore.of(self.recipe, self.shots, keys, self.choice, known)
             rows_before = torch.arange(len(self.shots), device=self.shots.labels.device)
         if rows is not None:
             rows_before = torch.where(rows < 0, -1, rows_before[rows.clamp(min=0)])
