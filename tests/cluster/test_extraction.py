@@ -1,6 +1,5 @@
 """Extraction on Ray: a real local cluster whose processes are killed, against the local engine."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -49,20 +48,9 @@ extract(source, sys.argv[2], encoder, stream=encoded_on_ray, batch_size=4, shard
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """A cluster of several processes on this machine, which says nothing and reports nowhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        ray.init(
-            address="local",
-            num_cpus=3,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+def cluster(local_cluster):
+    with local_cluster(3):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Fits on Ray, on a local cluster: any source of rows, the same model, one sentence for errors."""
 
-import logging
 import pickle
 from functools import partial
 
@@ -26,19 +25,9 @@ Classifier = partial(GPCacheClassifier, approximation=Explicit(32))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        ray.init(
-            address="local",
-            num_cpus=1,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+def cluster(local_cluster):
+    with local_cluster(1):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -114,31 +114,54 @@ def estimate_fit(
     n_classes = max(min(2, len(names)), round(len(names) * rows / n))
     model, spent = _measured_fit(plan, encoder, rows, names[:n_classes], n)
     pace = spent / _work(rows, n_classes, encoder.dim)
-    if model.has_keys or not hasattr(model, "fitted_"):
-        seconds["fit"] = pace * _work(n, len(names), encoder.dim)
-        memory = 12 * n * encoder.dim + _fit_memory(model, n, len(names))
-        disk = _array_bytes(model, len(names), n=n)
-        listed = n
-    else:
-        part = min(explicit_choice.PART_ROWS, n)
-        some = max(2, min(len(names), part // explicit_choice.PART_PER_CLASS))
-        features, width = Explicit().n_features, encoder.dim
-        seconds["search"] = pace * _work(part, some, width)
-        seconds["passes"] = PASSES * n * _pass_seconds(len(names), width, features)
-        memory = explicit.needed_bytes(
-            len(names), width, features, part, model.fitted_.shots.labels.device
-        )
-        listed = n if n == part else explicit_choice.most_held(n, len(names))
-        disk = _array_bytes(model, len(names), n=listed, l=min(features, n) + width)
+    in_features = hasattr(model, "fitted_") and not model.has_keys
+    cost = (_explicit_cost if in_features else _exact_cost)(model, pace, n, len(names))
     text = sum(len(name) + len(label) + ENTRY for name, label in records)
     pictures = _thumbnail_bytes(sample[0]) if thumbnails and sample else 0
     return FitEstimate(
         images=n,
         classes=len(names),
-        seconds=seconds,
-        memory=peak_memory() + memory,
-        disk=disk + listed * (text // len(records) + pictures),
+        seconds=seconds | cost.seconds,
+        memory=peak_memory() + cost.memory,
+        disk=cost.disk + cost.listed * (text // len(records) + pictures),
         protocol=f"measured here on {measured} of {rows} drawn rows",
+    )
+
+
+class _Cost(NamedTuple):
+    """Seconds by step, bytes of memory, bytes of arrays, and the images that a model lists."""
+
+    seconds: dict[str, float]
+    memory: int
+    disk: int
+    listed: int
+
+
+def _exact_cost(model: FeatureClassifier, pace: float, n: int, classes: int) -> _Cost:
+    """The cost of a fit that keeps all n shots; `pace` is seconds by `_work`."""
+    width = int(model.n_features_in_)
+    memory = 12 * n * width + _fit_memory(model, n, classes)
+    return _Cost(
+        {"fit": pace * _work(n, classes, width)}, memory, _array_bytes(model, classes, n=n), n
+    )
+
+
+def _explicit_cost(model: FeatureClassifier, pace: float, n: int, classes: int) -> _Cost:
+    """The cost of a fit in explicit features: a search on a part, and passes over all rows."""
+    width, features = int(model.n_features_in_), Explicit().n_features
+    device = cast(Fitted, model.fitted_).shots.labels.device
+    part = min(explicit_choice.PART_ROWS, n)
+    some = max(2, min(classes, part // explicit_choice.PART_PER_CLASS))
+    seconds = {
+        "search": pace * _work(part, some, width),
+        "passes": PASSES * n * _pass_seconds(classes, width, features),
+    }
+    listed = n if n == part else explicit_choice.most_held(n, classes)
+    return _Cost(
+        seconds,
+        explicit.needed_bytes(classes, width, features, part, device),
+        _array_bytes(model, classes, n=listed, l=min(features, n) + width),
+        listed,
     )
 
 

@@ -220,12 +220,12 @@ def predictions(
             names = name_weights(model, features)
         highest = max_probability(answers.logits, temperature=model.temperature_)
         familiarity = known.familiarity(answers.novelty, highest)
-        explained, examples = answers.explanation, content.examples
         if shots is not None and why:
-            labels = [example.label for example in shots.examples]
-            explained = model.explain(features, top=why, shots=(shots.rows, labels))
-            examples = shots.examples
-        neighbours = _neighbours(explained, examples, len(images))
+            neighbours = _neighbours(
+                shots.explain(model, features, why), shots.examples, len(images)
+            )
+        else:
+            neighbours = _neighbours(answers.explanation, content.examples, len(images))
         nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
         rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.encoders.vectors import Features
@@ -23,6 +24,10 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
 from gpcache.support.names import tidy_name
+
+if TYPE_CHECKING:
+    from gpcache.methods import Explanation
+    from gpcache.methods.cache.estimator import CacheClassifier
 
 UNLABELLED = "it has no label"
 
@@ -117,7 +122,12 @@ class StoredShots(NamedTuple):
 
     rows: StoredRows
     examples: list[Example]
+    labels: NDArray[np.str_]
     note: str = ""
+
+    def explain(self, model: CacheClassifier, features: ArrayLike, top: int) -> Explanation:
+        """The images behind the answers for these features (m, d)."""
+        return model.explain(features, top=top, shots=(self.rows, self.labels))
 
     @classmethod
     def of(cls, store: FeatureStore, classes: set[str], learned: int) -> StoredShots:
@@ -136,7 +146,7 @@ class StoredShots(NamedTuple):
         if len(known) < len(examples):
             rows = StoredRows(store, [rows.items[row] for row in known])
             examples = [examples[row] for row in known]
-        return cls(rows, examples, note)
+        return cls(rows, examples, np.array([one.label for one in examples]), note)
 
 
 def new_examples(
