@@ -185,7 +185,7 @@ def shots_elsewhere(
     """The training images in a feature store, of a model that keeps none."""
     model = cast("CacheClassifier", content.model)
     if model.has_keys:
-        raise DataError("The model keeps its training images: reasons need no feature store.")
+        raise DataError("This model keeps its training images: --why needs no feature store.")
     if not hasattr(model, "fitted_"):
         raise DataError("This method does not explain answers by training images.")
     store = store if isinstance(store, FeatureStore) else FeatureStore.open(store)
