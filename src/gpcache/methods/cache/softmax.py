@@ -42,11 +42,7 @@ def build(
     space = recipe.at(choice.shrinkage, choice.diagonal).space
     feature_map = space.fit(shots.features, shots.labels)
     precision = recipe.condition(shots, feature_map(shots.features), choice)
-    begin = None
-    if start is not None:
-        values = start.to(shots.features)
-        begin = Coefficients(values, precision.prior_product(values))
-    return _solved(CacheModel(feature_map, precision, text, choice), shots, begin)
+    return _solved(CacheModel(feature_map, precision, text, choice), shots, start)
 
 
 def updated(
@@ -72,8 +68,7 @@ def updated(
             precision.prior = _bordered(model.precision.prior, precision, rows)
     elif isinstance(precision, ExactPrecision):
         precision.prior = model.precision.prior
-    start = Coefficients(values, precision.prior_product(values))
-    return _solved(replace(model, precision=precision), shots, start)
+    return _solved(replace(model, precision=precision), shots, values)
 
 
 def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
@@ -92,8 +87,8 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
     return grown
 
 
-def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> CacheModel:
-    """The model with the coefficients and the discriminant of these shots."""
+def _solved(model: CacheModel, shots: Shots, start: Tensor | None) -> CacheModel:
+    """The model with the coefficients, solved from a start (n, c), and the discriminant."""
     choice = model.choice
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
     with progress_bar("solving", total=TYPICAL, unit="iteration") as bar:
@@ -102,10 +97,13 @@ def _solved(model: CacheModel, shots: Shots, start: Coefficients | None) -> Cach
             bar.update()
             return model.precision.prior_product(right)
 
+        rough, begin = _rough_product(model.precision, bar.update), None
+        if start is not None:
+            values = start.to(shots.features)
+            begin = Coefficients(values, product(values))
         solution = softmax_map(
-            product, offset, weighted_labels(shots), choice.tau,
-            start=start, rough=_rough_product(model.precision, bar.update),
-        )  # fmt: skip
+            product, offset, weighted_labels(shots), choice.tau, start=begin, rough=rough
+        )
     return replace(model, coefficients=solution.values, discriminant=discriminant_of(model, shots))
 
 
@@ -122,7 +120,7 @@ def _rough_product(precision: Precision, look: Callable[[], object]) -> Product 
 
     def product(right: Tensor) -> Tensor:
         look()
-        return (prior @ right.float()).double()
+        return prior @ right.float()
 
     return product
 
