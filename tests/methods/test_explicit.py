@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, TextPrior
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
+from gpcache.gp.discriminant import Discriminant
 from gpcache.methods import Explicit, Regression, restore, state_of
 from gpcache.methods.cache import (
     explicit,
@@ -265,3 +267,45 @@ def test_no_warning_and_the_caller_sees_no_change() -> None:
         warnings.simplefilter("error")
         GPCacheClassifier().fit(X, y)
     np.testing.assert_array_equal(X, before)
+
+
+def test_modes_of_a_class_are_told_apart_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    modes = rng.normal(size=(6, 2, 16))
+    modes[:, 1] = -modes[:, 0]  # the mean of a class says nothing about it
+
+    def drawn(n: int) -> Rows:
+        labels = np.arange(n) % 6
+        rows = modes[labels, rng.integers(2, size=n)] + 0.5 * rng.normal(size=(n, 16))
+        return rows.astype(np.float32), labels.astype(str)
+
+    X, y = drawn(1_200)
+    queries, truth = drawn(600)
+    model = GPCacheClassifier(approximation=Explicit(16)).fit(X, y)
+    assert model.fitted_.model.discriminant.n_modes == explicit.N_MODES
+    accuracy = model.score(queries, truth)
+    monkeypatch.setattr(explicit, "LEAST_PER_MODE", 10_000)
+    plain = GPCacheClassifier(approximation=Explicit(16)).fit(X, y)
+    assert plain.fitted_.streamed.n_modes == 1
+    assert accuracy > plain.score(queries, truth) + 0.1
+    # It is saved, asked and extended like any other model.
+    again = restore(state_of(model))
+    np.testing.assert_allclose(
+        again.predict_proba(queries), model.predict_proba(queries), rtol=1e-4, atol=1e-6
+    )
+    counts = model.fitted_.streamed.class_counts.tolist()
+    assert counts == [200.0] * 6
+    model.add(queries[:60], truth[:60], refit=False)
+    assert model.fitted_.streamed.class_counts.tolist() == [210.0] * 6
+    assert model.score(queries, truth) > accuracy - 0.02
+
+
+def test_the_nearest_mode_of_the_own_class() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, means = (torch.randn(n, 5, generator=generator) for n in (40, 12))
+    labels = torch.arange(40) % 3
+    found = Discriminant(means, 0.5 * means.square().sum(1), 4).nearest(rows, labels)
+    distance = torch.cdist(rows, means)
+    for row, label, number in zip(distance, labels, found, strict=True):
+        own = row[4 * label : 4 * label + 4]
+        assert number == 4 * label + own.argmin()

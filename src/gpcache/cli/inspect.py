@@ -29,7 +29,7 @@ def inspect(
     counts = Counter(example.label for example in classifier.examples)
     cache = getattr(fitted, "fitted_", None)
     if cache is not None and cache.streamed is not None:
-        class_counts = cache.streamed.counts.int().tolist()
+        class_counts = cache.streamed.class_counts.int().tolist()
         counts = Counter(dict(zip(classifier.classes, class_counts, strict=True)))
     names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
     values = {name: getattr(fitted, f"{name}_") for name in names}

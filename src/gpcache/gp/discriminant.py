@@ -2,7 +2,8 @@
 
     score = z · μ − ½ ‖μ‖²      z = unscaled rows of the feature map,  μ = class means of the shots
 
-In a whitened space this is Fisher's discriminant with the shrunk scatter within classes.
+In a whitened space this is Fisher's discriminant with the shrunk scatter within classes. A class
+may have several means, its modes; the nearest one then counts.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap, projected
 
+# A mode is pulled to the mean of its class as if that many more rows lay there (of 0, 5 and 10).
+PULL = 5.0
+
 
 class Discriminant(NamedTuple):
-    """Class means (c, d') in the kernel's space, and half their squared lengths (c,)."""
+    """Means (c · k, d') in the kernel's space, k for each class, and half their squared lengths."""
 
     means: Tensor
     halves: Tensor
+    n_modes: int = 1
 
     @classmethod
     def of(
@@ -46,13 +51,31 @@ class Discriminant(NamedTuple):
         return cls.of_means(means, counts, feature_map)
 
     @classmethod
-    def of_means(cls, means: Tensor, counts: Tensor, feature_map: FeatureMap) -> Discriminant:
-        """The same from the means (c, d) of (projected) features and their number (c,)."""
+    def of_means(
+        cls, means: Tensor, counts: Tensor, feature_map: FeatureMap, n_modes: int = 1
+    ) -> Discriminant:
+        """The same from means (c · k, d) of (projected) features and the rows (c · k,) of each."""
+        if n_modes > 1:
+            counts = counts.view(-1, n_modes, 1)
+            modes, known = means.view(*counts.shape[:2], -1), counts.sum(1, keepdim=True)
+            centres = (counts * modes).sum(1, keepdim=True) / known.clamp(min=1)
+            means = (counts * modes + PULL * centres) / (counts + PULL)
+            means, counts = means.flatten(0, 1), known.expand_as(counts).flatten()
         # After the projection the map is linear: map the means, not every row.
         means = replace(feature_map, projection=None).unscaled(means)
         means = means * (counts > 0)[:, None]
-        return cls(means, 0.5 * means.square().sum(1))
+        return cls(means, 0.5 * means.square().sum(1), n_modes)
 
     def scores(self, rows: Tensor) -> Tensor:
         """(m, c) of rows (m, d')."""
-        return rows @ self.means.mT - self.halves
+        scores = rows @ self.means.mT - self.halves
+        return scores if self.n_modes == 1 else scores.view(len(rows), -1, self.n_modes).amax(2)
+
+    def nearest(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """The number (m,) of the nearest mean of its own class, for rows (m, d')."""
+        first = labels * self.n_modes
+        if self.n_modes == 1:
+            return first
+        own = first[:, None] + torch.arange(self.n_modes, device=first.device)
+        near = torch.einsum("md,mkd->mk", rows, self.means[own]) - self.halves[own]
+        return first + near.argmax(1)

@@ -5,7 +5,9 @@
 The landmarks are the axes of the whitened space, which carry the linear part of the kernel, and a
 stratified sample of the rows. Shrinkage, β, τ and the trust in the text are chosen by the exact
 search (`softmax_search`) on a part of the rows. The weights, the temperature and the held-out
-figures come from a model of all rows but a held-out sample, which is let in afterwards.
+figures come from a model of all rows but a held-out sample, which is let in afterwards. Classes of
+many rows may have several modes, which few landmarks cannot tell apart: the discriminant gets the
+means of clusters within the classes, where the held-out rows say that it pays.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from gpcache.methods.cache.held_out import (
 )
 from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.passes import LossPass, MomentsPass, ProductsPass
+from gpcache.methods.cache.passes import LossPass, ModesPass, MomentsPass, ProductsPass
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.regression import held_out_variance
 from gpcache.methods.cache.row_stream import BATCH_ELEMENTS, RowStream, stratified
@@ -47,6 +49,8 @@ from gpcache.support.progress import progress_bar
 
 # Nats a row to which the model is solved that the weights are fitted on.
 WEIGHED_TOLERANCE = 1e-4
+# Clusters in each class, the rows that a class has in the mean before they are tried, and passes.
+N_MODES, LEAST_PER_MODE, MODE_PASSES = 4, 10, 8
 # Batches of a pass at least: machines may share them.
 LEAST_BATCHES = 16
 
@@ -54,8 +58,8 @@ LEAST_BATCHES = 16
 class Streamed(NamedTuple):
     """What a model knows of the rows that it does not keep, beside its coefficients.
 
-    Their number, Σ k(L, z) k(z, L) (D, D), and the counts (c,) and means (c, d) of the classes.
-    `n_part` rows chose the hyper-parameters.
+    Their number, Σ k(L, z) k(z, L) (D, D), and the counts (c · k,) and means (c · k, d) of the
+    `n_modes` clusters of each class. `n_part` rows chose the hyper-parameters.
     """
 
     n_rows: int
@@ -63,6 +67,12 @@ class Streamed(NamedTuple):
     products: Tensor
     counts: Tensor
     means: Tensor
+    n_modes: int = 1
+
+    @property
+    def class_counts(self) -> Tensor:
+        """The number of rows of each class (c,)."""
+        return self.counts.view(-1, self.n_modes).sum(1)
 
 
 class Learned(NamedTuple):
@@ -114,8 +124,14 @@ def learn(
         model, _ = first.solve(without, held, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
-        start = model.coefficients
+        start, modes = model.coefficients, None
+        if model.discriminant is not None and known.per_class >= N_MODES * LEAST_PER_MODE:
+            modes = fit.modes(model.feature_map, rest, held)
+            several = _weigh(known, replace(model, discriminant=modes), kept, settings)
+            weighed, modes = min((several, modes), (weighed, None), key=lambda one: one[0].nll)
         model, streamed = replace(fit, choice=weighed.choice).solve(moments, None, start)
+        if modes is not None:
+            model, streamed = fit.with_modes(model, streamed, modes)
     protocol = f"{len(held):,} of {len(rows):,} shots held out; {len(part):,} others chose"
     logits = HeldOutLogits(weighed.logits, torch.arange(len(held)), protocol)
     report = HeldOutReport.of(kept.labels.cpu(), logits, weighed.nested)
@@ -198,6 +214,37 @@ class _Fit:
         precision = _precision(landmarks, choice, streamed)
         return built(feature_map, precision, solved.values, streamed, rows.text, choice), streamed
 
+    def modes(self, feature_map: FeatureMap, rest: Tensor, held: Tensor) -> Discriminant:
+        """Clusters within each class by Lloyd's algorithm, from the rows `rest`, not the `held`."""
+        order = rest[torch.argsort(self.rows.labels[rest], stable=True)]
+        counts = torch.bincount(self.rows.labels[rest], minlength=self.rows.n_classes)
+        places = torch.arange(N_MODES, device=rest.device) * counts[:, None] // N_MODES
+        first = order[(counts.cumsum(0) - counts)[:, None] + places].flatten()
+        numbers, inverse = torch.unique(first, return_inverse=True)
+        means = feature_map.unscaled(self.rows.shots(numbers).features)[inverse]
+        found = Discriminant(means, 0.5 * means.square().sum(1), N_MODES)
+        for _ in range(MODE_PASSES):
+            found = Discriminant.of_means(*self._clusters(feature_map, found, held))
+        return found
+
+    def with_modes(
+        self, model: CacheModel, streamed: Streamed, modes: Discriminant
+    ) -> tuple[CacheModel, Streamed]:
+        """The model with the means of the rows nearest to each mode."""
+        means, counts, _, n_modes = self._clusters(model.feature_map, modes, None)
+        streamed = streamed._replace(counts=counts, means=means, n_modes=n_modes)
+        discriminant = Discriminant.of_means(means, counts, model.feature_map, n_modes)
+        return replace(model, discriminant=discriminant), streamed
+
+    def _clusters(
+        self, feature_map: FeatureMap, modes: Discriminant, held: Tensor | None
+    ) -> tuple[Tensor, Tensor, FeatureMap, int]:
+        """What `Discriminant.of_means` needs, of the rows nearest to each mode."""
+        self.look()
+        counts, sums = self.rows.total(ModesPass(feature_map, *modes), self.size, held)
+        counts, sums = counts.to(modes.means), sums.to(modes.means)
+        return sums / counts.clamp(min=1)[:, None], counts, feature_map, modes.n_modes
+
 
 def added(
     model: CacheModel, streamed: Streamed, features: Tensor, labels: Tensor
@@ -209,9 +256,12 @@ def added(
     choice, landmarks = model.choice, model.precision.keys
     assert model.coefficients is not None
     rows = [(features, labels)]
-    new = MomentsPass(model.feature_map.projection, len(streamed.counts)).total(rows)
-    counts = streamed.counts + new.counts.to(streamed.counts)
-    sums = streamed.means * streamed.counts[:, None] + new.sums.to(streamed.means)
+    modes = model.discriminant or Discriminant.of_means(
+        streamed.means, streamed.counts, model.feature_map, streamed.n_modes
+    )
+    further, moved = ModesPass(model.feature_map, *modes).total(rows)
+    counts = streamed.counts + further.to(streamed.counts)
+    sums = streamed.means * streamed.counts[:, None] + moved.to(streamed.means)
     space = ProductsPass(model.feature_map, landmarks, choice.beta)
     (products,) = space.total(rows)
     known = streamed._replace(
@@ -237,14 +287,14 @@ def prior_terms(
     model: CacheModel, streamed: Streamed
 ) -> tuple[Tensor | None, Tensor, float, Tensor]:
     """What `prior_logits` needs: the text, the absent classes, the gain and the frequencies."""
-    counts = streamed.counts
+    counts = streamed.class_counts
     frequency = torch.where(counts > 0, (counts / counts[counts > 0].mean()).log(), 0.0)
     return model.text, counts == 0, model.choice.offset, frequency
 
 
 def _precision(landmarks: Tensor, choice: Choice, streamed: Streamed) -> ExplicitPrecision:
     return ExplicitPrecision.of(
-        landmarks, choice.beta, choice.noise, streamed.products, len(streamed.counts)
+        landmarks, choice.beta, choice.noise, streamed.products, len(streamed.class_counts)
     )
 
 
@@ -259,16 +309,19 @@ def built(
     """The model of coefficients (D, c) and the classes' means."""
     discriminant = None
     if choice.discriminant:
-        discriminant = Discriminant.of_means(streamed.means, streamed.counts, feature_map)
+        discriminant = Discriminant.of_means(
+            streamed.means, streamed.counts, feature_map, streamed.n_modes
+        )
     return CacheModel(feature_map, precision, text, choice, coefficients, discriminant)
 
 
 class _Weighed(NamedTuple):
-    """The choice with its weights, and probabilities (nested) and logits (k, c) of its rows."""
+    """The choice with its weights; probabilities (nested), logits (k, c) and NLL of its rows."""
 
     choice: Choice
     nested: Tensor
     logits: Tensor
+    nll: float
 
 
 def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOptions) -> _Weighed:
@@ -302,7 +355,8 @@ def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOption
         discriminant=values[1] * (degrees_of_freedom(known) + len(asked)) if scores else 0.0,
         gain=values[-1] if asked.zero_shot is not None else choice.gain,
     )
-    return _Weighed(choice, nested, logits)
+    likely = nested.gather(1, labels[:, None]).clamp(min=torch.finfo(nested.dtype).tiny)
+    return _Weighed(choice, nested, logits, -float(likely.log().mean()))
 
 
 def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.explicit import Batch, loss_of, products_of
 from gpcache.gp.feature_maps import FeatureMap, Moments, Projection, projected
 from gpcache.methods.cache.softmax import prior_logits
@@ -40,6 +42,28 @@ class MomentsPass(NamedTuple):
         if self.projection is not None:
             batches = ((projected(self.projection, rows), labels) for rows, labels in batches)
         return Moments.of(batches, self.n_classes)
+
+
+class ModesPass(NamedTuple):
+    """Numbers and sums of the (projected) rows nearest to each mean of a discriminant."""
+
+    feature_map: FeatureMap
+    means: Tensor
+    halves: Tensor
+    n_modes: int
+
+    def total(self, batches: RowBatches) -> tuple[Tensor, Tensor]:
+        """The numbers (c · k,) and the sums (c · k, d), in float64."""
+        discriminant = Discriminant(self.means, self.halves, self.n_modes)
+        projection, totals = self.feature_map.projection, None
+        for rows, labels in batches:
+            numbers = discriminant.nearest(self.feature_map.unscaled(rows), labels)
+            given = (rows if projection is None else projected(projection, rows)).double()
+            if totals is None:
+                totals = given.new_zeros(len(self.means), given.shape[1] + 1)
+            totals.index_add_(0, numbers, torch.nn.functional.pad(given, (0, 1), value=1.0))
+        assert totals is not None
+        return totals[:, -1], totals[:, :-1]
 
 
 class ProductsPass(NamedTuple):

@@ -130,8 +130,13 @@ def _read_explicit(
     names = ("landmarks", "landmark_coefficients", "landmark_products", "variance_root")
     landmarks, coefficients, products, root = (_require(tensors, name) for name in names)
     counts, means = _require(tensors, "class_counts"), _require(tensors, "class_means")
-    streamed = Streamed(facts["n_rows"], facts["n_part"], products.double(), counts, means)
-    precision = ExplicitPrecision.restored(landmarks, choice.beta, choice.noise, root, len(counts))
+    n_classes = coefficients.shape[1]
+    if not len(counts) or len(counts) % n_classes:
+        raise DataError(f"the array 'class_counts' has the shape {tuple(counts.shape)}")
+    streamed = Streamed(
+        facts["n_rows"], facts["n_part"], products.double(), counts, means, len(counts) // n_classes
+    )
+    precision = ExplicitPrecision.restored(landmarks, choice.beta, choice.noise, root, n_classes)
     model = explicit.built(feature_map, precision, coefficients, streamed, text, choice)
     return model, streamed
 

@@ -117,10 +117,15 @@ def _write_cache(
     row = parts.row.write(graph, mapped)
     term = graph.node("MatMul", row, graph.weight(choice.alpha * parts.weights))
     if cache.discriminant is not None:
-        means, halves = cache.discriminant
-        scores = graph.node("MatMul", unscaled, graph.weight(choice.discriminant * means.mT))
-        scores = graph.node("Sub", scores, graph.weight(choice.discriminant * halves))
-        term = graph.node("Sum", term, scores)
+        means, halves, n_modes = cache.discriminant
+        modes = []
+        for first in range(n_modes):
+            weights = graph.weight(choice.discriminant * means[first::n_modes].mT)
+            scores = graph.node("MatMul", unscaled, weights)
+            lengths = graph.weight(choice.discriminant * halves[first::n_modes])
+            modes.append(graph.node("Sub", scores, lengths))
+        nearest = graph.node("Max", *modes) if n_modes > 1 else modes[0]
+        term = graph.node("Sum", term, nearest)
     spread = parts.spread
     if spread is None or not (variance or choice.eta):
         return term, None
