@@ -20,6 +20,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install -c constraint
 INSTALL = $(PIP) uv torch && { $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt \
 	-e ".[$(EXTRAS)]" || $(PIP) -e ".[$(EXTRAS)]"; }
 PYTEST_ARGS ?=
+# Compiled once, not in each of the many processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first interpreter that is new enough and can make a virtual environment. Asking it to run
 # matters: a version manager's stand-in may exist on the PATH and still refuse to start.
