@@ -35,8 +35,9 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 demo: $(VENV)/.base
 	$(BIN)/python -m gpcache demo $(PHOTOS)
 
-# Work stealing: a long test at the end does not leave a core idle.
-PYTEST := $(BIN)/python -m pytest --dist worksteal --durations=20
+# Work stealing: a long test at the end does not leave a core idle. One thread each: the matrices are
+# small, and threads of several processes only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --durations=20
 # Slow tests often wait for Ray, a browser or a time limit: one process more than there are cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
