@@ -20,6 +20,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install -c constraint
 INSTALL = $(PIP) uv torch && { $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt \
 	-e ".[$(EXTRAS)]" || $(PIP) -e ".[$(EXTRAS)]"; }
 PYTEST_ARGS ?=
+# Compiled once, not in each of the many processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first interpreter that is new enough and can make a virtual environment. Asking it to run
 # matters: a version manager's stand-in may exist on the PATH and still refuse to start.
@@ -33,8 +35,9 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 demo: $(VENV)/.base
 	$(BIN)/python -m gpcache demo $(PHOTOS)
 
-# Work stealing: a long test at the end does not leave a core idle.
-PYTEST := $(BIN)/python -m pytest --dist worksteal --durations=20
+# Work stealing: a long test at the end does not leave a core idle. One thread each: the matrices are
+# small, and threads of several processes only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --durations=20
 # Slow tests often wait for Ray, a browser or a time limit: one process more than there are cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 

@@ -1,5 +1,7 @@
 """Settings that all tests share."""
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,20 @@ def one_thread():
     """The matrices are small: on a busy machine more threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # for the processes that tests start
+        yield
     torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory):
-    """No test reads or leaves anything in the cache of the user."""
+    """No test reads or leaves anything in the cache of the user; all processes share one."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPCACHE_CACHE", str(tmp_path_factory.mktemp("cache") / "gpcache"))
+        patch.setenv("GPCACHE_CACHE", str(place / "cache" / "gpcache"))
         yield
 
 
@@ -43,3 +50,8 @@ def pytest_collection_modifyitems(items):
         names = {item.nodeid, item.nodeid.partition("[")[0]}
         if names & SLOW_TESTS or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what stays to the end: modules and tests, a million objects."""
+    gc.freeze()

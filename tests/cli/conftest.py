@@ -1,5 +1,7 @@
-"""Photos of shapes, a model fitted once, and two ways to run a command."""
+"""Photos of shapes, a model fitted once, and ways to run a command."""
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -27,6 +29,24 @@ def run(monkeypatch, capsys):
         return ended.value.code or 0, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def prepare():
+    """Run a `gpcache ...` that tests begin with: in this process, and it must succeed."""
+
+    def prepare(*arguments):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            patch.setattr(sys, "argv", ["gpcache", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code
+
+    return prepare
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +125,14 @@ def shapes(tmp_path_factory, write_shapes):
 def unseen(tmp_path_factory, write_shapes):
     """Three more of each shape."""
     return write_shapes(tmp_path_factory.mktemp("data") / "unseen", 3, 2)
+
+
+@pytest.fixture(scope="session")
+def shapes_store(tmp_path_factory, shapes, prepare):
+    """The features of the training photos; not to be changed."""
+    store = tmp_path_factory.mktemp("stored") / "shapes.store"
+    prepare("extract", shapes, "-o", store)
+    return store
 
 
 @pytest.fixture(scope="session")

@@ -329,11 +329,10 @@ def test_a_dry_run_reads_like_this(run, shapes, tmp_path):
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_dry_run_of_a_store_encodes_nothing(run, shapes, tmp_path, monkeypatch, many):
+def test_a_dry_run_of_a_store_encodes_nothing(run, shapes_store, tmp_path, monkeypatch, many):
     if many:
         monkeypatch.setattr(setup, "EXACT_ROWS", 5)
-    store, place = tmp_path / "s.store", tmp_path / "m.gpc"
-    assert run("extract", shapes, "-o", store)[0] == 0
+    store, place = shapes_store, tmp_path / "m.gpc"
     code, out, _ = run("fit", store, "-o", place, "--dry-run", "--json")
     estimate = json.loads(out)
     assert (code, place.exists()) == (0, False)

@@ -31,6 +31,15 @@ def few(monkeypatch):
     monkeypatch.setattr(explicit_choice, "PART_ROWS", 60)
 
 
+@pytest.fixture(scope="module")
+def eighteen(tmp_path_factory, prepare):
+    """Eighteen photos, and the store of their features; not to be changed."""
+    folder = tmp_path_factory.mktemp("eighteen")
+    photos, store = draw(folder / "photos", 0, 6), folder / "photos.store"
+    prepare("extract", photos, "-o", store)
+    return photos, store
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path):
@@ -80,10 +89,8 @@ def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path)
         served.learner.fit(served.document.contents)
 
 
-def test_reasons_from_a_store_that_cannot_give_them_are_a_sentence(run, tmp_path):
-    photos = draw(tmp_path / "photos", 0, 4)
-    store, model = tmp_path / "photos.store", tmp_path / "photos.gpc"
-    assert run("extract", photos, "-o", store)[0] == 0
+def test_reasons_from_a_store_that_cannot_give_them_are_a_sentence(run, eighteen, tmp_path):
+    (photos, store), model = eighteen, tmp_path / "photos.gpc"
     assert run("fit", store, "-o", model)[0] == 0
     asked = ["predict", model, photos / "grass" / "0.png", "--why-from", store]
     code, _, err = run(*asked)
@@ -95,10 +102,8 @@ def test_reasons_from_a_store_that_cannot_give_them_are_a_sentence(run, tmp_path
     assert (code, "does not explain answers by training images" in err) == (2, True)
 
 
-def test_a_small_store_gives_the_model_of_its_photos(run, tmp_path):
-    photos = draw(tmp_path / "photos", 0, 6)
-    store = tmp_path / "photos.store"
-    assert run("extract", photos, "-o", store)[0] == 0
+def test_a_small_store_gives_the_model_of_its_photos(run, eighteen, tmp_path):
+    photos, store = eighteen
     assert run("fit", store, "-o", tmp_path / "one.gpc")[0] == 0
     assert run("fit", photos, "-o", tmp_path / "other.gpc")[0] == 0
     one, other = (ImageClassifier.load(tmp_path / f"{name}.gpc") for name in ("one", "other"))

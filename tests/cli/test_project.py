@@ -10,12 +10,11 @@ QUICK = ("--neighbours", "4", "--batch-size", "6", "--epochs", "2")
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory, shapes, shell):
+def stores(tmp_path_factory, shapes, shapes_store, prepare):
     """The features of twelve photos, and of two views of each."""
-    folder = tmp_path_factory.mktemp("stores")
-    shell("extract", shapes, "-o", folder / "photos.store")
-    shell("extract", shapes, "-o", folder / "views.store", "--views", "2", "--keep-views")
-    return folder / "photos.store", folder / "views.store"
+    views = tmp_path_factory.mktemp("stores") / "views.store"
+    prepare("extract", shapes, "-o", views, "--views", "2", "--keep-views")
+    return shapes_store, views
 
 
 def test_a_projection_is_learned_and_says_how(run, stores, tmp_path):
