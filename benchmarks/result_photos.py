@@ -28,8 +28,8 @@ are not. Five draws. The sections below answer other questions, with other draws
 VIEWS = """
 The photos themselves instead of stored features: CALIP sees places in a photo, TIMO every prompt,
 CoOp learns prompts, and methods that train, GDA and ProKeR see ten views of each shot. Keys are
-means of ten views. Three draws. CoOp has 25 epochs where its paper has 50 at one shot; a dash marks
-what was not run.
+means of ten views. Three draws, but one at four shots without validation photos. CoOp has 25 epochs
+where its paper has 50 at one shot; a dash marks what was not run.
 """
 ERRORS = """
 A tenth of the labels of the shots is wrong (protocol *wrong labels*). *AP*: average precision in %
