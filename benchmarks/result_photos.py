@@ -31,6 +31,10 @@ CoOp learns prompts, and methods that train, GDA and ProKeR see ten views of eac
 means of ten views. Three draws, but one at four shots without validation photos. CoOp has 25 epochs
 where its paper has 50 at one shot; a dash marks what was not run.
 """
+ENCODERS = """
+The encoders that ship: class names alone, logistic regression without names, and GPCache. The last
+section of this page has the figures with which `lite` was chosen.
+"""
 ERRORS = """
 A tenth of the labels of the shots is wrong (protocol *wrong labels*). *AP*: average precision in %
 of the ranking by suspicion; *certain*: labels that `gpcache check` calls almost certainly wrong,
@@ -57,7 +61,8 @@ def photos() -> list[str]:
     for protocol in (NO_VALIDATION, VALIDATION):
         body = _by_shots(results("photos"), protocol, PHOTOS[0])
         parts += [f"### {protocol.capitalize()}", body]
-    parts += ["## Encoders", _encoders(), "## Wrong labels that are found", ERRORS, _errors()]
+    parts += ["## Encoders", ENCODERS, _encoders()]
+    parts += ["## Wrong labels that are found", ERRORS, _errors()]
     return [*parts, "## What to label", SUGGEST, _suggested()]
 
 
