@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +18,13 @@ from numpy.typing import NDArray
 from gpcache import TextPrior
 
 DRAWS = 5
-VIEWS = 10
 CHOOSING = ("dtd_vitb32", "caltech101_vitb32")
 REPORTING = ("stanford_cars_vitb32", "oxford_flowers_vitb32", "dtd_rn50", "caltech101_vitb16")
 
 
 @dataclass(frozen=True)
 class Task:
-    """Shots, text and test rows of one draw of one data set; `tuning` is its validation set.
-
-    `views` (n, v, d) are augmented views of the shots, where there are photos.
-    """
+    """Shots, text and test rows of one draw of one data set; `tuning` is its validation set."""
 
     name: str
     shots: int
@@ -42,7 +36,6 @@ class Task:
     prior: TextPrior | None
     X_tuning: NDArray[np.float32] | None
     y_tuning: NDArray[np.str_] | None
-    views: NDArray[np.float32] | None = None
 
 
 def folder(kind: str = "features") -> Path:
@@ -52,63 +45,6 @@ def folder(kind: str = "features") -> Path:
     if not found.is_dir():
         sys.exit(f"No {kind} in {found}: set GPCACHE_DEV_DATA to the folder that holds {kind}/.")
     return found
-
-
-class Photos(NamedTuple):
-    """Features (n, d) of photos, their class names, their paths, and views (n, v, d) of them."""
-
-    features: NDArray[np.float32]
-    labels: NDArray[np.str_]
-    paths: NDArray[np.str_]
-    views: NDArray[np.float32]
-
-
-def photo_features(*parts: str) -> tuple[list[Photos], TextPrior]:
-    """The caltech20 photos of each part through `lite`, extracted once, and their text.
-
-    What was extracted is kept in the folder for temporary files, so that a machine without the
-    encoder can use it, too.
-    """
-    place = Path(tempfile.gettempdir()) / "gpcache-caltech20-lite2.npz"
-    if not place.exists():
-        _extract_photos(place)
-    with np.load(place, allow_pickle=False) as file:
-        names = ("features", "labels", "paths", "views")
-        rows = [Photos(*(file[f"{part}_{name}"] for name in names)) for part in parts]
-        prior = TextPrior(list(file["names"]), file["text"], float(file["scale"]))
-    return rows, prior
-
-
-def _extract_photos(place: Path) -> None:
-    # Imported here: a machine that is given features needs neither images nor encoders.
-    from gpcache import FeatureStore, Prompts, load_encoder, text_weights
-    from gpcache.features.extract import extract
-    from gpcache.images.augment import Views
-    from gpcache.images.sources import open_source
-
-    encoder = load_encoder("lite", device="cpu")
-    found: dict[str, NDArray[Any]] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        for part, views in (
-            ("train", None),
-            ("test", None),
-            ("train", Views(VIEWS, average=False)),
-        ):
-            source = open_source(folder("images") / "caltech20" / part)
-            kind = "features" if views is None else "views"
-            store = Path(temporary) / f"{part}-{kind}"
-            extract(source, store, encoder, views=views)
-            rows = FeatureStore.open(store).read()
-            found[f"{part}_{kind}"] = rows.features
-            found[f"{part}_labels"], found[f"{part}_paths"] = rows.labels, np.array(rows.paths)
-    found["test_views"] = found["test_features"][:, None][:, :0]
-    prompts = Prompts.from_templates(sorted(set(found["train_labels"])))
-    found["names"] = np.array(prompts.class_names)
-    found["text"] = text_weights(encoder, prompts)
-    found["scale"] = np.array(encoder.logit_scale)
-    written = place.with_name(f"{place.name}.new.npz")
-    np.savez(written, **found)
-    written.replace(place)
 
 
 def tasks(

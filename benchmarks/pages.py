@@ -19,8 +19,10 @@ SECTIONS = RESULTS / "sections"
 
 
 def table(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as a Markdown table; the first is its head."""
+    """Rows as a Markdown table; the first is its head, which alone means that nothing was run."""
     lines = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    if len(lines) == 1:
+        return "Not run yet.\n"
     lines.insert(1, "|" + "---|" * (lines[0].count("|") - 1))
     return "\n".join(lines) + "\n"
 

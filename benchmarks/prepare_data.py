@@ -4,8 +4,8 @@
 
 The eight feature files are taken as they are, but for DTD ViT-B/32: its shots are drawn from its
 validation rows by `numpy.random.default_rng(seed)`, class by class. The photos of caltech20 and
-trash6 go through `lite`; their shots are drawn in the same way. Nothing of this is part of the
-project: the folder is not committed.
+trash6 go through `lite`; their shots are drawn in the same way. `images` is a link to the photos
+themselves. Nothing of this is part of the project: the folder is not committed.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def main() -> None:
             shutil.copyfile(file, PLACE / file.name)
     for name in PHOTOS:
         write(name, lambda name=name: photos(name))
+    if not (PLACE / "images").exists():
+        (PLACE / "images").symlink_to((SHARED / "images").resolve())
 
 
 def write(name: str, make: Any) -> None:

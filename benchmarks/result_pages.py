@@ -1,4 +1,4 @@
-"""Makes the result pages from rows: headline, calibration, photos, training."""
+"""Makes the result pages from rows: headline, calibration, similarity, training."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from result_rows import (
 from gpcache import metrics
 from gpcache.images.records import plural
 
-NOT_RUN = "Not run yet."
 NEED_TEXT = ("_vitb32:text", "_vitb16:text", "dtd_vitb32", "stanford_cars", "caltech20", "trash6")
-PHOTOS = ("caltech20", "trash6")
 Table = list[list[object]]
 
 DATA = """
@@ -97,7 +95,7 @@ def summaries(found: Results, protocol: str, datasets: Sequence[str]) -> list[st
                 start = f"**{words.capitalize()}, {few}**: mean of "
                 head = f"{start}{plural(len(kept), 'cell')} ({names})."
                 parts += [head, table(summary(found, protocol, kept))]
-    return parts or [NOT_RUN]
+    return parts or ["Not run yet."]
 
 
 def cell_by_cell(found: Results, datasets: Sequence[str]) -> str:
@@ -109,15 +107,12 @@ def cell_by_cell(found: Results, datasets: Sequence[str]) -> str:
         for protocol in (NO_VALIDATION, VALIDATION):
             names = [n for n in found.labels if n not in (DEFAULT, PAPER) and "GPCache" not in n]
             best = max(names, key=lambda n, p=protocol: _or_low(found.mean(p, cell, n)))
-            value = found.mean(protocol, cell, best)
-            error = found.error(protocol, cell, best)
-            others.append("–" if math.isnan(value) else f"{with_error(value, error)} {best}")
-        mine = [
-            with_error(found.mean(p, cell, label), found.error(p, cell, label))
-            for p, label in ((NO_VALIDATION, DEFAULT), (VALIDATION, PAPER))
-        ]
+            ran = found.has(protocol, cell, best)
+            others.append(f"{found.accuracy(protocol, cell, best)} {best}" if ran else "–")
+        lines = ((NO_VALIDATION, DEFAULT), (VALIDATION, PAPER))
+        mine = [found.accuracy(protocol, cell, label) for protocol, label in lines]
         rows.append([title(cell[0]), cell[1], *mine, *others])
-    return table(rows) if len(rows) > 1 else NOT_RUN
+    return table(rows)
 
 
 def _or_low(value: float) -> float:
@@ -150,12 +145,9 @@ def _by_method(spec: str, protocol: str) -> str:
     found = results(spec)
     rows: Table = [[protocol, "shots", *found.labels]]
     for cell in found.cells(protocol, (*CHOOSING, *REPORTING)):
-        values = [
-            with_error(found.mean(protocol, cell, one), found.error(protocol, cell, one))
-            for one in found.labels
-        ]
+        values = [found.accuracy(protocol, cell, one) for one in found.labels]
         rows.append([title(cell[0]), cell[1], *values])
-    return table(rows) if len(rows) > 1 else NOT_RUN
+    return table(rows)
 
 
 def headline_csv() -> str:
@@ -210,7 +202,7 @@ def _own_figures(found: Results, datasets: Sequence[str]) -> str:
         "final one. The shots of UCF101 are frames of the same videos, and easier than test rows. "
         "AURC in %: the mean error over all shares of images that are answered, lower is better."
     )
-    return f"{text}\n\n{table(rows)}" if len(rows) > 1 else NOT_RUN
+    return f"{text}\n\n{table(rows)}"
 
 
 def _intervals() -> str:
@@ -227,7 +219,7 @@ def _intervals() -> str:
         means.append(found.mean(NO_VALIDATION, cell, DEFAULT))
         share = f"{inside} of {len(draws)}"
         rows.append([f"{title(cell[0])}, {cell[1]} shots", len(draws), *map(shown, means), share])
-    return table(rows) if len(rows) > 1 else NOT_RUN
+    return table(rows)
 
 
 def _coverage() -> list[str]:
@@ -250,7 +242,7 @@ def _coverage() -> list[str]:
         "Coverage is the share of test images whose set contains the true class, ± its standard "
         "error over draws. Shots and test images of DTD are both single views."
     )
-    return [text, table(rows)] if len(rows) > 1 else [NOT_RUN]
+    return [text, table(rows)]
 
 
 def _rejection() -> list[str]:
@@ -277,34 +269,7 @@ def _rejection() -> list[str]:
         "that tell known from unknown: the highest probability, the posterior's variance, and both "
         "as one p-value, by which gpcache refuses at 5 %."
     )
-    return [text, table(rows)] if len(rows) > 1 else [NOT_RUN]
-
-
-def photos() -> list[str]:
-    """The results on the two photo sets."""
-    found = results("headline")
-    text = """
-caltech20 (20 classes of Caltech-101: 400 photos to draw from, 378 to test on) and trash6 (six
-materials of TrashNet: 120 and 480) through the encoder `lite`, with class names. Most classes of
-caltech20 are ImageNet classes, which the image network of `lite` was trained on; those of trash6
-are not. Five draws. The sections below answer other questions, with other draws.
-"""
-    parts = [text]
-    for protocol in (NO_VALIDATION, VALIDATION):
-        for name in PHOTOS:
-            shots = [cell[1] for cell in found.cells(protocol, (name,))]
-            rows: Table = [["accuracy / ECE", *(f"{k} shot{'s' * (k > 1)}" for k in shots)]]
-            for label in found.labels:
-                values = [
-                    f"{shown(found.mean(protocol, (name, k), label))} / "
-                    f"{shown(found.mean(protocol, (name, k), label, 'ece'))}"
-                    for k in shots
-                ]
-                if any(not value.startswith("–") for value in values):
-                    rows.append([label, *values])
-            body = table(rows) if len(rows) > 1 else NOT_RUN
-            parts += [f"## {title(name)}: {protocol}", body]
-    return parts
+    return [text, table(rows)]
 
 
 def similarity() -> list[str]:
@@ -320,12 +285,8 @@ settings; the lines with an option change one option of S. Mean ± standard erro
     cells = found.cells(VALIDATION, sorted({row["dataset"] for row in found.rows}))
     rows: Table = [["method", *(f"{shots} shots" for _, shots in cells)]]
     for label in found.labels:
-        figures = [
-            with_error(*(f(VALIDATION, cell, label) for f in (found.mean, found.error)))
-            for cell in cells
-        ]
-        rows.append([label, *figures])
-    return [text, table(rows) if len(rows) > 1 else NOT_RUN]
+        rows.append([label, *(found.accuracy(VALIDATION, cell, label) for cell in cells)])
+    return [text, table(rows)]
 
 
 def training() -> list[str]:
@@ -348,6 +309,5 @@ of a regression, and is therefore worse than GPCache without text.
         for cell in found.cells(protocol, (*CHOOSING, *REPORTING)):
             gaps = [found.mean(protocol, cell, b) - found.mean(protocol, cell, a) for a, b in pairs]
             rows.append([title(cell[0]), cell[1], *(shown(gap, sign=True) for gap in gaps)])
-        body = table(rows) if len(rows) > 1 else NOT_RUN
-        parts += [f"## {protocol.capitalize()}", body]
+        parts += [f"## {protocol.capitalize()}", table(rows)]
     return [*parts, section("training-step")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
 from pages import section, table
-from result_rows import PAPER, REPORTING, VALIDATION, results, shown, title, with_error
+from result_rows import PAPER, REPORTING, VALIDATION, results, shown, title
 
 from gpcache.benchmark.output import paper_specs
 from gpcache.benchmark.published import published
@@ -74,12 +74,11 @@ def _few_shot() -> str:
     paper = published("few_shot")
     rows: Rows = [["data", "shots", "GPCache as published", "published, RN50, 16 shots"]]
     for cell in found.cells(VALIDATION, [data for data in REPORTING if ":" not in data]):
-        value, error = (f(VALIDATION, cell, PAPER) for f in (found.mean, found.error))
         name = cell[0].split("_vitb")[0].removesuffix("_rn50")
         theirs = paper.value("gpcache", name) if cell[1] == 16 else None
         beside = "–" if theirs is None else f"{theirs:.2f}"
-        rows.append([title(cell[0]), cell[1], with_error(value, error), beside])
-    return _or_not_run(rows)
+        rows.append([title(cell[0]), cell[1], found.accuracy(VALIDATION, cell, PAPER), beside])
+    return table(rows)
 
 
 def _modules() -> str:
@@ -92,12 +91,12 @@ def _modules() -> str:
             f"{paper.value(name, kind):.2f}" for kind in ("training-free", "trained")
         )
         values = [
-            with_error(found.mean(VALIDATION, cell, label), found.error(VALIDATION, cell, label))
+            found.accuracy(VALIDATION, cell, label)
             for label in (name, f"{name}, trained")
             for cell in cells
         ]
         rows.append([name, theirs, *values])
-    return _or_not_run(rows if cells else rows[:1])
+    return table(rows if cells else rows[:1])
 
 
 def _effects() -> str:
@@ -105,10 +104,9 @@ def _effects() -> str:
     rows: Rows = [["setting", "test accuracy", "accuracy on validation rows"]]
     for label in found.labels:
         for cell in found.cells(VALIDATION, ["dtd_vitb32"]):
-            value, error = (f(VALIDATION, cell, label) for f in (found.mean, found.error))
             own = found.mean(VALIDATION, cell, label, "validation_accuracy")
-            rows.append([label, with_error(value, error), shown(own)])
-    return _or_not_run(rows)
+            rows.append([label, found.accuracy(VALIDATION, cell, label), shown(own)])
+    return table(rows)
 
 
 def _approximations() -> str:
@@ -121,13 +119,12 @@ def _approximations() -> str:
     for label in found.labels:
         values = []
         for cell in cells:
-            value, error = (f(VALIDATION, cell, label) for f in (found.mean, found.error))
             seconds = found.mean(VALIDATION, cell, label, "seconds")
-            values.append(f"{with_error(value, error)}, {shown(seconds)}")
+            values.append(f"{found.accuracy(VALIDATION, cell, label)}, {shown(seconds)}")
         kind = "trained" if label.startswith("GPCache-F") else "training-free"
         beside = [theirs.value(rows_of.get(label, ""), f"{kind}{s}") for s in ("", " seconds")]
         rows.append([label, *values, "–" if None in beside else f"{beside[0]}, {beside[1]:g}"])
-    return _or_not_run(rows)
+    return table(rows)
 
 
 def _cost_of_groups() -> str:
@@ -146,7 +143,7 @@ def _splits() -> str:
         deviation = stdev(values) if len(values) > 1 else float("nan")
         figures = (fmean(values), deviation, min(values), max(values))
         rows.append([family, title(cell[0]), len(values), *(shown(one, 2) for one in figures)])
-    return _or_not_run(rows)
+    return table(rows)
 
 
 def _families(labels: Sequence[str]) -> Iterator[tuple[str, tuple[str, int], list[float]]]:
@@ -157,7 +154,3 @@ def _families(labels: Sequence[str]) -> Iterator[tuple[str, tuple[str, int], lis
             values = [found.mean(VALIDATION, cell, one) for one in own]
             if values := [value for value in values if value == value]:  # NaN is not itself
                 yield family, cell, values
-
-
-def _or_not_run(rows: Rows) -> str:
-    return table(rows) if len(rows) > 1 else "Not run yet."

@@ -39,6 +39,7 @@ CHOOSING = tuple(TITLES)[:7]
 REPORTING = tuple(TITLES)[7:]
 GROUPS = {"Reporting data": REPORTING, "Choosing data": CHOOSING}
 _PLAIN = ("nll", "seconds", "predict_seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2")
+_PLAIN += ("errors_certain", "errors_listed", "n_shots")
 
 
 class Results:
@@ -83,6 +84,10 @@ class Results:
         share = rows[0]["accuracy"]
         return 100 * math.sqrt(share * (1 - share) / rows[0]["n_test"])
 
+    def accuracy(self, protocol: str, cell: Cell, label: str) -> str:
+        """Mean ± standard error of the accuracy in %; – where there is none."""
+        return with_error(self.mean(protocol, cell, label), self.error(protocol, cell, label))
+
     def has(self, protocol: str, cell: Cell, label: str) -> bool:
         """Whether a label ran on a cell."""
         return bool(self.draws(protocol, cell, label))
@@ -104,10 +109,11 @@ class Results:
 
 
 @cache
-def results(spec: str) -> Results:
-    """The rows of a spec, with its labels in its order."""
+def results(spec: str, encoder: str | None = None) -> Results:
+    """The rows of a spec, of one encoder if it is given, with the labels in the spec's order."""
     lines = read_spec(SPECS / f"{spec}.toml").methods
-    return Results(read(ROWS / f"{spec}.csv"), [line.label for line in lines])
+    rows = [row for row in read(ROWS / f"{spec}.csv") if encoder in (None, row["encoder"])]
+    return Results(rows, [line.label for line in lines])
 
 
 def shown(value: float, digits: int = 1, *, sign: bool = False) -> str:

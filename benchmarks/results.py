@@ -12,7 +12,6 @@ where it was stopped, and `--only NAME` runs one spec.
 from __future__ import annotations
 
 import argparse
-import math
 import subprocess
 import sys
 from collections import defaultdict
@@ -22,8 +21,9 @@ from typing import Any
 
 import row_files
 from pages import RESULTS, section, section_names, table
-from result_pages import calibration, headline, headline_csv, photos, similarity, training
+from result_pages import calibration, headline, headline_csv, similarity, training
 from result_paper import paper
+from result_photos import photos
 from result_rows import (
     DEFAULT,
     NO_VALIDATION,
@@ -33,14 +33,14 @@ from result_rows import (
     results,
     shown,
     title,
-    with_error,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "results"
-# Specs that need only stored features; photos.toml and similarity.toml need images.
+# similarity.toml needs projections, which its first lines say how to learn.
 RUN_BY_DEFAULT = ("headline", "robust", "transductive", "coverage", "rejection", "modules")
-RUN_BY_DEFAULT += ("hyper-parameters", "approximations", "group-splits")
+RUN_BY_DEFAULT += ("hyper-parameters", "approximations", "group-splits", "label-errors", "suggest")
+RUN_BY_DEFAULT += ("encoders", "photos")
 MARKS = ("<!-- headline table: make results -->", "<!-- end of the headline table -->")
 
 # Title, what the page is made of, specs of its rows, and sections.
@@ -58,7 +58,12 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("headline", "modules", "hyper-parameters", "approximations", "group-splits"),
         (),
     ),
-    "photos": ("Photos", photos, ("headline",), ("encoders", "label-errors", "suggest", "updates")),
+    "photos": (
+        "Photos",
+        photos,
+        ("headline", "photos", "encoders", "label-errors", "suggest"),
+        ("copies", "label-errors", "suggest", "updates", "encoders"),
+    ),
     "training": ("Training", training, ("headline",), ()),
     "similarity": ("Similarity projections", similarity, ("similarity",), ("similarity-speed",)),
     "speed": (
@@ -116,13 +121,11 @@ def readme_table() -> str:
         ("oxford_flowers_vitb32", 4),
     ):
         for label, protocol, name in lines:
-            value, error = (f(protocol, cell, label) for f in (found.mean, found.error))
-            if not math.isnan(value):
-                ece, seconds = (
-                    found.mean(protocol, cell, label, one) for one in ("ece", "seconds")
-                )
-                figures = [with_error(value, error), shown(ece), shown(seconds, 2)]
-                rows.append([title(cell[0]), cell[1], name, *figures])
+            if found.has(protocol, cell, label):
+                ece = shown(found.mean(protocol, cell, label, "ece"))
+                seconds = shown(found.mean(protocol, cell, label, "seconds"), 2)
+                accuracy = found.accuracy(protocol, cell, label)
+                rows.append([title(cell[0]), cell[1], name, accuracy, ece, seconds])
     if len(rows) == 1:
         return "The rows of the headline are not run yet.\n"
     where = "Seconds of a fit on one core; Tip-Adapter-F and LP++, which train, on one H200."
@@ -146,17 +149,24 @@ def generated() -> dict[Path, str]:
 
 
 def contradictions(folder: Path = row_files.ROWS) -> list[str]:
-    """Cells that two specs show with different figures, and specs whose rows mix sources."""
+    """Cells that two specs show with different figures, and pages whose rows mix versions."""
     seen: dict[str, dict[str, str]] = defaultdict(dict)
+    versions: dict[str, set[str]] = defaultdict(set)
     for file in sorted(folder.glob("*.csv")):
         for row in row_files.read(file):
             if row["status"] == "done":
                 seen[row["key"]][file.stem] = f"{row['accuracy']} / {row['ece']}"
-    return [
+                versions[file.stem].add(row["version"])
+    found = [
         f"{', '.join(specs)} show {' and '.join(sorted(set(specs.values())))} for the cell {key}"
         for key, specs in seen.items()
         if len(set(specs.values())) > 1
     ]
+    for page, (_, _, specs, _) in PAGES.items():
+        mixed = sorted(set().union(*(versions[spec] for spec in specs)))
+        if len(mixed) > 1:
+            found.append(f"{page}.md shows rows of the versions {' and '.join(mixed)}")
+    return found
 
 
 def problems() -> list[str]:
@@ -184,6 +194,7 @@ def run(names: Iterable[str], jobs: int) -> None:
             str(SPECS / f"{name}.toml"),
         ]
         command += ["-o", str(RUNS), "--jobs", str(jobs), "--device", "cpu"]
+        command += ["--root", str(ROOT / "build" / "data")]
         subprocess.run(command, check=False)  # what failed has a row that says why
         if (RUNS / f"{name}.jsonl").exists():
             row_files.append([RUNS / f"{name}.jsonl"])

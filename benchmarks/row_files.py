@@ -43,6 +43,7 @@ def compact(row: Row) -> Row:
 
 def _measured(row: Row) -> Iterable[tuple[str, float]]:
     starts = ("perfect_ece", "aurc", "coverage", "set_size", "auroc", "fpr95", "refused")
+    starts += ("errors",)
     for name, value in row.items():
         if name.startswith(starts) and value is not None:
             yield name, float(value)

@@ -6,10 +6,17 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.neighbors import KNeighborsClassifier
 
 from gpcache.benchmark.datasets.stored_features import open_features
-from gpcache.benchmark.protocols import UNEQUAL_SHOTS, WRONG_LABELS, changed, halves
+from gpcache.benchmark.protocols import (
+    AT_RANDOM,
+    SUGGESTED,
+    UNEQUAL_SHOTS,
+    WRONG_LABELS,
+    Sample,
+    changed,
+    halves,
+)
 from gpcache.benchmark.rows import read_rows
 from gpcache.benchmark.run import run
-from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.transduction import predicted_together
 from gpcache.errors import DataError
@@ -78,6 +85,44 @@ def test_measures_add_figures_and_a_wrong_name_is_one_sentence(write_features, r
     assert 0 <= row["refused_inside"] <= row["refused_outside"] <= 1
     with pytest.raises(DataError, match=r"has no measure 'covrage' \(did you mean 'coverage'\?\)"):
         rows_of("gpcache", measures=("covrage",))
+
+
+def test_wrong_labels_are_found(write_features, rows_of):
+    write_features(train=40, test=5)
+    methods = ("gpcache", "logistic-regression")
+    found = rows_of(*methods, protocols=("wrong labels",), shots=40, measures=("label errors",))
+    for method in methods:
+        row = found["wrong labels", method]
+        assert row["errors_ap"] > 0.3  # a tenth by chance
+        assert row["errors_found"] > 0.5
+        assert 0 < row["errors_listed"] < 160
+    assert found["wrong labels", "gpcache"]["errors_certain"] >= 0
+    plain = rows_of("gpcache", measures=("label errors",))["no validation", "gpcache"]
+    assert not any(name.startswith("errors") for name in plain)
+
+
+def test_labels_are_given_at_random_or_as_suggested(write_features, rows_of):
+    task = open_features(write_features(train=30, test=5))
+    for protocol in (AT_RANDOM, SUGGESTED):
+        shots = [Sample(task, protocol, 2, seed).drawn.shots for seed in (0, 0, 1)]
+        assert all(len(set(one.names)) == len(one.labels) == 8 for one in shots)
+        first, same, other = (set(one.names) for one in shots)
+        assert first == same != other
+        for one in shots:  # the true labels of these rows
+            rows = [task.pool.names.index(name) for name in one.names]
+            assert (task.pool.labels[rows] == one.labels).all()
+    # From the same rows, suggestions reach the classes that chance leaves out.
+    classes = {
+        protocol: sum(
+            len(set(Sample(task, protocol, 1, seed).drawn.shots.labels)) for seed in range(10)
+        )
+        for protocol in (AT_RANDOM, SUGGESTED)
+    }
+    assert classes[SUGGESTED] > classes[AT_RANDOM]
+    assert rows_of("gpcache", protocols=(SUGGESTED,), shots=2)[SUGGESTED, "gpcache"]["n_shots"] == 8
+    write_features(train2=2, val=3, test=5)
+    row = rows_of("gpcache", protocols=(SUGGESTED,), shots=2)[SUGGESTED, "gpcache"]
+    assert row["why"] == "'toy' has no stored features to choose from"
 
 
 def test_other_measures_are_another_row(write_features, rows_of):

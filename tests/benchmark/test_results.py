@@ -76,6 +76,22 @@ def test_two_specs_with_different_figures_for_one_cell_are_found(modules, tmp_pa
     assert results.contradictions(tmp_path / "rows") == []
 
 
+def test_a_page_with_rows_of_two_versions_is_found(modules, tmp_path):
+    results, row_files = modules
+    for name, version in (("coverage", "1.0"), ("rejection", "1.1")):
+        run = tmp_path / f"{name}.jsonl"
+        run.write_text(json.dumps(row(versions={"gpcache": version, "source": "abc"})) + "\n")
+        row_files.append([run], tmp_path / "rows")
+    expected = ["calibration.md shows rows of the versions 1.0 and 1.1"]
+    assert results.contradictions(tmp_path / "rows") == expected
+
+
+def test_every_spec_is_on_a_page(modules):
+    shown = {spec for _, _, specs, _ in modules[0].PAGES.values() for spec in specs}
+    # features.toml draws a figure and has no rows.
+    assert shown == {path.stem for path in (BENCHMARKS / "shared").glob("*.toml")} - {"features"}
+
+
 def test_a_page_that_was_changed_by_hand_is_found(modules, monkeypatch):
     results = modules[0]
     pages = dict(results.generated())

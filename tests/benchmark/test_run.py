@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from gpcache.benchmark.datasets.opening import open_task
-from gpcache.benchmark.protocols import rows_to_choose_on
+from gpcache.benchmark.protocols import Sample, rows_to_choose_on
 from gpcache.benchmark.rows import correct_rows, read_rows
 from gpcache.benchmark.run import run
-from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import read_spec
 from gpcache.benchmark.task import Labelled
 from gpcache.errors import DataError, ProtocolError

@@ -23,9 +23,8 @@ from gpcache import __version__
 from gpcache.benchmark.measures import MEASURES, Predicted, usual
 from gpcache.benchmark.options import MULTIPLE
 from gpcache.benchmark.peers import Peer, known_methods
-from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE
+from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE, Sample
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
-from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.task import Labelled, Task
 from gpcache.benchmark.transduction import predicted_together
@@ -66,16 +65,6 @@ _NEEDS = {
 
 class NotPossibleError(GPCacheError):
     """A method cannot run on this data: not a failure, but a fact that the tables show."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """A fitted model, its seconds, its warnings, and its accuracy on the rows it chose on."""
-
-    model: Any
-    seconds: float
-    warnings: list[str]
-    validation_accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,17 +147,14 @@ class Cell:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The constructor's options: those of the preset, of the protocol, and of the spec."""
-        sample = self.sample
+        sample, n_classes = self.sample, len(self.sample.task.class_names)
         given: dict[str, Any] = {"strategy": "grid"} if self.line.preset == "paper" else {}
-        if sample.protocol in ON_SHOTS_ALONE:
-            given |= {"criterion": "nll", "selection": "auto"}
-        else:
-            given |= {"criterion": "accuracy"}
+        on_shots, on_rows = {"criterion": "nll", "selection": "auto"}, {"criterion": "accuracy"}
+        given |= on_shots if sample.protocol in ON_SHOTS_ALONE else on_rows
         given |= {"random_state": sample.seed}
         options = {name: given[name] for name in given if name in self.parameters}
         for name, value in self.line.options_on(sample.task.name, sample.shots).items():
             multiple = MULTIPLE.fullmatch(value) if isinstance(value, str) else None
-            n_classes = len(sample.task.class_names)
             options[name] = int(multiple[1] or 1) * n_classes if multiple else value
         return options
 
@@ -178,8 +164,8 @@ class Cell:
             if need in self.method.needs and getattr(self.sample.task, attribute) is None:
                 raise NotPossibleError(words)
         fits = [self._fitted(choosing) for choosing, _ in self.sample.parts]
-        accuracies = [fit.validation_accuracy for fit in fits]
-        validation = [accuracy for accuracy in accuracies if accuracy is not None]
+        models, facts = zip(*fits, strict=True)
+        accuracies = [fact["accuracy"] for fact in facts if fact["accuracy"] is not None]
         choosing = self.sample.parts[0][0]
         common: Row = {
             "status": DONE,
@@ -187,25 +173,25 @@ class Cell:
             "preset": self.line.preset,
             "options": self.options,
             "projection": self.projection and self.projection[1],
-            "hyper_parameters": _hyper_parameters(fits[0].model),
+            "hyper_parameters": _hyper_parameters(models[0]),
             "n_shots": len(self.sample.drawn.shots.labels),
             "n_views": 0 if self.views is None else self.views.shape[1],
             "n_choosing": 0 if choosing is None else len(choosing.labels),
-            "seconds": float(np.mean([fit.seconds for fit in fits])),
+            "seconds": float(np.mean([fact["seconds"] for fact in facts])),
             "device": str(resolve_device(self.device)),
             "notes": self.sample.notes,
-            "warnings": sorted({text for fit in fits for text in fit.warnings}),
+            "warnings": sorted({text for fact in facts for text in fact["warnings"]}),
             "versions": VERSIONS,
-            "validation_accuracy": float(np.mean(validation)) if validation else None,
-            **self._held_out(fits[0].model),
+            "validation_accuracy": float(np.mean(accuracies)) if accuracies else None,
+            **self._held_out(models[0]),
         }
-        models = [fit.model for fit in fits]
         return [
             {"key": self.key(test), **self.place(test), **common, **self._scores(models, test)}
             for test in tests
         ]
 
-    def _fitted(self, choosing: Labelled | None) -> _Fit:
+    def _fitted(self, choosing: Labelled | None) -> tuple[Any, Row]:
+        """A fitted model; its seconds, its warnings, and its accuracy on the rows it chose on."""
         model = self._model()
         given = self._training_rows(model, choosing)
         with warnings.catch_warnings(record=True) as caught:
@@ -217,7 +203,8 @@ class Cell:
         if choosing is not None:
             correct = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
             accuracy = float(np.mean(correct))
-        return _Fit(model, seconds, [str(warning.message) for warning in caught], accuracy)
+        texts = [str(warning.message) for warning in caught]
+        return model, {"seconds": seconds, "warnings": texts, "accuracy": accuracy}
 
     def _model(self) -> Any:
         task, needs = self.sample.task, self.method.needs
@@ -258,32 +245,31 @@ class Cell:
         return rows.features
 
     def _scores(self, models: Sequence[Any], task: Task) -> Row:
-        rows, inputs = task.test, self._inputs(task.test, task)
-        parts = [slice(None) if tested is None else tested for _, tested in self.sample.parts]
-        start = time.perf_counter()
-        outputs = [
-            self._predict(model, inputs[part]) for model, part in zip(models, parts, strict=True)
-        ]
-        seconds = time.perf_counter() - start
-        order = np.concatenate([np.arange(len(rows.labels))[part] for part in parts])
+        truth, inputs = task.test.labels, self._inputs(task.test, task)
         classes = models[0].classes_
-        names = np.concatenate([labels for _, labels in outputs])
-        unknown = ~np.isin(rows.labels, classes)
+        unknown = ~np.isin(truth, classes)
         if unknown.any():
             raise DataError(
-                f"The test rows have the class {str(rows.labels[unknown][0])!r}, for which the "
-                "model has neither shots nor text."
+                f"The test rows have the class {str(truth[unknown][0])!r}, for which the model has "
+                "neither shots nor text."
             )
-        truth = rows.labels[order]
-        probabilities = None if outputs[0][0] is None else np.concatenate([p for p, _ in outputs])
-        labels = np.searchsorted(classes, truth)
-        known = (models[0], inputs[order], labels, names == truth, probabilities, task.outside)
-        prediction = Predicted(*known)
-        further = MEASURES if len(models) == 1 else ()
-        figures = [MEASURES[name](prediction) for name in self.spec.measures if name in further]
-        correct = np.empty(len(order), dtype=bool)
-        correct[order] = prediction.correct
-        common = {"n_test": len(labels), "predict_seconds": seconds, "correct": packed(correct)}
+        found = np.empty(len(truth), dtype=classes.dtype)
+        probabilities: NDArray[np.float64] | None = np.empty((len(truth), len(classes)))
+        start = time.perf_counter()
+        for model, (_, tested) in zip(models, self.sample.parts, strict=True):
+            part = slice(None) if tested is None else tested
+            likely, found[part] = self._predict(model, inputs[part])
+            if likely is None or probabilities is None:
+                probabilities = None
+            else:
+                probabilities[part] = likely
+        seconds = time.perf_counter() - start
+        labels, correct = np.searchsorted(classes, truth), found == truth
+        given = (labels, correct, probabilities, task.outside, self.sample.drawn)
+        prediction = Predicted(models[0], inputs, *given)
+        further = self.spec.measures if len(models) == 1 else ()
+        common = {"n_test": len(truth), "predict_seconds": seconds, "correct": packed(correct)}
+        figures = (MEASURES[name](prediction) for name in further)
         return {**common, **usual(prediction), **{k: v for one in figures for k, v in one.items()}}
 
     def _predict(
@@ -303,14 +289,16 @@ class Cell:
 
     def _held_out(self, model: Any) -> Row:
         """Held-out figures of the shots, if they need no further training."""
-        names = ("held_out_accuracy", "held_out_ece", "held_out_rows")
-        if self.sample.protocol not in ON_SHOTS_ALONE or self.options.get("calibrate") is False:
-            return dict.fromkeys(names)
-        report = getattr(model, "loo_", None)
+        on_shots = self.sample.protocol in ON_SHOTS_ALONE
+        free = on_shots and self.options.get("calibrate") is not False
+        report = getattr(model, "loo_", None) if free else None
         if report is None or np.isnan(report.accuracy):
-            return dict.fromkeys(names)
-        figures = (float(report.accuracy), float(report.ece), int(report.counted.sum()))
-        return dict(zip(names, figures, strict=True))
+            return dict.fromkeys(("held_out_accuracy", "held_out_ece", "held_out_rows"))
+        return {
+            "held_out_accuracy": float(report.accuracy),
+            "held_out_ece": float(report.ece),
+            "held_out_rows": int(report.counted.sum()),
+        }
 
 
 def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
@@ -324,8 +312,8 @@ def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
     except Exception as error:  # the failure of one method must not cost the other cells
         logger.info("%s failed", cell.line.label, exc_info=True)
         status, why = FAILED, f"{type(error).__name__}: {error}".splitlines()[0]
-    places = [cell.place(test) for test in tests]
-    return [{"key": key_of(place)} | place | {"status": status, "why": why} for place in places]
+    outcome = {"status": status, "why": why, "versions": VERSIONS}
+    return [{"key": key_of(place)} | place | outcome for place in map(cell.place, tests)]
 
 
 def _hyper_parameters(model: Any) -> dict[str, float]:

@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
 
 from gpcache import metrics
+from gpcache.benchmark.task import Drawn
 from gpcache.methods import FeatureClassifier
 from gpcache.methods.conformal import conformal_sets
+from gpcache.model.audit import audit
+from gpcache.model.predictions import HeldOutScores
 
 Figures = dict[str, Any]
 ERRORS = (0.05, 0.1, 0.2)
@@ -28,7 +32,7 @@ class Predicted:
     """A fitted model, its test rows (m, d) with label numbers (m,), and its predictions.
 
     `probabilities` (m, c) are None for a classifier that has none; `outside` (o, d) are rows of
-    none of the classes.
+    none of the classes; `drawn` are the shots that the model was fitted on.
     """
 
     model: Any
@@ -36,7 +40,8 @@ class Predicted:
     labels: NDArray[np.int64]
     correct: NDArray[np.bool_]
     probabilities: NDArray[np.float64] | None
-    outside: NDArray[Any] | None = None
+    outside: NDArray[Any] | None
+    drawn: Drawn
 
 
 def usual(prediction: Predicted) -> Figures:
@@ -74,48 +79,64 @@ def coverage(prediction: Predicted) -> Figures:
 
 
 def rejection(prediction: Predicted) -> Figures:
-    """AUROC of scores that separate test rows from outside rows, and the FPR at 95 % TPR."""
+    """AUROC of scores that separate test rows from outside rows, and the FPR at 95 % TPR.
+
+    The score "both" is the product's rule: a p-value of variance and probability together.
+    """
     if prediction.outside is None or prediction.probabilities is None:
         return {}
-    inside, outside = prediction.features, prediction.outside
+    model = prediction.model
+    rows = np.concatenate([prediction.features, prediction.outside])
+    known = np.arange(len(rows)) < len(prediction.features)
+    scores = {"probability": model.predict_proba(rows).max(1)}
     figures: Figures = {}
-    for name, score in rejection_scores(prediction.model).items():
-        scores = np.concatenate([score(inside), score(outside)])
-        known = np.arange(len(scores)) < len(inside)
-        figures[f"auroc_{name}"] = metrics.auroc(scores, known)
-        figures[f"fpr95_{name}"] = metrics.fpr_at_tpr(scores, known)
-        if name == "both":
-            refused = scores <= REFUSED_SHARE
-            figures["refused_inside"] = float(refused[known].mean())
-            figures["refused_outside"] = float(refused[~known].mean())
+    if hasattr(model, "novelty"):
+        novelty = model.novelty(rows)
+        scores["variance"] = metrics.certainty(novelty)
+        held_out = HeldOutScores.of(model)
+        if len(held_out.scores) == 2 and held_out.scores.size:
+            scores["both"] = both = held_out.familiarity(novelty, scores["probability"])
+            figures["refused_inside"] = float((both[known] <= REFUSED_SHARE).mean())
+            figures["refused_outside"] = float((both[~known] <= REFUSED_SHARE).mean())
+    for name, score in scores.items():
+        figures[f"auroc_{name}"] = metrics.auroc(score, known)
+        figures[f"fpr95_{name}"] = metrics.fpr_at_tpr(score, known)
     return figures
 
 
-def rejection_scores(model: Any) -> dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]]:
-    """Familiarity scores of rows by name, as far as a model has them."""
-    scores: dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]] = {
-        "probability": lambda rows: model.predict_proba(rows).max(1)
+def label_errors(prediction: Predicted) -> Figures:
+    """What is found of the labels that were made wrong: by `gpcache check`, or by a peer.
+
+    A peer ranks the labels by their cross-validated probability, as cleanlab does, and lists those
+    that are not the class it predicts. `certain` are labels called almost certainly wrong.
+    """
+    shots, wrong = prediction.drawn.shots, prediction.drawn.wrong
+    if wrong is None or prediction.probabilities is None:
+        return {}
+    certain, listed = np.zeros_like(wrong), np.zeros_like(wrong)
+    if isinstance(prediction.model, FeatureClassifier):
+        found = audit(shots.features, shots.labels, text_prior=prediction.model.text_prior)
+        assert found.model is not None  # `audit` always gives one
+        suspicion = found.model.wrong.numpy()
+        certain[[finding.row for finding in found.of("label")]] = True
+        listed[[finding.row for finding in found.of("look")]] = True
+        listed |= certain
+    else:
+        held_out = prediction.model.cross_validated(shots.features, shots.labels)
+        given = np.searchsorted(prediction.model.classes_, shots.labels)
+        suspicion, listed = -held_out[np.arange(len(given)), given], held_out.argmax(1) != given
+    return {
+        "errors_ap": float(average_precision_score(wrong, suspicion)),
+        "errors_certain": int(certain.sum()),
+        "errors_certain_wrong": float(wrong[certain].mean()) if certain.any() else None,
+        "errors_listed": int(listed.sum()),
+        "errors_found": float(listed[wrong].mean()),
     }
-    if hasattr(model, "novelty"):
-        scores["variance"] = lambda rows: metrics.certainty(model.novelty(rows))
-    counted = model.loo_.counted if hasattr(model, "held_out_novelty_") else np.zeros(0, bool)
-    if counted.any():
-        # The product's rule: both ranks among those of held-out shots, as a p-value.
-        held_out = np.stack(
-            [
-                metrics.certainty(model.held_out_novelty_[counted]),
-                metrics.max_probability(model.loo_.logits[counted], temperature=model.temperature_),
-            ]
-        )
-        parts = scores["variance"], scores["probability"]
-        scores["both"] = lambda rows: metrics.joint_familiarity(
-            held_out, np.stack([score(rows) for score in parts])
-        )
-    return scores
 
 
 MEASURES: dict[str, Callable[[Predicted], Figures]] = {
     "calibration": calibration,
     "coverage": coverage,
     "rejection": rejection,
+    "label errors": label_errors,
 }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.svm import LinearSVC
 
@@ -37,8 +37,13 @@ def _folds(labels: NDArray[Any]) -> StratifiedKFold:
 def logistic_regression(labels: NDArray[Any]) -> Any:
     """`LogisticRegressionCV` with scikit-learn's own grid; C = 10 at one shot."""
     if _shots(labels) < 2:
-        return LogisticRegression(C=10, max_iter=1000)
+        return plain_logistic_regression(labels)
     return LogisticRegressionCV(cv=_folds(labels), max_iter=1000)
+
+
+def plain_logistic_regression(_: NDArray[Any]) -> Any:
+    """`LogisticRegression` with C = 10."""
+    return LogisticRegression(C=10, max_iter=1000)
 
 
 def linear_svc(labels: NDArray[Any]) -> Any:
@@ -87,6 +92,13 @@ class PeerClassifier:
         self.classes_: NDArray[Any] = self._model.classes_
         return self
 
+    def cross_validated(self, X: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Probabilities (n, c) of rows (n, d), each by a model that was not fitted on the row."""
+        held_out: NDArray[np.float64] = cross_val_predict(
+            self._make(y), X, y, cv=_folds(y), method="predict_proba"
+        )
+        return held_out
+
     def predict(self, X: NDArray[Any]) -> NDArray[Any]:
         """Labels (m,) of rows (m, d)."""
         labels: NDArray[Any] = self._model.predict(X)
@@ -113,6 +125,7 @@ class Peer:
 PEERS = {
     name: Peer(name, PeerClassifier(make), trains)
     for name, make, trains in (
+        ("logistic-regression", plain_logistic_regression, True),
         ("logistic-regression-cv", logistic_regression, True),
         ("linear-svc", linear_svc, True),
         ("shrinkage-lda", shrinkage_lda, False),

@@ -1,23 +1,29 @@
-"""Protocols: the rows that a method may choose on, and changes of its task."""
+"""Protocols: the rows that a method may choose on, changes of its task, and samples under one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 
-from gpcache.benchmark.task import SPARE_SHOTS, Drawn, Labelled, RowNumbers, Task
+from gpcache.benchmark.task import SPARE_SHOTS, Drawn, Labelled, RowNumbers, Task, digest
 from gpcache.errors import ProtocolError
 from gpcache.features.splits import draw_shots
+from gpcache.model.suggest import suggest
 
 FULL_VALIDATION = "full validation"
 SMALL_VALIDATION = "min(k,4) validation"
 NO_VALIDATION = "no validation"
 LEGACY = "legacy"
 # As "no validation", with a change: classes have between one and all of the shots; a tenth of the
-# labels is wrong; the test images are known, without labels, and predicted together.
+# labels is wrong; the test images are known, without labels, and predicted together; so many images
+# in all, of any class, are labelled at random or as `gpcache suggest` chooses them.
 UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE = "unequal shots", "wrong labels", "transductive"
-ON_SHOTS_ALONE = (NO_VALIDATION, UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE)
+AT_RANDOM, SUGGESTED = "labelled at random", "labelled as suggested"
+ON_SHOTS_ALONE = (NO_VALIDATION, UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE, AT_RANDOM, SUGGESTED)
 PROTOCOLS = (FULL_VALIDATION, SMALL_VALIDATION, *ON_SHOTS_ALONE, LEGACY)
-WRONG_SHARE = 0.1
+WRONG_SHARE, POOL_SHARE = 0.1, 0.75
 LEGACY_DATASETS = ("imagenet",)
 
 
@@ -54,8 +60,7 @@ def rows_to_choose_on(
     # The draw must not depend on the names of the rows; their order never changes.
     labels = validation.labels.tolist()
     rows = draw_shots(labels, range(len(labels)), min(shots, SPARE_SHOTS), seed).indices
-    names = None if validation.names is None else validation.names[rows]
-    return Labelled(validation.features[rows], validation.labels[rows], names)
+    return validation.only(rows)
 
 
 def halves(labels: RowNumbers) -> list[RowNumbers]:
@@ -82,5 +87,75 @@ def changed(protocol: str, drawn: Drawn, seed: int) -> Drawn:
         rows = generator.choice(len(labels), round(WRONG_SHARE * len(labels)), replace=False)
         shift = generator.integers(1, len(classes), len(rows))
         numbers[rows] = (numbers[rows] + shift) % len(classes)
-        return drawn._replace(shots=drawn.shots._replace(labels=classes[numbers]))
+        shots = drawn.shots._replace(labels=classes[numbers])
+        return drawn._replace(shots=shots, wrong=shots.labels != labels)
     return drawn
+
+
+def labelled_rows(protocol: str, task: Task, shots: int, seed: int) -> Drawn:
+    """Rows of the pool, `shots` times the number of classes: at random, or as suggested.
+
+    They are chosen from a random three quarters of the pool, so that seeds differ.
+    """
+    if task.pool is None or task.encoder is not None:
+        raise ProtocolError(f"{task.name!r} has no stored features to choose from")
+    count = shots * len(task.class_names)
+    order = np.random.default_rng([seed, 3]).permutation(len(task.pool.labels))
+    rows = order[: round(POOL_SHARE * len(order))]
+    features = task.pool.queries(rows)
+    chosen = np.arange(count) if protocol == AT_RANDOM else suggest(features, count).rows
+    kept = task.pool.labelled(rows, features).only(chosen)
+    return Drawn(kept, None, f"seed {seed}, {protocol}")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The shots of a draw and the rows to choose on, the same for all methods."""
+
+    task: Task
+    protocol: str
+    shots: int
+    seed: int
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The shots."""
+        if self.protocol in (AT_RANDOM, SUGGESTED):
+            return labelled_rows(self.protocol, self.task, self.shots, self.seed)
+        return changed(self.protocol, self.task.draw(self.shots, self.seed), self.seed)
+
+    @cached_property
+    def parts(self) -> list[tuple[Labelled | None, RowNumbers | None]]:
+        """The rows to choose on, and the test rows (all if None) to predict with that choice.
+
+        Without validation rows, each half of the test rows is predicted with the hyper-parameters
+        that were chosen on the other half.
+        """
+        task, spare = self.task, self.drawn.spare
+        if self.protocol == FULL_VALIDATION and task.validation is None and spare is None:
+            first, second = halves(task.test.labels)
+            return [(task.test.only(first), second), (task.test.only(second), first)]
+        chosen_on = rows_to_choose_on(self.protocol, task, spare, self.shots, self.seed)
+        return [(chosen_on, None)]
+
+    @cached_property
+    def content(self) -> str:
+        """The hash of the rows that a fit sees."""
+        return digest(self.drawn.shots, *(choosing for choosing, _ in self.parts))
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for every table with these rows."""
+        name = self.task.name
+        choosing = self.parts[0][0]
+        if choosing is None or choosing is self.task.test:
+            return list(self.task.notes)
+        instead = ""
+        if len(self.parts) > 1:
+            instead = "each half of its test rows is predicted with values chosen on the other half"
+        elif self.drawn.spare is not None:
+            most = int(np.unique(choosing.labels, return_counts=True)[1].max())
+            instead = "training rows that are not shots serve instead, "
+            instead += f"up to {most} a class"
+        notes = [f"{name} has no validation rows: {instead}."] if instead else []
+        return [*self.task.notes, *notes]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from gpcache.benchmark.cells import Cell
 from gpcache.benchmark.datasets.opening import check_reference
-from gpcache.benchmark.protocols import LEGACY, check_legacy
+from gpcache.benchmark.protocols import LEGACY, Sample, check_legacy
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, RowFile, key_of, reason
-from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import Spec
 from gpcache.benchmark.task import Task
 from gpcache.benchmark.workers import DataSource, compute

@@ -9,7 +9,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -98,37 +98,25 @@ class Override:
 
 
 @dataclass(frozen=True)
-class MethodEntry:
-    """A table [[methods]] of the file; each combination of the values in `vary` is a line."""
+class MethodSpec:
+    """One line of a table: a method of the registry, its options, and the label of the line.
+
+    `published` names the row of the published table that the line is compared with. A table
+    [[methods]] of the file is a line for each combination of the values in `vary`: `varied` holds
+    the options in which the lines of a `family` differ.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _TABLE
     name: Text
-    label: Text | None = None
+    label: Text = ""
     preset: Preset = "default"
     options: Options = field(default_factory=dict)
     vary: dict[str, Annotated[list[Any], _Checked(_values)]] = field(default_factory=dict)
     projection: Text | None = None
     where: tuple[Override, ...] = ()
-    published: Text | None = None
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """One line of a table: a method of the registry, its options, and the label of the line.
-
-    `varied` holds the options in which the lines of a `family` differ; `published` names the row of
-    the published table that the line is compared with.
-    """
-
-    name: str
-    label: str
-    preset: Preset = "default"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    projection: str | None = None
-    where: tuple[Override, ...] = ()
-    varied: Mapping[str, Any] = field(default_factory=dict)
+    published: Text = ""
+    varied: Options = field(default_factory=dict)
     family: str = ""
-    published: str = ""
 
     def options_on(self, dataset: str, shots: int) -> dict[str, Any]:
         """The options on a data set at a number of shots."""
@@ -179,21 +167,22 @@ class Spec:
     projection: Text | None = None
 
 
-# The keys of each kind of table in a file.
+# The fields that a file does not give; then the keys of each kind of table in a file.
+_SET_HERE = ("varied", "family")
 _KEYS = {
     "": [one.name for one in fields(Spec) if one.name not in ("path", "folder")],
-    "methods": [one.name for one in fields(MethodEntry)],
+    "methods": [one.name for one in fields(MethodSpec) if one.name not in _SET_HERE],
     "methods.where": [one.name for one in fields(Override)],
     "claims": [one.name for one in fields(Claim)],
 }
 
 
 @cache
-def _adapters() -> tuple[TypeAdapter[Any], TypeAdapter[Spec]]:
-    """How pydantic reads the methods of a file, and the whole of it."""
+def _adapter() -> TypeAdapter[Spec]:
+    """How pydantic reads a file."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(dict[Literal["methods"], tuple[MethodEntry, ...]]), TypeAdapter(Spec)
+    return TypeAdapter(Spec)
 
 
 def read_spec(path: str | Path) -> Spec:
@@ -201,17 +190,16 @@ def read_spec(path: str | Path) -> Spec:
     from pydantic import ValidationError as PydanticError
 
     file = Path(path)
-    read_entries, read_all = _adapters()
     content = {"name": file.stem, "title": file.stem} | _read_toml(file)
+    place = {"path": file.resolve(), "folder": file.resolve().parent}
     try:
         for key in content:
             if key not in _KEYS[""]:
                 raise _Mistake(f"{key} {_unknown(key, '')}")
-        entries = read_entries.validate_python({"methods": content.get("methods", [])})["methods"]
-        methods = [line for n, entry in enumerate(entries, 1) for line in _lines(n, entry)]
-        place = {"path": file.resolve(), "folder": file.resolve().parent}
-        spec = read_all.validate_python(content | place | {"methods": methods})
-        _check(spec, entries)
+        read = _adapter().validate_python(content | place)
+        lines = [line for number, one in enumerate(read.methods, 1) for line in _lines(number, one)]
+        spec = replace(read, methods=tuple(lines))
+        _check(spec, read.methods)
     except PydanticError as error:
         raise DataError(f"In the spec {file}, {_sentence(error)}.") from None
     except _Mistake as mistake:
@@ -236,12 +224,15 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise DataError(f"The spec {file} is not TOML: {error}.") from None
 
 
-def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
+def _lines(number: int, entry: MethodSpec) -> Iterator[MethodSpec]:
     """The line of an entry, or one for each combination of the values that it varies."""
     place = f"methods[{number}]"
     if entry.name not in (known := known_methods()):
         near, names = did_you_mean(entry.name, known), ", ".join(sorted(known))
         raise _Mistake(f"{place}.name is {entry.name!r}, which is not a method{near}: use {names}")
+    for key in _SET_HERE:
+        if getattr(entry, key):
+            raise _Mistake(f"{place}.{key} {_unknown(key, 'methods')}")
     label, projection = entry.label or entry.name, entry.projection or ""
     given = [(f"{place}.options", entry.options)]
     given += [(f"{place}.where[{n}].options", one.options) for n, one in enumerate(entry.where, 1)]
@@ -253,16 +244,14 @@ def _lines(number: int, entry: MethodEntry) -> Iterator[MethodSpec]:
             for option, value in options.items():
                 if problem := option_problem(entry.name, option, value):
                     raise _Mistake(f"{key}.{option} {problem}")
-        yield MethodSpec(
-            entry.name,
-            ", ".join([label, *(f"{key} = {value}" for key, value in varied.items())]),
-            entry.preset,
-            entry.options | settings,
-            _filled(projection, varied) or None,
-            entry.where,
-            varied,
-            label,
-            _filled(entry.published or entry.name, varied),
+        yield replace(
+            entry,
+            label=", ".join([label, *(f"{key} = {value}" for key, value in varied.items())]),
+            options=entry.options | settings,
+            projection=_filled(projection, varied) or None,
+            varied=varied,
+            family=label,
+            published=_filled(entry.published or entry.name, varied),
         )
 
 
@@ -273,7 +262,7 @@ def _filled(text: str, varied: Mapping[str, Any]) -> str:
     return text
 
 
-def _check(spec: Spec, entries: Sequence[MethodEntry]) -> None:
+def _check(spec: Spec, entries: Sequence[MethodSpec]) -> None:
     """Check what the types of the fields do not cover."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", spec.name):
         raise _Mistake(f"name must be small letters, digits and hyphens, got {spec.name!r}")

@@ -39,13 +39,15 @@ class Labelled(NamedTuple):
 class Drawn(NamedTuple):
     """The shots of a draw, training rows that are not among them, and how the draw was made.
 
-    `views` (n, v, d) are the views of the images whose means are the features of the shots.
+    `views` (n, v, d) are the views of the images whose means are the features of the shots; `wrong`
+    (n,) says which labels were made wrong.
     """
 
     shots: Labelled
     spare: Labelled | None
     source: str
     views: Features | None = None
+    wrong: NDArray[np.bool_] | None = None
 
     def only(self, rows: RowNumbers) -> Drawn:
         """These shots only."""

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from gpcache.benchmark.cells import Cell, computed_rows
 from gpcache.benchmark.datasets.opening import open_task
 from gpcache.benchmark.peers import known_methods
+from gpcache.benchmark.protocols import Sample
 from gpcache.benchmark.rows import Row
-from gpcache.benchmark.sample import Sample
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.task import Task
 from gpcache.encoders import Encoder, load_encoder

@@ -89,19 +89,15 @@ def _status(entry: DatasetEntry, root: Path) -> DatasetStatus:
     folder = root / entry.folder
     state: Literal["found", "missing", "incomplete", "different"] = "found"
     problem, counts = "", None
-    try:
-        if folder.is_dir():
+    if not folder.is_dir():
+        state, problem = "missing", f"{folder} is missing."
+    else:
+        try:
             counts = load_dataset(entry.name, root).counts
-        else:
-            state, problem = "missing", f"{folder} is missing."
-    except DataError as error:
-        state, problem = "incomplete", str(error)
-    if counts is not None and counts != entry.known:
-        state = "different"
-        differing = [
-            f"{count:,} {field} instead of {known:,}"
-            for field, count, known in zip(Counts._fields, counts, entry.known, strict=True)
-            if count != known
-        ]
-        problem = f"{folder} is not as published: {', '.join(differing)}."
+        except DataError as error:
+            state, problem = "incomplete", str(error)
+    if counts not in (None, entry.known):
+        pairs = zip(Counts._fields, counts, entry.known, strict=True)
+        different = [f"{n:,} {name} instead of {known:,}" for name, n, known in pairs if n != known]
+        state, problem = "different", f"{folder} is not as published: {', '.join(different)}."
     return DatasetStatus(entry, state, problem, expected, absent, counts)

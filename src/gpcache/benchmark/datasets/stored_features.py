@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +60,21 @@ def _task(
     class_names: Sequence[str],
     prior: TextPrior | None,
     parts: Mapping[str, Labelled],
-    notes: tuple[str, ...] = (),
-    name: str = "",
-    rows_of: Mapping[tuple[int, int], NDArray[np.int64]] | None = None,
-    outside: Features | None = None,
+    draws: Mapping[tuple[int, int], NDArray[np.int64]] | None = None,
 ) -> Task:
     """The task of the parts "test", "validation", "pool" and "train1", "train2", …"""
     number_of = {name: number for number, name in enumerate(class_names)}
     hashed = {}
-    for part, rows in parts.items():
-        labels = np.array([number_of[label] for label in rows.labels.tolist()], np.int64)
-        hashed[part] = ([] if rows.names is None else rows.names.tolist(), labels)
-    shots = sorted(int(part[5:]) for part in parts if READY_MADE.fullmatch(part))
+    for part, (_, labels, names) in parts.items():
+        numbers = np.array([number_of[label] for label in labels.tolist()], np.int64)
+        hashed[part] = ([] if names is None else names.tolist(), numbers)
     pool = None
     if "pool" in parts:
         features, labels, _ = parts["pool"]
         take = features.__getitem__
-        pool = Pool(labels, hashed["pool"][0], take, take, rows_of=rows_of or {})
+        pool = Pool(labels, hashed["pool"][0], take, take, rows_of=draws or {})
     return Task(
-        name=name or place.stem,
+        name=place.stem,
         encoder_name="stored features",
         fingerprint=fingerprint,
         split_hash=hash_of_parts(class_names, hashed),
@@ -86,10 +83,13 @@ def _task(
         test=parts["test"],
         validation=parts.get("validation"),
         pool=pool,
-        given={count: parts[f"train{count}"] for count in shots},
-        notes=notes,
-        outside=outside,
+        given={shots: parts[f"train{shots}"] for shots in _ready_made(parts)},
     )
+
+
+def _ready_made(parts: Mapping[str, Labelled]) -> list[int]:
+    """The numbers of shots of the ready-made draws."""
+    return sorted(int(part[5:]) for part in parts if READY_MADE.fullmatch(part))
 
 
 def _from_npz(file: Path, part: str = "") -> Task:
@@ -99,30 +99,29 @@ def _from_npz(file: Path, part: str = "") -> Task:
     names = arrays.get("classnames", 1).astype(str)
     if len(set(names)) != len(names):
         raise DataError(f"{file} has a class name more than once in 'classnames'.")
-    parts = arrays.parts(names)
-    prior = arrays.text(names)
-    widths = {part: rows.features.shape[1] for part, rows in parts.items()}
+    found, prior = arrays.parts(names), arrays.text(names)
+    widths = {part: rows.features.shape[1] for part, rows in found.items()}
     widths |= {} if prior is None else {"text": prior.vectors.shape[1]}
     if len(set(widths.values())) > 1:
         listing = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise DataError(f"The vectors in {file} have different widths: {listing}. Use one encoder.")
-    ready_made = {part: int(part[5:]) for part in parts if READY_MADE.fullmatch(part)}
-    known = {"train": "pool", "val": "validation", "test": "test"} | {p: p for p in ready_made}
-    parts = {known[part]: rows for part, rows in parts.items() if part in known}
-    notes: tuple[str, ...] = ()
+    known = {"train": "pool", "val": "validation", "test": "test"}
+    known |= {f"train{shots}": f"train{shots}" for shots in _ready_made(found)}
+    parts = {known[part]: rows for part, rows in found.items() if part in known}
+    note = ""
     if "test" not in parts:
         if "validation" not in parts:
             raise DataError(f"{file} has no rows to test on: it needs 'test_x' and 'test_y'.")
         parts["test"] = parts.pop("validation")
-        notes = (f"{file.name} has no test rows: its validation rows are the test rows.",)
-    elif "pool" not in parts and "validation" in parts and max(ready_made.values(), default=0) <= 1:
+        note = f"{file.name} has no test rows: its validation rows are the test rows."
+    elif "validation" in parts and "pool" not in parts and max(_ready_made(parts), default=0) <= 1:
         # Hyper-parameters must not be chosen on rows that are drawn as shots, and a single shot
         # from elsewhere would not compare with the others.
         parts = {"pool": parts["validation"], "test": parts["test"]}
-        notes = (f"{file.name} has too few training rows: shots are drawn from its validation.",)
+        note = f"{file.name} has too few training rows: shots are drawn from its validation."
+    task = _task(file, sha256_of_file(file), names.tolist(), prior, parts, arrays.draws())
     name = f"{file.stem}:{part}" if part else file.stem
-    given = (name, arrays.draws(), arrays.outside())
-    return _task(file, sha256_of_file(file), names.tolist(), prior, parts, notes, *given)
+    return replace(task, name=name, notes=(note,) if note else (), outside=arrays.outside())
 
 
 class _Arrays:
@@ -154,9 +153,8 @@ class _Arrays:
 
     def parts(self, names: NDArray[Any]) -> dict[str, Labelled]:
         """The rows of every part that has features."""
-        part_names = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
-        part_names = [part for part in part_names if part != "outside"]
-        return {part: self._rows(part, names) for part in part_names}
+        parts = [key.removesuffix("_x") for key in self._arrays if key.endswith("_x")]
+        return {part: self._rows(part, names) for part in parts if part != "outside"}
 
     def _rows(self, part: str, names: NDArray[Any]) -> Labelled:
         features, labels = self._unit_rows(f"{part}_x"), self.get(f"{part}_y", 1)
@@ -179,12 +177,11 @@ class _Arrays:
 
     def draws(self) -> dict[tuple[int, int], NDArray[np.int64]]:
         """The rows of the ready-made draws by (shots, seed)."""
-        keys = {key: DRAW.fullmatch(key) for key in self._arrays}
-        return {
-            (int(match[1]), int(match[2])): self.get(key, 1).astype(np.int64)
-            for key, match in keys.items()
-            if match
-        }
+        found = {}
+        for key in self._arrays:
+            if match := DRAW.fullmatch(key):
+                found[int(match[1]), int(match[2])] = self.get(key, 1).astype(np.int64)
+        return found
 
     def outside(self) -> Features | None:
         """The rows of none of the classes."""
@@ -211,10 +208,10 @@ class _Arrays:
         number_of = {label: number for number, label in enumerate(kept.tolist())}
         for key in [key.removesuffix("_y") for key in self._arrays if key.endswith("_y")]:
             rows = np.isin(self._arrays[f"{key}_y"], kept)
-            labels = self._arrays[f"{key}_y"][rows].tolist()
-            self._arrays[f"{key}_y"] = np.array([number_of[label] for label in labels], np.int64)
-            for name in {f"{key}_x", f"{key}_path"} & set(self._arrays):
+            for name in {f"{key}_x", f"{key}_y", f"{key}_path"} & set(self._arrays):
                 self._arrays[name] = self._arrays[name][rows]
+            labels = self._arrays[f"{key}_y"].tolist()
+            self._arrays[f"{key}_y"] = np.array([number_of[label] for label in labels], np.int64)
         # The rows of draws are those of the whole file.
         for key in [key for key in self._arrays if DRAW.fullmatch(key)]:
             del self._arrays[key]
