@@ -69,7 +69,7 @@ def test_groups_share_the_factors_and_have_no_updates(grouped):
     """A row that comes could need another padding: `add` would have been wrong in silence."""
     assert isinstance(grouped, FactoredPrecision)
     assert not isinstance(grouped, ExactPrecision)
-    for update in ("add", "remove", "revalue", "with_columns", "drift"):
+    for update in ("add", "remove", "with_values", "drift"):
         assert hasattr(ExactPrecision, update)
         assert not hasattr(grouped, update)
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpcache.errors import DataError
 from gpcache.gp.cholesky import cholesky, log_determinant, solve
 from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
 from gpcache.gp.implicit import symmetric_inverse
@@ -133,20 +132,16 @@ class ExactPrecision(FactoredPrecision):
             solved[kept] - edge @ solve(block, solved[gone]),
         )
 
-    def revalue(self, rows: Tensor, values: Tensor) -> ExactPrecision:
-        """The posterior with other values (k, c) for these rows (relabelling): O(n) a row."""
-        if len(torch.unique(rows)) != len(rows):
-            raise DataError("revalue got a row more than once: give one value for each row.")
-        changed = self.values.clone()
-        changed[rows] = values
-        solved = self.solved_values + self._inverse[:, rows] @ (values - self.values[rows])
-        return self._updated(self.keys, changed, self.covariance, self._inverse, solved)
-
-    def with_columns(self, source: Tensor) -> ExactPrecision:
-        """The posterior with other classes: old column `source[j]` (c',), zeros where −1."""
-        present = source >= 0
-        values = torch.where(present, self.values[:, source.clamp(min=0)], 0.0)
-        solved = torch.where(present, self.solved_values[:, source.clamp(min=0)], 0.0)
+    def with_values(self, values: Tensor) -> ExactPrecision:
+        """The posterior with other values (n, c'): O(n) for each row that changed."""
+        if values.shape != self.values.shape:  # other classes
+            solved = self._inverse @ values
+        else:
+            rows = (values != self.values).any(1)
+            if not bool(rows.any()):
+                return self
+            change = (values - self.values)[rows]
+            solved = self.solved_values + self._inverse[:, rows] @ change
         return self._updated(self.keys, values, self.covariance, self._inverse, solved)
 
     @cached_property

@@ -47,10 +47,6 @@ class FourierPrecision(LowRankPrecision):
         draws = torch.randn(width, (n_features + 1) // 2, generator=generator, dtype=torch.float64)
         return Frequencies(draws.to(labels.device), cross)
 
-    @property
-    def _cross_is_exact(self) -> bool:
-        return self._plan.cross == "exact"
-
     def _features(self, points: Tensor) -> Tensor:
         phase = points.double() @ (math.sqrt(self.beta) * self._plan.draws)
         return torch.cat([phase.cos(), phase.sin()], -1) / math.sqrt(self._plan.draws.shape[1])

@@ -45,9 +45,9 @@ class LowRankPrecision(Precision):
     """P ≈ (U S⁻¹ Uᵀ + noise·I)⁻¹."""
 
     @property
-    @abstractmethod
     def _cross_is_exact(self) -> bool:
-        """Whether the option `cross` is "exact"."""
+        """Whether the option `cross` of the plan is "exact"."""
+        return bool(self._plan.cross == "exact")
 
     @abstractmethod
     def _features(self, points: Tensor) -> Tensor:

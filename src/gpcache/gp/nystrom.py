@@ -56,10 +56,6 @@ class NystromPrecision(LowRankPrecision):
         need_low_rank_memory(len(labels), len(rows), labels.device, "Use fewer n_landmarks.")
         return Landmarks(rows, cross)
 
-    @property
-    def _cross_is_exact(self) -> bool:
-        return self._plan.cross == "exact"
-
     def _features(self, points: Tensor) -> Tensor:
         return kernel(points.double(), self.keys[self._plan.rows].double(), self.beta)
 

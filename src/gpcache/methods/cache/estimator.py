@@ -27,9 +27,10 @@ from gpcache.methods.cache.fitted import Fitted, fit, fit_streamed, with_class_n
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
+from gpcache.methods.cache.recipe import Task
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
-from gpcache.methods.cache.search import Choice, Defaults, SearchOptions
+from gpcache.methods.cache.search import Choice, Defaults
 from gpcache.methods.cache.setup import recipe_of, settings_of, takes_explicit
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.training import Trainer
@@ -207,7 +208,7 @@ class CacheClassifier(FeatureClassifier):
         views: ArrayLike | None,
     ) -> Self:
         options = self._options()
-        settings = settings_of(options, self)
+        settings_of(options, self)  # options are checked before rows
         trainer = self._trainer()
         array: Any = X
         if getattr(X, "reads_in_batches", False):  # StoredRows: only their shape is checked here
@@ -222,44 +223,28 @@ class CacheClassifier(FeatureClassifier):
         numbers = self._label_numbers(labels)
         n, width = array.shape
         if takes_explicit(options, n, width, len(self.classes_), self._device):
-            return self._fit_streamed(array, numbers, validation, options, settings)
+            return self._fit_streamed(array, numbers, validation)
         text, features = self._text_vectors(), self._unit(np.asarray(array[:]), "X")
-        shots = self._make_shots(features, numbers, text, settings.residual)
+        shots = self._make_shots(features, numbers, text)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
-        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        if recipe.space.projection is not None:  # check all rows before folds are made
-            projected(recipe.space.projection, features)
-        held_out = None
-        if validation is not None:
-            rows = self._read_validation(validation)
-            held_out = self._make_shots(*rows, text, settings.residual)
-        name = type(self).__name__
+        task = self._task(shots, text, validation)
+        if task.recipe.space.projection is not None:  # check all rows before folds are made
+            projected(task.recipe.space.projection, features)
         with fitting(shots):
-            self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
+            self._keep(fit(task, trainer))
         return self
 
     def _fit_streamed(
-        self,
-        array: Any,
-        labels: Tensor,
-        validation: tuple[ArrayLike, ArrayLike] | None,
-        options: CacheOptions,
-        settings: SearchOptions,
+        self, array: Any, labels: Tensor, validation: tuple[ArrayLike, ArrayLike] | None
     ) -> Self:
         """Fit in explicit features: rows are read in batches, in float32 by default."""
         if self.dtype == "auto":
             self._dtype = torch.float32
-        text = self._text_vectors()
-        rows = RowStream(array, labels, len(self.classes_), text, self._dtype)
-        known = rows.labels_alone()
-        recipe = recipe_of(options, known, self._read_projection(self.projection), self)
-        held_out = None
-        if validation is not None:
-            held_out = self._make_shots(*self._read_validation(validation), text, False)
-        name, count = type(self).__name__, options.n_features
-        with fitting(known):
-            self._keep(fit_streamed(rows, recipe, settings, held_out, n_features=count, name=name))
+        rows = RowStream(array, labels, len(self.classes_), self._text_vectors(), self._dtype)
+        task = self._task(rows.labels_alone(), rows.text, validation)
+        with fitting(task.shots):
+            self._keep(fit_streamed(rows, task, n_features=self._options().n_features))
         return self
 
     @property
@@ -283,11 +268,24 @@ class CacheClassifier(FeatureClassifier):
         if fitted.training is not None:
             self.epochs_, self.training_loss_ = fitted.epochs, fitted.losses
 
-    def _make_shots(
-        self, features: Tensor, labels: Tensor, text: Tensor | None, residual: bool
-    ) -> Shots:
+    def _make_shots(self, features: Tensor, labels: Tensor, text: Tensor | None) -> Shots:
         zero_shot = None if text is None else features @ text.mT
+        residual = settings_of(self._options(), self).residual
         return Shots(features, labels, len(self.classes_), zero_shot, residual=residual)
+
+    def _task(
+        self,
+        shots: Shots,
+        text: Tensor | None,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Task:
+        """What a fit of these shots starts from, at the options of the estimator."""
+        options, held_out = self._options(), None
+        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+        if validation is not None:
+            held_out = self._make_shots(*self._read_validation(validation), text)
+        settings = settings_of(options, self)
+        return Task(shots, recipe, text, settings, held_out, type(self).__name__)
 
     # Answers.
 
@@ -675,12 +673,10 @@ class CacheClassifier(FeatureClassifier):
         """
         check_is_fitted(self)
         if self.fitted_.can_choose_again:
-            options, text, old = self._options(), self._text_vectors(), self.fitted_.shots
-            settings = settings_of(options, self)
-            shots = self._make_shots(old.features, old.labels, text, settings.residual)
-            recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+            old, text = self.fitted_.shots, self._text_vectors()
+            shots = self._make_shots(old.features, old.labels, text)
             with fitting(shots):
-                self._keep(fit(shots, recipe, text, settings, None, name=type(self).__name__))
+                self._keep(fit(self._task(shots, text)))
         elif self.fitted_.recipe.space.sees_labels:
             kept = "keeps the learned feature scaling: fit on all shots to learn it again"
             warnings.warn(f"This update {kept}.", stacklevel=4)
@@ -724,18 +720,14 @@ class CacheClassifier(FeatureClassifier):
         def tensors(name: str) -> Tensor | None:
             return self._tensor(state.arrays, name)
 
-        options, text = self._options(), self._text_vectors()
-        settings = settings_of(options, self)
-        features, labels = tensors("features"), tensors("labels")
+        features, labels, text = tensors("features"), tensors("labels"), self._text_vectors()
         lacks_keys = tensors("keys") is None and "explicit" not in state.settings
         if features is None or labels is None or lacks_keys:
             raise DataError("The saved model lacks its shots.")
         choice = Choice.from_settings(state.settings["choice"])
-        shots = self._make_shots(features, labels, text, settings.residual)
-        shots = saved_shots(shots, choice, tensors)
-        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        calibration, trainer = self._calibration, self._trainer()
-        self._keep(read_cache(state, tensors, shots, recipe, text, settings, calibration, trainer))
+        shots = saved_shots(self._make_shots(features, labels, text), choice, tensors)
+        task = self._task(shots, text)
+        self._keep(read_cache(state, tensors, task, self._calibration, self._trainer()))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:

@@ -17,8 +17,8 @@ from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, SearchOptions
+from gpcache.methods.cache.recipe import Task
+from gpcache.methods.cache.search import Choice
 from gpcache.methods.cache.shots import LabelWeights, Shots
 from gpcache.methods.cache.training import TrainedCache, Trainer
 from gpcache.metrics import Calibration
@@ -66,17 +66,11 @@ def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
 
 
 def read_cache(
-    state: State,
-    tensors: Tensors,
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    calibration: Calibration,
-    trainer: Trainer | None,
+    state: State, tensors: Tensors, task: Task, calibration: Calibration, trainer: Trainer | None
 ) -> Fitted:
     """The fitted cache that `write_cache` wrote; `tensors` finds an array by its name."""
     saved: dict[str, Any] = state.settings
+    shots, recipe, text = task.shots, task.recipe, task.text
     choice = Choice.from_settings(saved["choice"])
     recipe = replace(recipe, space=replace(recipe.space, name=saved["space"]))
     if recipe.is_softmax:
@@ -101,7 +95,7 @@ def read_cache(
         recipe,
         text,
         model,
-        settings,
+        task.settings,
         calibration,
         search,
         known_report=report,
@@ -114,7 +108,7 @@ def read_cache(
         return fitted
     # Older models do not say at which choice they were trained: use the chosen one.
     trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
-    training = TrainedCache(trainer, recipe, shots, text, settings, choice, trained_at)
+    training = TrainedCache(trainer, replace(task, recipe=recipe), choice, trained_at)
     epochs, losses = saved["epochs"], saved["training_loss"]
     return replace(fitted, training=training, epochs=epochs, losses=losses)
 
