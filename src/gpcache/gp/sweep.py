@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, inverse_factor, log_determinant, quadratic, solve
-from gpcache.gp.factored import lifted
+from gpcache.gp.exact import lifted
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
 

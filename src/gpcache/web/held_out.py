@@ -254,7 +254,8 @@ _Found = tuple[Tensor, Tensor, str, HeldOutScores]
 def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
     """Probabilities (n, c) and variances (n,) of the shots without their sets, in closed form."""
     fitted, shots = model.fitted_.model, model.fitted_.shots
-    mean, variance = fitted.precision.leave_out(sets.to(shots.labels.device))
+    assert fitted.closed_form is not None
+    mean, variance = fitted.closed_form.leave_out(sets.to(shots.labels.device))
     logits = fitted.fused(shots.zero_shot, mean, variance)
     probabilities = model._calibration.probabilities(logits).double().cpu()
     novelty = variance[:, 0].double().cpu()

@@ -23,6 +23,7 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
+from gpcache.methods.cache import explicit_reasons
 from gpcache.methods.cache.fitted import Fitted, fit, fit_streamed, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import fitting
@@ -265,7 +266,7 @@ class CacheClassifier(FeatureClassifier):
         if fitted.recipe.is_softmax:
             self.tau_, self.shrinkage_ = choice.tau, choice.shrinkage
             self.discriminant_, self.label_noise_ = choice.discriminant, choice.label_noise
-        if fitted.training is not None:
+        if fitted.trainer is not None:
             self.epochs_, self.training_loss_ = fitted.epochs, fitted.losses
 
     def _make_shots(self, features: Tensor, labels: Tensor, text: Tensor | None) -> Shots:
@@ -414,8 +415,13 @@ class CacheClassifier(FeatureClassifier):
             if len(column) != len(features):
                 raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
         if shots is not None:
-            rows = self._shots_elsewhere(*shots)
-            return self._explanation(self.fitted_.reasons(features, rows, top=top, column=column))
+            rows, fitted = self._shots_elsewhere(*shots), self.fitted_
+            if fitted.streamed is None:
+                raise ProtocolError("This model keeps its shots: explain needs no others.")
+            reasons = explicit_reasons.reasons(
+                fitted.model, fitted.streamed, features, rows, top=top, column=column
+            )
+            return self._explanation(reasons)
         self.fitted_.require_shots("explain an answer by shots")
         answers = self.fitted_.model.answer(features, top=top, column=column)
         assert answers.reasons is not None
@@ -641,8 +647,8 @@ class CacheClassifier(FeatureClassifier):
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
         require_text_prior(text_prior, self.n_features_in_)
-        training = self.fitted_.training
-        if training is not None and training.trainer.moves_text:
+        trainer = self.fitted_.trainer
+        if trainer is not None and trainer.moves_text:
             raise DataError("The text of this model was trained with its keys: fit it again.")
         used = torch.unique(self.fitted_.shots.labels).cpu().numpy()
         text_prior.aligned(self.classes_[used])

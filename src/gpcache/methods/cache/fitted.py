@@ -20,18 +20,12 @@ from torch import Tensor
 
 from gpcache.errors import ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision
-from gpcache.methods.cache import (
-    explicit,
-    explicit_reasons,
-    regression,
-    softmax,
-    softmax_search,
-)
+from gpcache.methods.cache import explicit, regression, softmax, softmax_search
 from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
-from gpcache.methods.cache.model import CacheModel, Reasons
-from gpcache.methods.cache.novelty import NoveltyBefore
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.novelty import FEW, NoveltyBefore
 from gpcache.methods.cache.recipe import Recipe, Task
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.search import Choice, SearchOptions
@@ -47,13 +41,14 @@ class Fitted:
     """A fitted cache.
 
     `text` is the text of the classes as it was given, `search` the table of settings that were
-    tried. A trained cache has its `training`, the `epochs` and the loss of each. `known_report` and
-    `known_novelty` are held-out figures that were computed with the fit. `changed` counts the shots
-    that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
-    that they were chosen on a validation set. A model in explicit features does not keep its shots:
-    `streamed` is what it knows of them, and `shots` are the ones that were held out, of the numbers
-    `kept_rows` (k,) in the fit (None in a model that was loaded). After an update of many shots,
-    `before` has the novelty of the rows `rows_before` (n,); −1 is a new shot.
+    tried. A trained cache has its `trainer`, the choice that it was `trained_at`, the `epochs` and
+    the loss of each. `known_report` and `known_novelty` are held-out figures that were computed
+    with the fit. `changed` counts the shots that were added, removed or relabelled since the
+    hyper-parameters were chosen; `validated` says that they were chosen on a validation set. A
+    model in explicit features does not keep its shots: `streamed` is what it knows of them, and
+    `shots` are the ones that were held out, of the numbers `kept_rows` (k,) in the fit (None in a
+    model that was loaded). After an update of many shots, `before` has the novelty of the rows
+    `rows_before` (n,); −1 is a new shot.
     """
 
     shots: Shots
@@ -63,7 +58,8 @@ class Fitted:
     settings: SearchOptions
     calibration: Calibration
     search: dict[str, NDArray[Any]]
-    training: TrainedCache | None = None
+    trainer: Trainer | None = None
+    trained_at: Choice | None = None
     epochs: int = 0
     losses: list[float] = field(default_factory=list)
     known_report: HeldOutReport | None = None
@@ -100,14 +96,22 @@ class Fitted:
         return self.model.choice
 
     @property
+    def training(self) -> TrainedCache | None:
+        """The training of the keys on the present shots; None if keys are not trained."""
+        if self.trainer is None or self.trained_at is None:
+            return None
+        task = Task(self.shots, self.recipe, self.text, self.settings)
+        return TrainedCache(self.trainer, task, self.choice, self.trained_at)
+
+    @property
     def sees_labels(self) -> bool:
         """Whether the feature space or the keys were learned from labels."""
-        return self.recipe.space.sees_labels or self.training is not None
+        return self.recipe.space.sees_labels or self.trainer is not None
 
     @property
     def can_choose_again(self) -> bool:
         """Whether the shots alone are enough to choose the hyper-parameters again."""
-        return self.training is None and not self.validated and self.streamed is None
+        return self.trainer is None and not self.validated and self.streamed is None
 
     # Held-out figures.
 
@@ -116,7 +120,7 @@ class Fitted:
         """Held-out figures at the hyper-parameters in use, without any training."""
         if self.known_report is not None:
             return self.known_report
-        if self.training is not None:
+        if self.trainer is not None:
             return HeldOutReport.empty(len(self.shots), self.shots.n_classes, NOT_COMPUTED)
         return self.held_out()
 
@@ -125,7 +129,7 @@ class Fitted:
         """Held-out novelty of each shot (n,); NaN if unknown."""
         if self.known_novelty is not None:
             return self.known_novelty
-        if self.training is not None:
+        if self.trainer is not None:
             return np.full(len(self.shots), np.nan)
         with fitting(self.shots):
             if self.before is not None and self.rows_before is not None:
@@ -143,7 +147,7 @@ class Fitted:
             if recipe.is_softmax:
                 n_folds = recipe.n_folds // 2
                 fold = shots.folds(n_folds, recipe.seed)
-                if sets is not None and len(torch.unique(sets)) < len(sets):
+                if sets is not None:
                     fold = shots.folds_of_sets(sets.to(shots.labels.device), n_folds)
                 held = softmax.held_out_logits(recipe, shots, self.text, choice, fold_rows(fold))
             else:
@@ -156,16 +160,6 @@ class Fitted:
         if separate or self.streamed is not None or not self.recipe.is_softmax:
             return self.report
         return self.held_out(sets)
-
-    def reasons(
-        self, features: Tensor, shots: RowStream, *, top: int | None, column: Tensor | None
-    ) -> Reasons:
-        """The shots behind unit rows (m, d), for a model that does not keep them."""
-        if self.streamed is None:
-            raise ProtocolError("This model keeps its shots: explain needs no others.")
-        return explicit_reasons.reasons(
-            self.model, self.streamed, features, shots, top=top, column=column
-        )
 
     # Updates.
 
@@ -252,34 +246,34 @@ class Fitted:
             model = replace(self.model, precision=precision)
             if model.is_softmax:
                 model = softmax.updated(self.model, precision, shots, rows, columns)
-        training, report, novelty, before, rows_before = self.training, None, None, None, None
-        if training is None:
+        changed = self.changed + count
+        fitted = replace(self, shots=shots, model=model, known_report=None, changed=changed)
+        report = novelty = before = rows_before = None
+        if fitted.training is None:
             before, rows_before = self._before(rows)
-        else:
-            task = replace(training.task, shots=shots, text=self.text)
-            training = replace(training, task=task, choice=model.choice)
-            if training.trainer.calibrate:
-                report, novelty = training.held_out(self.epochs)
+        elif fitted.training.trainer.calibrate:
+            report, novelty = fitted.training.held_out(self.epochs)
         return replace(
-            self,
-            shots=shots,
-            model=model,
-            training=training,
+            fitted,
             known_report=report,
             known_novelty=novelty,
-            changed=self.changed + count,
             before=before,
             rows_before=rows_before,
         )
 
     def _before(self, rows: Tensor | None) -> tuple[NoveltyBefore | None, Tensor]:
-        """What the novelty of shots of these rows (n,), −1 for new ones, is computed from."""
+        """What the novelty of shots of these rows (n,), −1 for new ones, is computed from.
+
+        None where all of it is computed again after a change.
+        """
         before, rows_before = self.before, self.rows_before
         if rows_before is None:
-            known = vars(self).get("novelty", self.known_novelty)  # computed already, or read
-            keys = self.model.precision.keys
-            before = NoveltyBefore.of(self.recipe, self.shots, keys, self.choice, known)
             rows_before = torch.arange(len(self.shots), device=self.shots.labels.device)
+            slow = self.recipe.space.sees_labels and self.recipe.precision is ExactPrecision
+            if slow and len(self.shots) > FEW:
+                known = vars(self).get("novelty", self.known_novelty)  # computed already, or read
+                keys = self.model.precision.keys
+                before = NoveltyBefore(self.recipe, self.shots, keys, self.choice, known)
         if rows is not None:
             rows_before = torch.where(rows < 0, -1, rows_before[rows.clamp(min=0)])
         return before, rows_before
@@ -362,19 +356,17 @@ def _fit_softmax(task: Task) -> Fitted:
 def _fit_trained(task: Task, trainer: Trainer) -> Fitted:
     chosen, trained_at = choose_start(trainer, task)
     task = replace(task, shots=task.shots.at_gain(chosen.choice.gain))
-    training = TrainedCache(trainer, task, chosen.choice, trained_at)
-    trained = training.fit(chosen.models)
-    choice = trained.model.choice
-    task = replace(task, shots=task.shots.at_gain(choice.gain), validation=None)
+    trained = TrainedCache(trainer, task, chosen.choice, trained_at).fit(chosen.models)
     return Fitted(
-        task.shots,
+        task.shots.at_gain(trained.model.choice.gain),
         task.recipe,
         task.text,
         trained.model,
         task.settings,
         trained.calibration,
         regression.search_table(trained.seen or chosen.seen),
-        replace(training, task=task, choice=choice),
+        trainer,
+        trained_at,
         trained.epochs,
         trained.losses,
         trained.report,

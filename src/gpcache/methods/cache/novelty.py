@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision, Precision
+from gpcache.gp import Precision
 from gpcache.methods.cache import regression
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice
@@ -37,21 +36,6 @@ class NoveltyBefore:
     choice: Choice
     known: NDArray[np.float64] | None
 
-    @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        shots: Shots,
-        keys: Tensor,
-        choice: Choice,
-        known: NDArray[np.float64] | None,
-    ) -> NoveltyBefore | None:
-        """None where all of it is computed again after a change."""
-        slow = recipe.space.sees_labels and recipe.precision is ExactPrecision
-        if len(shots) <= FEW or not slow:
-            return None
-        return cls(recipe, shots, keys, choice, known)
-
     def after(self, precision: Precision, shots: Shots, rows: Tensor) -> NDArray[np.float64]:
         """The novelty of shots that were these rows (n,), −1 if new; NaN if alone in a class."""
         novelty = _leave_one_out(precision)
@@ -72,7 +56,4 @@ class NoveltyBefore:
 
 def _leave_one_out(precision: Precision) -> NDArray[np.float64]:
     """The variance (n,) of each key without itself."""
-    _, variance = precision.leave_out(
-        torch.arange(len(precision.keys), device=precision.keys.device)
-    )
-    return variance[:, 0].double().cpu().numpy()
+    return precision.leave_one_out().variance[:, 0].double().cpu().numpy()

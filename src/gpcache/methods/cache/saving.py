@@ -20,7 +20,7 @@ from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Task
 from gpcache.methods.cache.search import Choice
 from gpcache.methods.cache.shots import LabelWeights, Shots
-from gpcache.methods.cache.training import TrainedCache, Trainer
+from gpcache.methods.cache.training import Trainer
 from gpcache.metrics import Calibration
 
 Tensors = Callable[[str], Tensor | None]
@@ -52,9 +52,9 @@ def write_cache(fitted: Fitted, state: State) -> None:
             class_counts=streamed.counts,
             class_means=streamed.means,
         )
-    if fitted.training is not None:
+    if fitted.trained_at is not None:
         settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
-        settings["trained_at"] = fitted.training.trained_at.as_settings()
+        settings["trained_at"] = fitted.trained_at.as_settings()
         add_tensors(arrays, trained_text=model.text)
 
 
@@ -108,9 +108,8 @@ def read_cache(
         return fitted
     # Older models do not say at which choice they were trained: use the chosen one.
     trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
-    training = TrainedCache(trainer, replace(task, recipe=recipe), choice, trained_at)
     epochs, losses = saved["epochs"], saved["training_loss"]
-    return replace(fitted, training=training, epochs=epochs, losses=losses)
+    return replace(fitted, trainer=trainer, trained_at=trained_at, epochs=epochs, losses=losses)
 
 
 def _read_explicit(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpcache.gp.nystrom import rank_within
+from gpcache.gp.precision import rank_within
 
 
 class LabelWeights(NamedTuple):
@@ -190,12 +190,12 @@ class Shots:
         most = int(torch.bincount(self.labels).max())
         return torch.where(self.with_company(), rank % max(2, min(n_folds, most)), -1)
 
-    def folds_of_sets(self, sets: Tensor, n_folds: int, seed: int = 0) -> Tensor:
+    def folds_of_sets(self, sets: Tensor, n_folds: int) -> Tensor:
         """As `folds`, with all rows of a set (n,) in one fold.
 
         Rows whose class has no row in another set are never held out (−1).
         """
-        order = self.content_order(seed)
+        order = self.content_order(0)
         _, member = torch.unique(sets, return_inverse=True)
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order), device=order.device)
