@@ -123,12 +123,7 @@ class ExactPrecision(FactoredPrecision):
 
     @classmethod
     def plan(
-        cls,
-        labels: Tensor,
-        n_classes: int,
-        *,
-        dtype: torch.dtype = torch.float64,
-        **_: Any,
+        cls, labels: Tensor, n_classes: int, *, dtype: torch.dtype = torch.float64, **_: Any
     ) -> Any:
         """No plan is needed; raises an error if the keys need too much memory."""
         need_memory(len(labels), 1, n_classes, labels, dtype)

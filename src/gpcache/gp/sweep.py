@@ -69,11 +69,13 @@ class Sweep:
         points = []
         for noise in noises:
             solved, form, log_determinant = solved_at(noise)
-            if cross is None:
+            variance: Tensor | None = None
+            if cross is not None:
+                mean = cross @ solved
+                variance = None if form is None else 1 - form
+            else:
                 assert form is not None
                 mean, variance = values - solved / form[:, None], 1 / form - noise
-            else:
-                mean, variance = cross @ solved, None if form is None else 1 - form
             if variance is not None:
                 variance = proper(variance)[:, None] if with_variance else None
             likelihood = _likelihood(values, solved, log_determinant)

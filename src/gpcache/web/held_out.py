@@ -305,8 +305,8 @@ def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tens
     make its whole fold look unusual. So the space of the model is used for all.
     """
     precision = model.fitted_.model.precision
-    exact = isinstance(precision, ExactPrecision) and model.has_keys
-    if model.fitted_.training is not None or not exact:
+    exact = precision if isinstance(precision, ExactPrecision) and model.has_keys else None
+    if model.fitted_.training is not None or exact is None:
         return novelty.nan_to_num(nan=1.0)
-    _, variance = precision.leave_out(sets.to(precision.keys.device))
+    _, variance = exact.leave_out(sets.to(exact.keys.device))
     return variance[:, 0].double().cpu()

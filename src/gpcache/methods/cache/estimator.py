@@ -157,11 +157,7 @@ class CacheClassifier(FeatureClassifier):
     # Fitting.
 
     def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Self:
         """Fit the model on shots.
 

@@ -324,10 +324,7 @@ def _fit_regression(task: Task) -> Fitted:
     if validation is not None:
         calibration = fit_calibration(model.logits(validation.features), validation.labels)
     else:
-        held = regression.held_out_logits(recipe, shots, choice, chosen.models)
-        calibration = Calibration(slope=settings.shipped_slope(text is not None))
-        if shots.can_be_held_out:
-            calibration = fit_calibration(held.logits, shots.labels[held.rows])
+        held, calibration = regression.held_out_calibration(task, choice, chosen.models)
         nested = chosen.nested(shots, recipe.seed)
         report = HeldOutReport.of_shots(shots, held, recipe.seed, nested)
     table = regression.search_table(chosen.seen)

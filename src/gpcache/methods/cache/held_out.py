@@ -170,8 +170,9 @@ class HeldOutReport:
     def joined(self, n: int) -> HeldOutReport:
         """The same report with `n` further shots at the end, which are not counted."""
         both = self, self.empty(n, self.logits.shape[1], self.protocol)
-        arrays = {name: np.concatenate([getattr(one, name) for one in both]) for name in ARRAYS}
-        return replace(self, **arrays)
+        parts = {name: [getattr(one, name) for one in both] for name in ARRAYS}
+        joined: dict[str, Any] = {name: np.concatenate(part) for name, part in parts.items()}
+        return replace(self, **joined)
 
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
         """Add the figures, and every setting that was tried, to a saved state."""
@@ -186,7 +187,7 @@ class HeldOutReport:
     def read(cls, settings: Any, arrays: Any) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:
         """The figures and the settings of a saved state."""
         held_out = settings["held_out"]
-        figures = {name: or_nan(held_out[name]) for name in FIGURES}
+        figures: dict[str, Any] = {name: or_nan(held_out[name]) for name in FIGURES}
         known = {name: arrays[f"held_out_{name}"] for name in ARRAYS}
         report = cls(**known, **figures, protocol=held_out["protocol"])
         search = {

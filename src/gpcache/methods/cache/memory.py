@@ -61,10 +61,7 @@ def fitting(shots: Shots) -> Iterator[None]:
     """Run torch with as many threads as a fit can use now, and explain its memory errors."""
     n, c = len(shots), shots.n_classes
     what = f"A fit of {n:,} shots of {c:,} classes"
-    with (
-        explained_memory_errors(what, REMEDY),
-        fitting_threads(n * n * c, shots.features.device),
-    ):
+    with explained_memory_errors(what, REMEDY), fitting_threads(n * n * c, shots.features.device):
         yield
 
 

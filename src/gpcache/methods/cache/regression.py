@@ -37,6 +37,7 @@ from gpcache.methods.cache.search import (
     weigh,
 )
 from gpcache.methods.cache.shots import Shots
+from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.devices import free_memory
 from gpcache.support.progress import progress_bar
 
@@ -282,6 +283,17 @@ def held_out_logits(
         return HeldOutLogits.none(shots, "no class has two shots")
     models = models or HeldOutModels.of(recipe, shots, with_variance=choice.eta != 0)
     return HeldOutLogits(models.at(choice).logits(choice), models.rows, models.protocol)
+
+
+def held_out_calibration(
+    task: Task, choice: Choice, models: HeldOutModels | None
+) -> tuple[HeldOutLogits, Calibration]:
+    """Logits of held-out shots at a choice, and the calibration that they give."""
+    shots = task.shots.at_gain(choice.gain)
+    held = held_out_logits(task.recipe, shots, choice, models)
+    if shots.can_be_held_out:
+        return held, fit_calibration(held.logits, shots.labels[held.rows])
+    return held, Calibration(slope=task.settings.shipped_slope(task.text is not None))
 
 
 def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[np.float64]:

@@ -197,11 +197,7 @@ def shipped(settings: SearchOptions, *, with_text: bool) -> Choice:
 
 
 def search(
-    evaluate: Evaluate,
-    settings: SearchOptions,
-    *,
-    shots: float,
-    uses_noise: bool,
+    evaluate: Evaluate, settings: SearchOptions, *, shots: float, uses_noise: bool
 ) -> list[Choice]:
     """All settings that were tried, the best first. `shots` per class sets the pull."""
     pull = PULL / max(shots, 1.0) if settings.strategy == "adaptive" else 0.0

@@ -80,7 +80,9 @@ class Shots:
         """The shots with every tensor of one row for each changed by a function; None stays."""
         names = ("features", "labels", "zero_shot", "views")
         tensors = {name: getattr(self, name) for name in names}
-        changed = {name: None if one is None else change(one) for name, one in tensors.items()}
+        changed: dict[str, Any] = {
+            name: None if one is None else change(one) for name, one in tensors.items()
+        }
         if self.label_weights is not None:
             changed["label_weights"] = LabelWeights(*map(change, self.label_weights))
         return replace(self, **changed)

@@ -194,7 +194,12 @@ class TrainedCache:
             if watch is not None and epoch in stops:
                 watch(epoch, model())
 
-        pull = _Pull(move.parameters, trainer.pull / len(shots))
+        starts = [parameter.detach().clone() for parameter in move.parameters]
+
+        def pull() -> Tensor:
+            pairs = zip(move.parameters, starts, strict=True)
+            moved = torch.stack([(now - start).square().sum() for now, start in pairs])
+            return trainer.pull / len(shots) * moved.sum()
 
         history = train(
             move.parameters,
@@ -229,10 +234,7 @@ class TrainedCache:
         epochs = self.trainer.training.epochs
         model, losses = self.train(shots, until=epochs)
         model = self.settled(model, shots, self.choice)
-        calibration = Calibration(slope=task.settings.shipped_slope(task.text is not None))
-        if shots.can_be_held_out:
-            held = regression.held_out_logits(task.recipe, shots, self.choice, models)
-            calibration = fit_calibration(held.logits, shots.labels[held.rows])
+        _, calibration = regression.held_out_calibration(task, self.choice, models)
         report, novelty = self.held_out(epochs) if self.trainer.calibrate else (None, None)
         return Trained(model, epochs, losses, calibration, report=report, novelty=novelty)
 
@@ -349,18 +351,6 @@ class InFolds(NamedTuple):
     novelty: list[NDArray[np.float64]]
     rows: Tensor
     protocol: str
-
-
-class _Pull:
-    """A weight times the squared distance that parameters have moved since it was made."""
-
-    def __init__(self, parameters: Sequence[Tensor], weight: float) -> None:
-        self._parameters, self._weight = parameters, weight
-        self._starts = [parameter.detach().clone() for parameter in parameters]
-
-    def __call__(self) -> Tensor:
-        pairs = zip(self._parameters, self._starts, strict=True)
-        return self._weight * torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
 
 
 def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:
