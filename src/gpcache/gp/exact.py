@@ -187,24 +187,18 @@ class ExactPrecision(FactoredPrecision):
 
     def add(self, keys: Tensor, values: Tensor) -> ExactPrecision:
         """The posterior with rows (k, d), (k, c) appended, by bordering."""
-        covariance, inverse = self.covariance, self._inverse
+        inverse = self._inverse
         border = kernel(self.keys, keys, self.beta)
         corner = lifted(gram(keys, self.beta), self.noise)
         reach = inverse @ border
         schur = cholesky(corner - border.mT @ reach)
         surprise = solve(schur, values - reach.mT @ self.values)
         gained = solve(schur, reach.mT)
-        corner_inverse = torch.cholesky_inverse(schur)
         return self._updated(
             torch.cat([self.keys, keys]),
             torch.cat([self.values, values]),
-            torch.cat([torch.cat([covariance, border], 1), torch.cat([border.mT, corner], 1)]),
-            torch.cat(
-                [
-                    torch.cat([inverse + reach @ gained, -gained.mT], 1),
-                    torch.cat([-gained, corner_inverse], 1),
-                ]
-            ),
+            _bordered(self.covariance, border, corner),
+            _bordered(inverse + reach @ gained, -gained.mT, torch.cholesky_inverse(schur)),
             torch.cat([self.solved_values - reach @ surprise, surprise]),
         )
 
@@ -270,6 +264,11 @@ class ExactPrecision(FactoredPrecision):
 def drift_tolerance(dtype: torch.dtype) -> float:
     """The drift at which an updated inverse is computed again: 1e-8 in float64."""
     return 1e-8 if dtype == torch.float64 else 1e-3
+
+
+def _bordered(matrix: Tensor, edge: Tensor, corner: Tensor) -> Tensor:
+    """The symmetric matrix of a block (n, n), its edge (n, k) and its corner (k, k)."""
+    return torch.cat([torch.cat([matrix, edge], 1), torch.cat([edge.mT, corner], 1)])
 
 
 def lifted(matrix: Tensor, noise: float | Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import log_determinant
-from gpcache.gp.exact import FactoredPrecision, lifted, need_memory
-from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.exact import FactoredPrecision, need_memory
+from gpcache.gp.kernels import gram
 from gpcache.gp.precision import OwnTerms
 
 
@@ -78,13 +78,14 @@ class GroupedPrecision(FactoredPrecision):
         return torch.where(real, values, 0.0)
 
     def _covariance(self) -> Tensor:
-        keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
+        covariance, present = super()._covariance(), self._plan.row_present
         if self._plan.full:
-            return lifted(gram(keys, self.beta), self.noise)
-        return masked_covariance(keys, self._plan.row_present, self.beta, self.noise)
+            return covariance
+        eye = torch.eye(present.shape[1], dtype=covariance.dtype, device=covariance.device)
+        return torch.where(present[:, :, None] & present[:, None, :], covariance, eye)
 
     def _cross(self, queries: Tensor) -> Tensor:
-        cross = kernel(queries, self._block_keys, self.beta)
+        cross = super()._cross(queries)
         if self._plan.full:
             return cross
         return torch.where(self._plan.row_present[:, None, :], cross, 0.0)
@@ -145,13 +146,6 @@ class GroupedPrecision(FactoredPrecision):
         own = torch.nn.functional.one_hot(group, variance.shape[1])
         diagonal = self._inverse.diagonal(dim1=-2, dim2=-1)[group, slot]
         return OwnTerms(mean, variance, weight, weight * own, diagonal[:, None])
-
-
-def masked_covariance(keys: Tensor, present: Tensor, beta: float, noise: float) -> Tensor:
-    """K + noise·I of keys (..., s, d); absent keys (..., s) get zeros and a diagonal of one."""
-    real = present[..., :, None] & present[..., None, :]
-    diagonal = 1 + present.to(keys.dtype) * (noise - 1)
-    return lifted(torch.where(real, gram(keys, beta), 0.0), diagonal)
 
 
 class _Padded(NamedTuple):

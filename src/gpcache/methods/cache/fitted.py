@@ -25,8 +25,8 @@ from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.novelty import FEW, NoveltyBefore
 from gpcache.methods.cache.recipe import Recipe, Task
+from gpcache.methods.cache.regression import FEW, NoveltyBefore
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision
+from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.gp.whitened_products import WhitenedProducts
 from gpcache.methods.cache.held_out import (
@@ -42,6 +43,8 @@ from gpcache.support.devices import free_memory
 from gpcache.support.progress import progress_bar
 
 LEAVE_ONE_OUT = "leave-one-out"
+# Up to this number of shots, novelty is computed again after every change.
+FEW = 200
 
 
 def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
@@ -344,3 +347,38 @@ def _variance_without(
 def _nearest(variance: Tensor) -> NDArray[np.float64]:
     """The least variance over the groups: (m, g) → (m,)."""
     return variance.amin(1).double().cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class NoveltyBefore:
+    """The novelty of a model before its shots changed, and its posterior then.
+
+    Held-out novelty fits the feature space again for every fold, which takes seconds where shots
+    are many. A few changed shots hardly change the space, but a copy of a shot makes that shot far
+    less novel. So novelty is multiplied by what the change does to the leave-one-out variance in
+    the space of the model. A shot that came later had no part in that space: its variance there
+    is its novelty.
+    """
+
+    recipe: Recipe
+    shots: Shots
+    keys: Tensor
+    choice: Choice
+    known: NDArray[np.float64] | None
+
+    def after(self, precision: Precision, shots: Shots, rows: Tensor) -> NDArray[np.float64]:
+        """The novelty of shots that were these rows (n,), −1 if new; NaN if alone in a class."""
+        novelty = _nearest(precision.leave_one_out().variance)
+        is_old = (rows >= 0).cpu().numpy()
+        novelty[is_old] *= self._share[rows[rows >= 0].cpu().numpy()]
+        novelty[~shots.with_company().cpu().numpy()] = np.nan
+        return novelty.clip(0, 1)
+
+    @cached_property
+    def _share(self) -> NDArray[np.float64]:
+        """Held-out novelty (n,) by the leave-one-out variance; 1 where it is unknown."""
+        held_out = self.known
+        if held_out is None:
+            held_out = held_out_variance(self.recipe, self.shots, self.choice)
+        own = self.recipe.condition(self.shots, self.keys, self.choice).leave_one_out()
+        return np.nan_to_num(held_out / _nearest(own.variance), nan=1.0)
