@@ -313,7 +313,7 @@ def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[n
         models = HeldOutModels.of(recipe, shots, with_variance=True)
         variance = models.at(choice).variance
         assert variance is not None
-        by_shot[models.rows.cpu().numpy()] = _nearest(variance)
+        by_shot[models.rows.cpu().numpy()] = least_variance(variance)
         return by_shot
     folds = recipe.folds(shots)
     for k, (train, held) in enumerate(folds):
@@ -338,14 +338,14 @@ def _variance_without(
         )
         if products is not None:
             similar = products.at(space.shrinkage, queries.dtype)
-            return _nearest(similar.variance(choice.beta, choice.noise)[:, None])
+            return least_variance(similar.variance(choice.beta, choice.noise)[:, None])
     feature_map = space.fit(known.features, known.labels)
     precision = recipe.condition(known, feature_map(known.features), choice)
-    return _nearest(precision.variance(feature_map(queries)))
+    return least_variance(precision.variance(feature_map(queries)))
 
 
-def _nearest(variance: Tensor) -> NDArray[np.float64]:
-    """The least variance over the groups: (m, g) → (m,)."""
+def least_variance(variance: Tensor) -> NDArray[np.float64]:
+    """The least variance over groups or classes: (m, g) → (m,)."""
     return variance.amin(1).double().cpu().numpy()
 
 
@@ -368,7 +368,7 @@ class NoveltyBefore:
 
     def after(self, precision: Precision, shots: Shots, rows: Tensor) -> NDArray[np.float64]:
         """The novelty of shots that were these rows (n,), −1 if new; NaN if alone in a class."""
-        novelty = _nearest(precision.leave_one_out().variance)
+        novelty = least_variance(precision.leave_one_out().variance)
         is_old = (rows >= 0).cpu().numpy()
         novelty[is_old] *= self._share[rows[rows >= 0].cpu().numpy()]
         novelty[~shots.with_company().cpu().numpy()] = np.nan
@@ -381,4 +381,4 @@ class NoveltyBefore:
         if held_out is None:
             held_out = held_out_variance(self.recipe, self.shots, self.choice)
         own = self.recipe.condition(self.shots, self.keys, self.choice).leave_one_out()
-        return np.nan_to_num(held_out / _nearest(own.variance), nan=1.0)
+        return np.nan_to_num(held_out / least_variance(own.variance), nan=1.0)

@@ -294,7 +294,7 @@ class TrainedCache:
             fit_calibration(logits[best], labels),
             [choices[best]] if refits else (),
             HeldOutReport.of_shots(shots, held_out, seed, nested),
-            outputs.novelty[best],
+            self._novelty(outputs.held_out[best], outputs.rows),
         )
 
     def in_folds(self, stops: Sequence[int]) -> InFolds:
@@ -302,7 +302,6 @@ class TrainedCache:
         shots, recipe = self.task.shots, self.task.recipe
         folds = recipe.folds(shots, min(recipe.n_folds, FOLDS))
         parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
-        novelty: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
 
             def watch(
@@ -313,22 +312,20 @@ class TrainedCache:
                 spread = model.precision.variance_of_classes(variance)
                 zero_shot = model.zero_shot(test.features)
                 parts[epoch].append(CacheOutputs(mean, spread, zero_shot, test.labels))
-                novelty[epoch].append(variance.amin(1))
 
             self.train(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         return InFolds(
             [CacheOutputs.together(outputs) for outputs in parts.values()],
-            [self._novelty(torch.cat(variances), rows) for variances in novelty.values()],
             rows,
             TRAINED_PROTOCOL.format(len(folds)),
         )
 
-    def _novelty(self, variance: Tensor, rows: Tensor) -> NDArray[np.float64]:
+    def _novelty(self, outputs: CacheOutputs, rows: Tensor) -> NDArray[np.float64]:
         """Novelty of all shots (n,); NaN except for these rows (k,)."""
         novelty = np.full(len(self.task.shots), np.nan)
-        if self.task.recipe.precision.uses_noise:
-            novelty[rows.cpu().numpy()] = variance.double().cpu().numpy()
+        if self.task.recipe.precision.uses_noise and outputs.variance is not None:
+            novelty[rows.cpu().numpy()] = regression.least_variance(outputs.variance)
         return novelty
 
     def held_out(self, epochs: int) -> tuple[HeldOutReport, NDArray[np.float64]]:
@@ -340,15 +337,14 @@ class TrainedCache:
             logits = outputs.held_out[0].logits(self.choice)
             held_out = HeldOutLogits(logits, outputs.rows, outputs.protocol)
             if shots.can_be_held_out:
-                novelty = outputs.novelty[0]
+                novelty = self._novelty(outputs.held_out[0], outputs.rows)
         return HeldOutReport.of_shots(shots, held_out, self.task.recipe.seed), novelty
 
 
 class InFolds(NamedTuple):
-    """Outputs and novelty of held-out rows (k,) at each stop, and how they were held out."""
+    """Outputs for held-out rows (k,) at each stop, and how they were held out."""
 
     held_out: list[CacheOutputs]
-    novelty: list[NDArray[np.float64]]
     rows: Tensor
     protocol: str
 
