@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
@@ -526,10 +528,7 @@ class CacheClassifier(FeatureClassifier):
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
-        with fitting(fitted.shots):
-            self._keep(fitted.added(features, numbers), classes)
-        self._settle(refit)
-        return self
+        return self._changed(partial(fitted.added, features, numbers), refit, classes)
 
     def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
@@ -565,10 +564,7 @@ class CacheClassifier(FeatureClassifier):
         gone = self._row_numbers(rows)
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
-        with fitting(self.fitted_.shots):
-            self._keep_without_empty_classes(self.fitted_.removed(gone))
-        self._settle(refit)
-        return self
+        return self._changed(partial(self.fitted_.removed, gone), refit)
 
     def relabel(self, rows: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Give shots other labels; each must be a known class.
@@ -605,10 +601,7 @@ class CacheClassifier(FeatureClassifier):
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
-        with fitting(self.fitted_.shots):
-            self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
-        self._settle(refit)
-        return self
+        return self._changed(partial(self.fitted_.relabelled, changed, labels), refit)
 
     def set_text(self, text_prior: TextPrior) -> Self:
         """Replace the text and the classes; every class with shots must be in the new text.
@@ -684,20 +677,26 @@ class CacheClassifier(FeatureClassifier):
             warnings.warn(f"This update {kept}.", stacklevel=4)
         return self
 
-    def _settle(self, refit: Refit) -> None:
-        """Choose hyper-parameters again: always, never, or once enough shots have changed."""
-        n = len(self.fitted_.shots)
-        due = n <= REFIT_SMALL or self.fitted_.changed > REFIT_SHARE * n
+    def _changed(
+        self, change: Callable[[], Fitted], refit: Refit, classes: NDArray[Any] | None = None
+    ) -> Self:
+        """Keep the result of a change, and choose hyper-parameters again if that is due.
+
+        The classes are `classes`; by default those of before, without text those that have shots.
+        """
+        with fitting(self.fitted_.shots):
+            fitted = change()
+            if classes is None:
+                classes = self.classes_
+                if self.text_prior is None:
+                    classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
+                    fitted = with_class_names(fitted, self.classes_, classes, None)
+            self._keep(fitted, classes)
+        n = len(fitted.shots)
+        due = n <= REFIT_SMALL or fitted.changed > REFIT_SHARE * n
         if refit is True or (refit == "auto" and due):
             self.refit()
-
-    def _keep_without_empty_classes(self, fitted: Fitted) -> None:
-        """Keep a fitted value; without text, drop the classes that have no shots."""
-        classes = self.classes_
-        if self.text_prior is None:
-            classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
-            fitted = with_class_names(fitted, self.classes_, classes, None)
-        self._keep(fitted, classes)
+        return self
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
         check_is_fitted(self)
