@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpcache.gp import ExactPrecision, GroupedPrecision
-from gpcache.gp.factored import FactoredPrecision
+from gpcache.gp.exact import FactoredPrecision
 
 
 def members(plan, labels, group):
@@ -51,11 +51,9 @@ def test_groups_are_a_loop_of_scikit_learn_processes(grouped, problem, tools):
 
 def test_one_group_is_exact(problem, tools):
     grouped, exact = tools.build("grouped", problem, n_groups=1), tools.build("exact", problem)
-    sets = problem.labels % 3
     for pair in (
         *zip(grouped.posterior(problem.queries), exact.posterior(problem.queries), strict=True),
         *zip(grouped.leave_one_out(), exact.leave_one_out(), strict=True),
-        *zip(grouped.leave_out(sets), exact.leave_out(sets), strict=True),
         (grouped.mean(problem.queries), exact.mean(problem.queries)),
         (grouped.weights(problem.queries), exact.weights(problem.queries)),
         (grouped.solved_values, exact.solved_values),
@@ -69,7 +67,7 @@ def test_groups_share_the_factors_and_have_no_updates(grouped):
     """A row that comes could need another padding: `add` would have been wrong in silence."""
     assert isinstance(grouped, FactoredPrecision)
     assert not isinstance(grouped, ExactPrecision)
-    for update in ("add", "remove", "revalue", "with_columns", "drift"):
+    for update in ("add", "remove", "with_values", "drift"):
         assert hasattr(ExactPrecision, update)
         assert not hasattr(grouped, update)
 

@@ -12,7 +12,7 @@ from gpcache.gp import (
     FourierPrecision,
     GroupedPrecision,
     NystromPrecision,
-    factored,
+    exact,
 )
 from gpcache.support import devices
 
@@ -26,7 +26,7 @@ def free(monkeypatch):
     """Sets the amount of free memory, the only thing that these tests make up."""
 
     def set_free(amount):
-        for module in (devices, factored):
+        for module in (devices, exact):
             monkeypatch.setattr(module, "free_memory", lambda _: amount)
 
     return set_free

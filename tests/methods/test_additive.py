@@ -115,9 +115,7 @@ def test_proker_is_the_prior_mean_process_scaled_by_its_noise(problem):
     residual = problem.hot - problem.X @ problem.text.T
     process.fit(problem.X, problem.labels)
     values = torch.tensor(residual)
-    mean = process.fitted_.model.precision.revalue(torch.arange(len(residual)), values).mean(
-        torch.tensor(problem.Q)
-    )
+    mean = process.fitted_.model.precision.with_values(values).mean(torch.tensor(problem.Q))
     expected = problem.zero_shot + SCALE * 0.3 * mean.numpy()
     found = fitted(ProKeRClassifier, problem).logits(problem.Q)
     np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -6,9 +6,8 @@ Y `values`, g `n_groups`.
 
 from gpcache.gp.class_mean import ClassMeanPrecision
 from gpcache.gp.exact import ExactPrecision
-from gpcache.gp.fourier import FourierPrecision
 from gpcache.gp.grouped import GroupedPrecision
-from gpcache.gp.nystrom import NystromPrecision
+from gpcache.gp.low_rank import FourierPrecision, NystromPrecision
 from gpcache.gp.precision import Posterior, Precision
 from gpcache.gp.unweighted import Unweighted
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpcache.gp.cholesky import cholesky, quadratic, solve
-from gpcache.gp.exact import ExactPrecision
-from gpcache.gp.factored import need_memory
+from gpcache.gp.exact import ExactPrecision, need_memory
 from gpcache.gp.kernels import kernel, unit_rows
-from gpcache.gp.precision import (
-    BATCH_ELEMENTS,
-    OwnTerms,
-    Posterior,
-    Precision,
-    padded_sets,
-    proper,
-)
+from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, Precision, proper
 
 
 @dataclass(frozen=True)
@@ -29,17 +20,6 @@ class Membership:
 
     key_of_row: Tensor
     counts: Tensor
-
-
-class _Moved(NamedTuple):
-    """Class keys that b sets of left-out rows change, at most t each, without these rows."""
-
-    touched: Tensor  # (b, p) whether a class is
-    classes: Tensor  # (b, t) which are, filled up with others
-    real: Tensor  # (b, t) whether one is not filling
-    kept: Tensor  # (b, t) whether it has shots left
-    keys: Tensor  # (b, t, d)
-    values: Tensor  # (b, t, c)
 
 
 class ClassMeanPrecision(Precision):
@@ -107,79 +87,41 @@ class ClassMeanPrecision(Precision):
         return self._over_classes.log_marginal_likelihood()
 
     @torch.no_grad()
-    def leave_out(self, sets: Tensor) -> Posterior:
-        """Posterior without sets of shots: old keys of their classes are replaced by moved keys.
+    def leave_one_out(self) -> Posterior:
+        """Posterior without each shot: the old key of its class is replaced by a moved key.
 
-        Both steps are block updates of P over the p classes. Without the changed classes T,
+        Both steps are updates of P over the p classes. Without the class t,
 
-            k₋T P₋T = kP − (kP)_T (P_TT)⁻¹ P_T,
+            k₋t P₋t = kP − (kP)_t P_t / P_tt,
 
-        and the moved keys are appended by bordering: only products with P, no refit.
+        and the moved key is appended by bordering: only products with P, no refit.
         """
         n, c = self.values.shape
         p, d = len(self._plan.counts), self.keys.shape[1]
-        mean, variance = self.values.new_empty(n, c), self.values.new_empty(n, 1)
-        for rows, present in padded_sets(sets, BATCH_ELEMENTS // (8 * p + 2 * (d + c))):
-            moved = self._moved(rows, present)
-            queries = torch.cat([self.keys[rows], moved.keys], 1)
-            cross = kernel(queries, self._over_classes.keys, self.beta)
-            cross = torch.where(moved.touched[:, None, :], 0.0, cross)
-            means, forms = self._without(moved, cross)
-            s = rows.shape[1]
-            # Moved keys and the remaining ones; a key without shots has no effect.
-            covariance = kernel(queries, moved.keys, self.beta) - forms[:, :, s:]
-            covariance = torch.where(moved.kept[:, None, :], covariance, 0.0)
-            corner = torch.where(moved.kept[:, :, None], covariance[:, s:], 0.0)
-            corner.diagonal(dim1=-2, dim2=-1).add_(1 + moved.kept.to(corner) * (self.noise - 1))
-            factor = cholesky(corner)
-            surprise = torch.where(moved.kept[..., None], moved.values - means[:, s:], 0.0)
-            inside = rows[present]
-            mean[inside] = (means[:, :s] + covariance[:, :s] @ solve(factor, surprise))[present]
-            form = forms[:, :s, :s].diagonal(dim1=-2, dim2=-1) + quadratic(
-                factor, covariance[:, :s]
-            )
-            variance[inside] = proper(1 - form)[present][:, None]
-        return Posterior(mean, variance)
+        size = max(1, BATCH_ELEMENTS // (8 * p + 2 * (d + c)))
+        numbers = torch.arange(n, device=self.keys.device)
+        parts = [self._without(rows) for rows in torch.split(numbers, size)]
+        return Posterior(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def _moved(self, rows: Tensor, present: Tensor) -> _Moved:
-        """The class keys that sets of rows (b, s) change, computed without these rows."""
-        b, p = len(rows), len(self._plan.counts)
-        copy = torch.arange(b, device=rows.device)[:, None].expand_as(rows)[present]
-        inside = rows[present]
-        gone = torch.zeros(b, p, dtype=torch.long, device=rows.device)
-        place = (copy, self._plan.key_of_row[inside])
-        gone.index_put_(place, torch.ones_like(inside), accumulate=True)
-        touched = gone > 0
-        # The changed classes first; sets that change fewer classes are padded.
-        classes = touched.long().argsort(dim=1, descending=True, stable=True)
-        classes = classes[:, : int(touched.sum(1).max())]
-        real = touched.gather(1, classes)
-        slot = torch.zeros_like(gone).scatter_(
-            1, classes, torch.arange(classes.shape[1], device=rows.device).expand_as(classes)
-        )
-        place = (copy, slot[place])
-        keys = self._class_sums(self.keys)[classes]
-        values = self._class_sums(self.values)[classes]
-        keys.index_put_(place, -self.keys[inside], accumulate=True)
-        values.index_put_(place, -self.values[inside], accumulate=True)
-        counts = self._plan.counts[classes] - gone.gather(1, classes)
-        kept = real & (counts > 0)
-        return _Moved(
-            touched, classes, real, kept, unit_rows(keys), values / counts.clamp(min=1)[..., None]
-        )
-
-    def _without(self, moved: _Moved, cross: Tensor) -> tuple[Tensor, Tensor]:
-        """k P₋T V (b, q, c) and k P₋T kᵀ (b, q, q) for rows k of cross (b, q, p), zero on T."""
-        over = self._over_classes
+    def _without(self, rows: Tensor) -> Posterior:
+        """Mean (b, c) and variance (b, 1) of shots (b,), each without itself."""
+        over, own = self._over_classes, self._plan.key_of_row[rows]
+        left = self._plan.counts[own] - 1  # shots of the class
+        sums = self._class_sums(self.keys)[own], self._class_sums(self.values)[own]
+        moved = unit_rows(sums[0] - self.keys[rows])
+        target = (sums[1] - self.values[rows]) / left.clamp(min=1)[:, None]
+        # The shot and the moved key, without the old key.
+        queries = torch.stack([self.keys[rows], moved], 1)
+        place = own[:, None, None].expand(-1, 2, 1)
+        cross = kernel(queries, over.keys, self.beta).scatter(2, place, 0.0)
         weights = cross @ over._inverse
-        on_touched = weights.gather(2, moved.classes[:, None, :].expand(-1, cross.shape[1], -1))
-        on_touched = torch.where(moved.real[:, None, :], on_touched, 0.0)
-        block = over._inverse[moved.classes[:, :, None], moved.classes[:, None, :]]
-        pair = moved.real[:, :, None] & moved.real[:, None, :]
-        eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        solved = solve(cholesky(torch.where(pair, block, eye)), on_touched.mT).mT
-        means = cross @ over.solved_values - solved @ over.solved_values[moved.classes]
-        return means, weights @ cross.mT - solved @ on_touched.mT
-
-    def _own_terms(self, rows: Tensor) -> OwnTerms:
-        raise AssertionError("leave_out does not use P here, because its keys move")
+        on_old = weights.gather(2, place)  # (b, 2, 1)
+        share = on_old / over._inverse.diagonal()[own, None, None]
+        means = cross @ over.solved_values - share * over.solved_values[own, None]
+        forms = weights @ cross.mT - share * on_old.mT  # (b, 2, 2)
+        # A key without shots has no effect.
+        covariance = kernel(queries, moved[:, None], self.beta)[..., 0] - forms[..., 1]
+        gain = torch.where(left > 0, covariance[:, 0] / (covariance[:, 1] + self.noise), 0.0)
+        mean = means[:, 0] + gain[:, None] * (target - means[:, 1])
+        form = forms[:, 0, 0] + gain * covariance[:, 0]
+        return Posterior(mean, proper(1 - form)[:, None])

@@ -1,4 +1,7 @@
-"""The exact posterior over all keys, and exact updates in O(n²) for added or removed rows."""
+"""Posteriors from Cholesky factors, and the exact one over all keys.
+
+The exact posterior has updates in O(n²) for added or removed rows.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,95 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpcache.errors import DataError
-from gpcache.gp.cholesky import cholesky, log_determinant, solve
-from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
-from gpcache.gp.implicit import symmetric_inverse
+from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
+from gpcache.gp.implicit import posterior_terms, symmetric_inverse
 from gpcache.gp.kernels import gram, kernel
-from gpcache.gp.precision import OwnTerms, Posterior, proper
+from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, Precision, padded_sets, proper
 from gpcache.gp.quick_variance import LARGE, QuickVariance, quick_variance
+from gpcache.support.devices import ensure_memory, free_memory
+
+# The kernel matrix, its factor, and the inverse that leaving out and updating need.
+MATRICES = 3
+
+
+def need_memory(n: int, n_groups: int, n_classes: int, labels: Tensor, dtype: torch.dtype) -> None:
+    """Raise an error if n keys in n_groups need more memory than the device has free."""
+    required = MATRICES * n * n * dtype.itemsize // n_groups
+    free = max(1, free_memory(labels.device))
+    enough = math.ceil(2 * required * n_groups / free)
+    remedy = f"Use precision='grouped' with n_groups={enough} or more, or precision='nystrom'."
+    if enough > n_classes:
+        remedy = "Use precision='nystrom' or precision='fourier', or fewer shots."
+    ensure_memory(
+        required,
+        labels.device,
+        what=f"A Gaussian process over {n:,} keys in {n_groups} group(s) of classes",
+        remedy=remedy,
+    )
+
+
+class FactoredPrecision(Precision):
+    """P = (K + noise·I)⁻¹, of all keys at once or block by block."""
+
+    # The layout of keys, values and results; grouping overrides these.
+
+    @property
+    def _block_keys(self) -> Tensor:
+        return self.keys
+
+    @cached_property
+    def _block_values(self) -> Tensor:
+        return self.values
+
+    def _covariance(self) -> Tensor:
+        """G = K + noise·I; without a gradient for the paper's *nograd*."""
+        keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
+        return lifted(gram(keys, self.beta), self.noise)
+
+    def _cross(self, queries: Tensor) -> Tensor:
+        return kernel(queries, self._block_keys, self.beta)
+
+    def _join_mean(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def _join_variance(self, variance: Tensor) -> Tensor:
+        return variance[:, None]
+
+    # The posterior.
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        return cholesky(self._covariance().detach())
+
+    @cached_property
+    def _solved(self) -> Tensor:
+        return solve(self._factor, self._block_values)
+
+    @property
+    def solved_values(self) -> Tensor:
+        return self._solved
+
+    def posterior(self, queries: Tensor) -> Posterior:
+        cross = self._cross(queries)
+        if cross.requires_grad:
+            mean, form = posterior_terms(self._covariance(), cross, self._block_values)
+        else:
+            mean, form = cross @ self._solved, self._form(cross)
+        return Posterior(self._join_mean(mean), self._join_variance(proper(1 - form)))
+
+    @torch.no_grad()
+    def mean(self, queries: Tensor) -> Tensor:
+        return self._join_mean(self._cross(queries) @ self._solved)
+
+    def _form(self, cross: Tensor) -> Tensor:
+        return quadratic(self._factor, cross)
+
+    def weights(self, queries: Tensor) -> Tensor:
+        return solve(self._factor, self._cross(queries).mT).mT
+
+    @cached_property
+    def _inverse(self) -> Tensor:
+        return torch.cholesky_inverse(self._factor)
 
 
 class ExactPrecision(FactoredPrecision):
@@ -38,12 +123,7 @@ class ExactPrecision(FactoredPrecision):
 
     @classmethod
     def plan(
-        cls,
-        labels: Tensor,
-        n_classes: int,
-        *,
-        dtype: torch.dtype = torch.float64,
-        **_: Any,
+        cls, labels: Tensor, n_classes: int, *, dtype: torch.dtype = torch.float64, **_: Any
     ) -> Any:
         """No plan is needed; raises an error if the keys need too much memory."""
         need_memory(len(labels), 1, n_classes, labels, dtype)
@@ -54,14 +134,25 @@ class ExactPrecision(FactoredPrecision):
         determinant = log_determinant(self._factor)
         return -0.5 * (fit + c * determinant + n * c * math.log(2 * math.pi))
 
-    def _own_terms(self, rows: Tensor) -> OwnTerms:
-        # At its own keys the posterior needs no kernel: K P = I − noise·P.
-        block = self._inverse[rows[:, :, None], rows[:, None, :]]
-        eye = torch.eye(rows.shape[1], dtype=block.dtype, device=block.device)
-        weights = eye - self.noise * block
-        mean = self.values[rows] - self.noise * self.solved_values[rows]
-        variance = self.noise * weights.diagonal(dim1=-2, dim2=-1)[..., None]
-        return OwnTerms(mean, variance, weights, weights, block)
+    def leave_one_out(self) -> Posterior:
+        return self.leave_out(torch.arange(len(self.keys), device=self.keys.device))
+
+    @torch.no_grad()
+    def leave_out(self, sets: Tensor) -> Posterior:
+        """Posterior at every cached row without its set; `sets` (n,) has the set of each row.
+
+        With A = PY, the mean of a set T is Y_T − (P_TT)⁻¹ A_T, its variance diag((P_TT)⁻¹) − noise.
+        """
+        mean, variance = torch.empty_like(self.values), self.values.new_ones(len(self.keys), 1)
+        for rows, present in padded_sets(sets, BATCH_ELEMENTS // max(1, len(self.keys))):
+            pair = present[:, :, None] & present[:, None, :]
+            eye = torch.eye(rows.shape[1], dtype=mean.dtype, device=mean.device)
+            block = torch.where(pair, self._inverse[rows[:, :, None], rows[:, None, :]], eye)
+            inverse, inside = torch.linalg.inv(block), rows[present]
+            mean[inside] = (self.values[rows] - inverse @ self.solved_values[rows])[present]
+            spread = inverse.diagonal(dim1=-2, dim2=-1)[present] - self.noise
+            variance[inside] = spread[:, None]
+        return Posterior(mean, proper(variance))
 
     @torch.no_grad()
     def variance(
@@ -96,24 +187,18 @@ class ExactPrecision(FactoredPrecision):
 
     def add(self, keys: Tensor, values: Tensor) -> ExactPrecision:
         """The posterior with rows (k, d), (k, c) appended, by bordering."""
-        covariance, inverse = self.covariance, self._inverse
+        inverse = self._inverse
         border = kernel(self.keys, keys, self.beta)
         corner = lifted(gram(keys, self.beta), self.noise)
         reach = inverse @ border
         schur = cholesky(corner - border.mT @ reach)
         surprise = solve(schur, values - reach.mT @ self.values)
         gained = solve(schur, reach.mT)
-        corner_inverse = torch.cholesky_inverse(schur)
         return self._updated(
             torch.cat([self.keys, keys]),
             torch.cat([self.values, values]),
-            torch.cat([torch.cat([covariance, border], 1), torch.cat([border.mT, corner], 1)]),
-            torch.cat(
-                [
-                    torch.cat([inverse + reach @ gained, -gained.mT], 1),
-                    torch.cat([-gained, corner_inverse], 1),
-                ]
-            ),
+            _bordered(self.covariance, border, corner),
+            _bordered(inverse + reach @ gained, -gained.mT, torch.cholesky_inverse(schur)),
             torch.cat([self.solved_values - reach @ surprise, surprise]),
         )
 
@@ -133,20 +218,16 @@ class ExactPrecision(FactoredPrecision):
             solved[kept] - edge @ solve(block, solved[gone]),
         )
 
-    def revalue(self, rows: Tensor, values: Tensor) -> ExactPrecision:
-        """The posterior with other values (k, c) for these rows (relabelling): O(n) a row."""
-        if len(torch.unique(rows)) != len(rows):
-            raise DataError("revalue got a row more than once: give one value for each row.")
-        changed = self.values.clone()
-        changed[rows] = values
-        solved = self.solved_values + self._inverse[:, rows] @ (values - self.values[rows])
-        return self._updated(self.keys, changed, self.covariance, self._inverse, solved)
-
-    def with_columns(self, source: Tensor) -> ExactPrecision:
-        """The posterior with other classes: old column `source[j]` (c',), zeros where −1."""
-        present = source >= 0
-        values = torch.where(present, self.values[:, source.clamp(min=0)], 0.0)
-        solved = torch.where(present, self.solved_values[:, source.clamp(min=0)], 0.0)
+    def with_values(self, values: Tensor) -> ExactPrecision:
+        """The posterior with other values (n, c'): O(n) for each row that changed."""
+        if values.shape != self.values.shape:  # other classes
+            solved = self._inverse @ values
+        else:
+            rows = (values != self.values).any(1)
+            if not bool(rows.any()):
+                return self
+            change = (values - self.values)[rows]
+            solved = self.solved_values + self._inverse[:, rows] @ change
         return self._updated(self.keys, values, self.covariance, self._inverse, solved)
 
     @cached_property
@@ -183,3 +264,15 @@ class ExactPrecision(FactoredPrecision):
 def drift_tolerance(dtype: torch.dtype) -> float:
     """The drift at which an updated inverse is computed again: 1e-8 in float64."""
     return 1e-8 if dtype == torch.float64 else 1e-3
+
+
+def _bordered(matrix: Tensor, edge: Tensor, corner: Tensor) -> Tensor:
+    """The symmetric matrix of a block (n, n), its edge (n, k) and its corner (k, k)."""
+    return torch.cat([torch.cat([matrix, edge], 1), torch.cat([edge.mT, corner], 1)])
+
+
+def lifted(matrix: Tensor, noise: float | Tensor) -> Tensor:
+    """matrix (..., n, n) + diag(noise), differentiable."""
+    result = matrix.clone()
+    result.diagonal(dim1=-2, dim2=-1).add_(noise)
+    return result

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from gpcache.errors import NumericalError
 from gpcache.gp.cholesky import cholesky, inverse_factor
-from gpcache.gp.exact import ExactPrecision
-from gpcache.gp.factored import lifted
+from gpcache.gp.exact import ExactPrecision, lifted
 from gpcache.gp.kernels import gram, kernel
 
 # Nats a row by which the objective may exceed its minimum, as far as the metric can tell.

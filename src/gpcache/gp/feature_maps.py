@@ -156,16 +156,21 @@ class KernelSpace:
         return FeatureMap(self.projection, mean.to(dtype), matrix.to(dtype))
 
     def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
-        centred = within_class(rows, labels)
+        """A matrix (d, d); with a `diagonal`, features are scaled by their own scatter first."""
+        centred, scale = within_class(rows, labels), None
         if self.diagonal:
-            return self._scaled_whitening(centred)
-        return self._whitening_of(centred)
-
-    def _scaled_whitening(self, centred: Tensor) -> Tensor | None:
-        """The whitening of features that were scaled by their own scatter first."""
-        scale = self.feature_scale(centred)
-        whitening = None if scale is None else self._whitening_of(centred * scale)
-        return None if scale is None or whitening is None else scale[:, None] * whitening
+            scale = self.feature_scale(centred)
+            if scale is None:
+                return None
+            centred = centred * scale
+        spread = spread_of(centred)
+        if spread is None:
+            return None
+        ridge = self.shrinkage * spread
+        # For few rows R, a factorisation of RRᵀ costs less than one of RᵀR.
+        few = 2 * len(centred) <= centred.shape[1]
+        matrix = _few_rows(centred, ridge) if few else _from_scatter(centred.mT @ centred, ridge)
+        return matrix if scale is None else scale[:, None] * matrix
 
     def feature_scale(self, centred: Tensor) -> Tensor | None:
         """What features (d,) are multiplied by, from the differences (n, d) to the class means.
@@ -177,19 +182,6 @@ class KernelSpace:
         if float(mean.detach()) <= _tiny(centred) ** 2:
             return None
         return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
-
-    def _whitening_of(self, centred: Tensor) -> Tensor | None:
-        """A matrix (d, d) for the differences (n, d) to the class means."""
-        spread = spread_of(centred)
-        if spread is None:
-            return None
-        whiten = _few_rows if are_few(centred) else _many_rows
-        return whiten(centred, self.shrinkage * spread)
-
-
-def are_few(rows: Tensor) -> bool:
-    """Whether rows (n, d) are so few that a factorisation of RRᵀ costs less than one of RᵀR."""
-    return 2 * len(rows) <= rows.shape[1]
 
 
 def spread_of(centred: Tensor) -> Tensor | None:
@@ -214,13 +206,8 @@ def within_class(rows: Tensor, labels: Tensor) -> Tensor:
     return centred
 
 
-def _many_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """A matrix W (d, d) with W Wᵀ = (RᵀR + ridge·I)⁻¹ for rows R (n, d)."""
-    return _from_scatter(centred.mT @ centred, ridge)
-
-
 def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
-    """The same for RᵀR (d, d)."""
+    """A matrix W (d, d) with W Wᵀ = (S + ridge·I)⁻¹ for a scatter S = RᵀR (d, d) of rows R."""
     eye = torch.eye(len(scatter), dtype=scatter.dtype, device=scatter.device)
     factor = torch.linalg.cholesky(scatter + ridge * eye)
     whitening: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
@@ -228,7 +215,7 @@ def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
 
 
 def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """The same from the small matrix RRᵀ = U s Uᵀ.
+    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ.
 
     (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
     """

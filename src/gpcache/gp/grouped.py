@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import log_determinant
-from gpcache.gp.factored import FactoredPrecision, lifted, need_memory
-from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.exact import FactoredPrecision, need_memory
+from gpcache.gp.kernels import gram
 from gpcache.gp.precision import OwnTerms
 
 
@@ -53,33 +53,17 @@ class GroupedPrecision(FactoredPrecision):
     ) -> Groups:
         """A seeded random split of the classes into groups of equal size, up to one class."""
         n_groups = min(n_groups, n_classes)
-        device = labels.device
         shuffled = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed))
         class_group = torch.empty(n_classes, dtype=torch.long)
         class_group[shuffled] = torch.arange(n_classes) % n_groups
-        class_group = class_group.to(device)
-        row_group = class_group[labels]
-        rows, row_present, row_slot = _padded(row_group, n_groups)
-        need_memory(rows.numel(), n_groups, n_classes, labels, dtype)
-        classes, class_present, class_slot = _padded(class_group, n_groups)
-        return Groups(
-            rows,
-            row_present,
-            row_group,
-            row_slot,
-            classes,
-            class_present,
-            class_group,
-            class_slot,
-            full=bool(row_present.all()),
-        )
+        classes = _padded(class_group.to(labels.device), n_groups)
+        rows = _padded(classes.group[labels], n_groups)
+        need_memory(rows.numbers.numel(), n_groups, n_classes, labels, dtype)
+        return Groups(*rows, *classes, full=bool(rows.present.all()))
 
     @property
     def class_column(self) -> Tensor:
         return self._plan.class_group
-
-    def _column_of_rows(self) -> Tensor:
-        return self._plan.row_group
 
     @property  # not cached: a value from inference has no gradient, which training needs
     def _block_keys(self) -> Tensor:
@@ -94,13 +78,14 @@ class GroupedPrecision(FactoredPrecision):
         return torch.where(real, values, 0.0)
 
     def _covariance(self) -> Tensor:
-        keys = self._block_keys if self.precision_gradient else self._block_keys.detach()
+        covariance, present = super()._covariance(), self._plan.row_present
         if self._plan.full:
-            return lifted(gram(keys, self.beta), self.noise)
-        return masked_covariance(keys, self._plan.row_present, self.beta, self.noise)
+            return covariance
+        eye = torch.eye(present.shape[1], dtype=covariance.dtype, device=covariance.device)
+        return torch.where(present[:, :, None] & present[:, None, :], covariance, eye)
 
     def _cross(self, queries: Tensor) -> Tensor:
-        cross = kernel(queries, self._block_keys, self.beta)
+        cross = super()._cross(queries)
         if self._plan.full:
             return cross
         return torch.where(self._plan.row_present[:, None, :], cross, 0.0)
@@ -155,26 +140,25 @@ class GroupedPrecision(FactoredPrecision):
         return -0.5 * (fit + determinant + (rows * classes).sum() * math.log(2 * math.pi))
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        flat = rows.flatten()
-        mean, variance = self.posterior(self.keys[flat])
-        weights = self.weights(self.keys[flat]).view(*rows.shape, -1)
-        weights = weights.gather(2, rows[:, None, :].expand(-1, rows.shape[1], -1))
+        mean, variance = self.posterior(self.keys[rows])
+        weight = self.weights(self.keys[rows]).gather(1, rows[:, None])
         group, slot = self._plan.row_group[rows], self._plan.row_slot[rows]
-        block = self._inverse[group[:, :, None], slot[:, :, None], slot[:, None, :]]
-        block = torch.where(group[:, :, None] == group[:, None, :], block, 0.0)
-        shape = rows.shape
-        return OwnTerms(mean.view(*shape, -1), variance.view(*shape, -1), weights, weights, block)
+        own = torch.nn.functional.one_hot(group, variance.shape[1])
+        diagonal = self._inverse.diagonal(dim1=-2, dim2=-1)[group, slot]
+        return OwnTerms(mean, variance, weight, weight * own, diagonal[:, None])
 
 
-def masked_covariance(keys: Tensor, present: Tensor, beta: float, noise: float) -> Tensor:
-    """K + noise·I of keys (..., s, d); absent keys (..., s) get zeros and a diagonal of one."""
-    real = present[..., :, None] & present[..., None, :]
-    diagonal = 1 + present.to(keys.dtype) * (noise - 1)
-    return lifted(torch.where(real, gram(keys, beta), 0.0), diagonal)
+class _Padded(NamedTuple):
+    """Members (g, s) of each group in order, which are real (g, s); group and slot (n,) of each."""
+
+    numbers: Tensor
+    present: Tensor
+    group: Tensor
+    slot: Tensor
 
 
-def _padded(group: Tensor, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Members (g, s) of each group in order, which are real (g, s), and each member's slot (n,)."""
+def _padded(group: Tensor, n_groups: int) -> _Padded:
+    """The groups of members whose group (n,) is known."""
     counts = torch.bincount(group, minlength=n_groups)
     order = torch.argsort(group, stable=True)
     starts = counts.cumsum(0) - counts
@@ -185,4 +169,4 @@ def _padded(group: Tensor, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
     present = torch.zeros(n_groups, widest, dtype=torch.bool, device=group.device)
     members[group, slot] = torch.arange(len(group), device=group.device)
     present[group, slot] = True
-    return members, present, slot
+    return _Padded(members, present, group, slot)

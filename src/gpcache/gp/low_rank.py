@@ -1,4 +1,4 @@
-"""The base of Nyström and random Fourier features: K ≈ U S⁻¹ Uᵀ with a small core S.
+"""Nyström and random Fourier features: K ≈ U S⁻¹ Uᵀ with a small core S.
 
 Everything is computed from M = noise·S + UᵀU (L, L), by Woodbury: P = (I − U M⁻¹ Uᵀ) / noise.
 "Approximate the precision" can mean two things, which differ much (the option `cross`):
@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from gpcache.gp.cholesky import cholesky, log_determinant, quadratic, solve
+from gpcache.gp.cholesky import cholesky, jitter_of, log_determinant, quadratic, solve
+from gpcache.gp.exact import lifted
 from gpcache.gp.implicit import posterior_terms
-from gpcache.gp.kernels import kernel
-from gpcache.gp.precision import OwnTerms, Posterior, Precision, proper
+from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.precision import OwnTerms, Posterior, Precision, proper, rank_within
 from gpcache.support.devices import ensure_memory
 
 Cross = Literal["exact", "consistent"]
@@ -45,9 +47,9 @@ class LowRankPrecision(Precision):
     """P ≈ (U S⁻¹ Uᵀ + noise·I)⁻¹."""
 
     @property
-    @abstractmethod
     def _cross_is_exact(self) -> bool:
-        """Whether the option `cross` is "exact"."""
+        """Whether the option `cross` of the plan is "exact"."""
+        return bool(self._plan.cross == "exact")
 
     @abstractmethod
     def _features(self, points: Tensor) -> Tensor:
@@ -172,18 +174,105 @@ class LowRankPrecision(Precision):
         return likelihood.to(self.values)
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        flat, shape = rows.flatten(), rows.shape
-        mean, variance = self.posterior(self.keys[flat])
-        columns = rows[:, None, :].expand(-1, shape[1], -1)
-        mean_weights = self.weights(self.keys[flat]).view(*shape, -1).gather(2, columns)
-        consistent = self._consistent_weights(self.keys[flat]).to(self.values)
-        variance_weights = consistent.view(*shape, -1).gather(2, columns)
-        u = self._u[flat]
-        # One system for all sets: a batch of sets would make as many copies of the factor.
-        solved = solve(self._m_factor, u.mT).mT.view(*shape, -1)
-        hat = u.view(*shape, -1) @ solved.mT
-        eye = torch.eye(shape[1], dtype=hat.dtype, device=hat.device)
-        block = ((eye - hat) / self.noise).to(self.values)
-        return OwnTerms(
-            mean.view(*shape, -1), variance.view(*shape, -1), mean_weights, variance_weights, block
-        )
+        keys, own, u = self.keys[rows], rows[:, None], self._u[rows]
+        mean, variance = self.posterior(keys)
+        mean_weight = self.weights(keys).gather(1, own)
+        variance_weight = self._consistent_weights(keys).gather(1, own).to(self.values)
+        hat = (u * solve(self._m_factor, u.mT).mT).sum(1, keepdim=True)
+        diagonal = ((1 - hat) / self.noise).to(self.values)
+        return OwnTerms(mean, variance, mean_weight, variance_weight, diagonal)
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """Row numbers (L,) of the landmarks, and the option `cross`."""
+
+    rows: Tensor
+    cross: Cross
+
+
+class NystromPrecision(LowRankPrecision):
+    """P through landmarks, an equal number of shots of every class.
+
+    U = K(keys, landmarks) and S = K(landmarks, landmarks) plus jitter. It needs no singular value
+    decomposition, so any number of landmarks works, also with duplicates. With every key a landmark
+    it is exact.
+    """
+
+    _plan: Landmarks
+
+    @classmethod
+    def plan(
+        cls,
+        labels: Tensor,
+        n_classes: int,
+        *,
+        n_landmarks: int | None = None,
+        cross: Cross = "exact",
+        order: Tensor | None = None,
+        seed: int = 0,
+        **_: Any,
+    ) -> Landmarks:
+        """The first rows of each class in `order` (n,), as many per class as `n_landmarks` allows.
+
+        A class with fewer rows gives all of them; at least one row of each class is taken.
+        """
+        if order is None:
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+        order = order.to(labels.device)
+        per_class = max(1, (n_classes if n_landmarks is None else n_landmarks) // n_classes)
+        rank = rank_within(labels, order)
+        rows = torch.nonzero(rank < per_class).flatten()
+        need_low_rank_memory(len(labels), len(rows), labels.device, "Use fewer n_landmarks.")
+        return Landmarks(rows, cross)
+
+    def _features(self, points: Tensor) -> Tensor:
+        return kernel(points.double(), self.keys[self._plan.rows].double(), self.beta)
+
+    def _core(self) -> Tensor:
+        landmarks = self.keys[self._plan.rows].double()
+        return lifted(gram(landmarks, self.beta), jitter_of(torch.float64))
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """Standard normal draws (d, D/2), which are scaled by √β when used, and the option `cross`."""
+
+    draws: Tensor
+    cross: Cross
+
+
+class FourierPrecision(LowRankPrecision):
+    """P through D random Fourier features: κ(x, y) ≈ φ(x)ᵀφ(y) with frequencies from N(0, β).
+
+    Each frequency has a cosine and a sine: φ(x)ᵀφ(x) = 1 exactly, so the variance of the
+    approximation needs no correction, and the error is lower than with random phases.
+    """
+
+    _plan: Frequencies
+
+    @classmethod
+    def plan(  # type: ignore[override]  # the width is not optional here
+        cls,
+        labels: Tensor,
+        n_classes: int,  # noqa: ARG003 — the interface's
+        *,
+        width: int,
+        n_features: int = 1024,
+        cross: Cross = "exact",
+        seed: int = 0,
+        **_: Any,
+    ) -> Frequencies:
+        """Frequencies for features of this width; `n_features` is rounded up to an even number."""
+        need_low_rank_memory(len(labels), n_features, labels.device, "Use fewer n_features.")
+        generator = torch.Generator().manual_seed(seed)
+        draws = torch.randn(width, (n_features + 1) // 2, generator=generator, dtype=torch.float64)
+        return Frequencies(draws.to(labels.device), cross)
+
+    def _features(self, points: Tensor) -> Tensor:
+        phase = points.double() @ (math.sqrt(self.beta) * self._plan.draws)
+        return torch.cat([phase.cos(), phase.sin()], -1) / math.sqrt(self._plan.draws.shape[1])
+
+    def _core(self) -> Tensor:
+        size = 2 * self._plan.draws.shape[1]
+        return torch.eye(size, dtype=torch.float64, device=self.keys.device)

@@ -1,12 +1,12 @@
 """The interface that exact and approximate precisions share, and leaving rows out in closed form.
 
-A precision is P = (K + noise·I)⁻¹ over the cache keys. Leaving the rows T out of the posterior of a
+A precision is P = (K + noise·I)⁻¹ over the cache keys. To leave row i out of the posterior of a
 query needs no refit. With the query's weights w = kP and A = PY,
 
-    mean₋T = mean − w_T (P_TT)⁻¹ A_T,    variance₋T = variance + w_T (P_TT)⁻¹ w_Tᵀ,
+    mean₋ᵢ = mean − w_i A_i / P_ii,    variance₋ᵢ = variance + w_i² / P_ii,
 
-This holds for any query, also for the left-out rows themselves. With one row it is the textbook
-leave-one-out, y_i − A_i/P_ii and 1/P_ii − noise (Rasmussen and Williams, 2006, eq. 5.12).
+This holds for any query, also for the left-out row itself, where it is the textbook leave-one-out,
+y_i − A_i/P_ii and 1/P_ii − noise (Rasmussen and Williams, 2006, eq. 5.12).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Posterior(NamedTuple):
 
 
 class OwnTerms(NamedTuple):
-    """Terms of the cached rows for leaving out b sets of s rows, padded.
+    """Terms of b cached rows for leaving each of them out.
 
-    Mean (b, s, c), variance (b, s, g), weights (b, s, s) of each row on its set in the mean and in
-    the variance, and the block of P (b, s, s).
+    Mean (b, c), variance (b, g), the weight of each row on itself in the mean (b, 1) and in the
+    variance (b, g), and its entry of the diagonal of P (b, 1).
     """
 
     mean: Tensor
     variance: Tensor
-    mean_weights: Tensor
-    variance_weights: Tensor
-    block: Tensor
+    mean_weight: Tensor
+    variance_weight: Tensor
+    diagonal: Tensor
 
 
 class Precision(ABC):
@@ -181,49 +181,20 @@ class Precision(ABC):
     def log_marginal_likelihood(self) -> Tensor:
         """log p(Y), with the columns of Y as independent processes with this covariance."""
 
-    @abstractmethod
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        """The terms above for sets of row numbers (b, s)."""
-
-    def leave_one_out(self) -> Posterior:
-        """Posterior at every cached row without that row."""
-        return self.leave_out(torch.arange(len(self.keys), device=self.keys.device))
+        """The terms above of these rows (b,)."""
+        raise NotImplementedError
 
     @torch.no_grad()
-    def leave_out(self, sets: Tensor) -> Posterior:
-        """Posterior at every cached row without its set; `sets` (n,) has the set of each row."""
-        n, c = self.values.shape
-        mean = self.values.new_empty(n, c)
-        variance: Tensor | None = None
-        solved = self.solved_values
-        column = self._column_of_rows()
-        for rows, present in padded_sets(sets, BATCH_ELEMENTS // max(1, n)):
+    def leave_one_out(self) -> Posterior:
+        """Posterior at every cached row without that row."""
+        numbers, solved = torch.arange(len(self.keys), device=self.keys.device), self.solved_values
+        means, variances = [], []
+        for rows in torch.split(numbers, max(1, BATCH_ELEMENTS // max(1, len(numbers)))):
             terms = self._own_terms(rows)
-            pair = present[:, :, None] & present[:, None, :]
-            block = torch.where(
-                pair, terms.block, torch.eye(rows.shape[1], dtype=mean.dtype, device=mean.device)
-            )
-            mean_weights = torch.where(pair, terms.mean_weights, 0.0)
-            variance_weights = torch.where(pair, terms.variance_weights, 0.0)
-            lost = torch.linalg.solve(block, mean_weights, left=False)
-            regained = torch.linalg.solve(block, variance_weights, left=False) * variance_weights
-            if column is None:
-                regained = regained.sum(-1, keepdim=True)
-            else:
-                spread = torch.nn.functional.one_hot(column[rows], terms.variance.shape[-1])
-                regained = regained @ spread.to(regained.dtype)
-            if variance is None:
-                variance = mean.new_empty(n, terms.variance.shape[-1])
-            inside = rows[present]
-            mean[inside] = (terms.mean - lost @ solved[rows])[present]
-            variance[inside] = (terms.variance + regained)[present]
-        if variance is None:  # no rows at all
-            variance = mean.new_ones(n, 1)
-        return Posterior(mean, proper(variance))
-
-    def _column_of_rows(self) -> Tensor | None:
-        """The variance column (n,) of each row; None if there is only one column."""
-        return None
+            means.append(terms.mean - terms.mean_weight / terms.diagonal * solved[rows])
+            variances.append(terms.variance + terms.variance_weight.square() / terms.diagonal)
+        return Posterior(torch.cat(means), proper(torch.cat(variances)))
 
 
 def proper(variance: Tensor) -> Tensor:
@@ -246,3 +217,14 @@ def padded_sets(sets: Tensor, rows_at_once: int) -> Iterator[tuple[Tensor, Tenso
         present = offsets[None, :] < count[:, None]
         position = torch.where(present, start[:, None] + offsets[None, :], start[:, None])
         yield order[position], present
+
+
+def rank_within(labels: Tensor, order: Tensor) -> Tensor:
+    """For each row (n,) how many rows of its class come before it in `order`."""
+    sorted_labels = labels[order]
+    grouped = torch.argsort(sorted_labels, stable=True)
+    counts = torch.bincount(labels)
+    starts = (counts.cumsum(0) - counts)[sorted_labels[grouped]]
+    rank = torch.empty_like(labels)
+    rank[order[grouped]] = torch.arange(len(labels), device=labels.device) - starts
+    return rank

@@ -8,13 +8,14 @@ fourteen on a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, inverse_factor, log_determinant, quadratic, solve
+from gpcache.gp.exact import lifted
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
 
@@ -27,6 +28,14 @@ class SweepPoint(NamedTuple):
     mean: Tensor
     variance: Tensor | None
     log_marginal_likelihood: float
+
+
+class Solved(NamedTuple):
+    """P Y (n, c) and log |G|, and the diagonal of P (n,) or, at queries, k P kᵀ (m,)."""
+
+    values: Tensor
+    form: Tensor | None
+    log_determinant: Tensor
 
 
 class Sweep:
@@ -54,64 +63,56 @@ class Sweep:
         matrix = kernel_of(similarity, beta)
         cross = None if cross_similarity is None else kernel_of(cross_similarity, beta)
         if len(noises) >= EIGEN_FROM["cuda" if matrix.is_cuda else "cpu"]:
-            return _by_eigenvalues(values, matrix, cross, noises, with_variance)
-        return [_by_factor(values, matrix, cross, noise, with_variance) for noise in noises]
+            solved_at = _by_eigenvalues(values, matrix, cross)
+        else:
+            solved_at = _by_factors(values, matrix, cross, with_variance)
+        points = []
+        for noise in noises:
+            solved, form, log_determinant = solved_at(noise)
+            variance: Tensor | None = None
+            if cross is not None:
+                mean = cross @ solved
+                variance = None if form is None else 1 - form
+            else:
+                assert form is not None
+                mean, variance = values - solved / form[:, None], 1 / form - noise
+            if variance is not None:
+                variance = proper(variance)[:, None] if with_variance else None
+            likelihood = _likelihood(values, solved, log_determinant)
+            points.append(SweepPoint(mean, variance, likelihood))
+        return points
 
 
-def _by_factor(
-    values: Tensor, matrix: Tensor, cross: Tensor | None, noise: float, with_variance: bool
-) -> SweepPoint:
-    lifted = matrix.clone()
-    lifted.diagonal().add_(noise)
-    factor = cholesky(lifted)
-    evidence = log_determinant(factor)
-    if cross is None:
-        inverse = inverse_factor(factor)
-        solved, diagonal = inverse.mT @ (inverse @ values), inverse.square_().sum(0)
-        return _left_out(values, solved, diagonal, noise, evidence, with_variance)
-    solved = solve(factor, values)
-    variance = proper(1 - quadratic(factor, cross))[:, None] if with_variance else None
-    return SweepPoint(cross @ solved, variance, _likelihood(values, solved, evidence))
+def _by_factors(
+    values: Tensor, matrix: Tensor, cross: Tensor | None, with_form: bool
+) -> Callable[[float], Solved]:
+    def at(noise: float) -> Solved:
+        factor = cholesky(lifted(matrix, noise))
+        if cross is None:
+            inverse = inverse_factor(factor)
+            solved = inverse.mT @ (inverse @ values)
+            return Solved(solved, inverse.square_().sum(0), log_determinant(factor))
+        form = quadratic(factor, cross) if with_form else None
+        return Solved(solve(factor, values), form, log_determinant(factor))
+
+    return at
 
 
 def _by_eigenvalues(
-    values: Tensor,
-    matrix: Tensor,
-    cross: Tensor | None,
-    noises: Sequence[float],
-    with_variance: bool,
-) -> list[SweepPoint]:
+    values: Tensor, matrix: Tensor, cross: Tensor | None
+) -> Callable[[float], Solved]:
     spectrum, vectors = torch.linalg.eigh(matrix)
     # The kernel is positive semi-definite; negative eigenvalues are rounding errors.
     spectrum = spectrum.clamp(min=0)
     projected = vectors.mT @ values
-    reach = None if cross is None else cross @ vectors
-    points = []
-    for noise in noises:
+    squares = (vectors if cross is None else cross @ vectors).square()
+
+    def at(noise: float) -> Solved:
         inverse = 1 / (spectrum + noise)
-        evidence = -inverse.log().sum()
-        scaled = inverse[:, None] * projected
-        solved = vectors @ scaled
-        if reach is None:
-            diagonal = vectors.square() @ inverse
-            points.append(_left_out(values, solved, diagonal, noise, evidence, with_variance))
-            continue
-        variance = proper(1 - reach.square() @ inverse)[:, None] if with_variance else None
-        points.append(SweepPoint(reach @ scaled, variance, _likelihood(values, solved, evidence)))
-    return points
+        solved = vectors @ (inverse[:, None] * projected)
+        return Solved(solved, squares @ inverse, -inverse.log().sum())
 
-
-def _left_out(
-    values: Tensor,
-    solved: Tensor,
-    diagonal: Tensor,
-    noise: float,
-    evidence: Tensor,
-    with_variance: bool,
-) -> SweepPoint:
-    mean = values - solved / diagonal[:, None]
-    variance = proper(1 / diagonal - noise)[:, None] if with_variance else None
-    return SweepPoint(mean, variance, _likelihood(values, solved, evidence))
+    return at
 
 
 def _likelihood(values: Tensor, solved: Tensor, log_determinant: Tensor) -> float:

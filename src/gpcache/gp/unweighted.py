@@ -42,14 +42,7 @@ class Unweighted(Precision):
         )
 
     def _own_terms(self, rows: Tensor) -> OwnTerms:
-        flat, shape = rows.flatten(), rows.shape
-        mean, variance = self.posterior(self.keys[flat])
-        weights = kernel(self.keys[rows], self.keys[rows], self.beta)
-        eye = torch.eye(shape[1], dtype=mean.dtype, device=mean.device)
-        return OwnTerms(
-            mean.view(*shape, -1),
-            variance.view(*shape, -1),
-            weights,
-            torch.zeros_like(weights),
-            eye.expand_as(weights),
-        )
+        keys = self.keys[rows]
+        weight = kernel(keys[:, None], keys[:, None], self.beta)[:, 0]
+        mean, variance = self.posterior(keys)
+        return OwnTerms(mean, variance, weight, torch.zeros_like(weight), torch.ones_like(weight))

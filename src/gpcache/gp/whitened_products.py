@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, quadratic
-from gpcache.gp.factored import lifted
+from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
     is_constant,

@@ -26,8 +26,7 @@ from torch import Tensor
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
-from gpcache.gp.nystrom import rank_within
-from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.precision import BATCH_ELEMENTS, rank_within
 from gpcache.methods.additive import LEAST_GAIN, HyperParameters
 from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.cache.held_out import (

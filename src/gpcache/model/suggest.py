@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.cholesky import cholesky
-from gpcache.gp.factored import lifted
+from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.kernels import gram, kernel, unit_rows
 from gpcache.methods.cache.estimator import CacheClassifier

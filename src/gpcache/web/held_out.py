@@ -254,7 +254,8 @@ _Found = tuple[Tensor, Tensor, str, HeldOutScores]
 def _at_once(model: CacheClassifier, sets: Tensor, counted: Tensor) -> _Found:
     """Probabilities (n, c) and variances (n,) of the shots without their sets, in closed form."""
     fitted, shots = model.fitted_.model, model.fitted_.shots
-    mean, variance = fitted.precision.leave_out(sets.to(shots.labels.device))
+    assert fitted.closed_form is not None
+    mean, variance = fitted.closed_form.leave_out(sets.to(shots.labels.device))
     logits = fitted.fused(shots.zero_shot, mean, variance)
     probabilities = model._calibration.probabilities(logits).double().cpu()
     novelty = variance[:, 0].double().cpu()
@@ -304,8 +305,8 @@ def _in_one_space(model: CacheClassifier, sets: Tensor, novelty: Tensor) -> Tens
     make its whole fold look unusual. So the space of the model is used for all.
     """
     precision = model.fitted_.model.precision
-    exact = isinstance(precision, ExactPrecision) and model.has_keys
-    if model.fitted_.training is not None or not exact:
+    exact = precision if isinstance(precision, ExactPrecision) and model.has_keys else None
+    if model.fitted_.training is not None or exact is None:
         return novelty.nan_to_num(nan=1.0)
-    _, variance = precision.leave_out(sets.to(precision.keys.device))
+    _, variance = exact.leave_out(sets.to(exact.keys.device))
     return variance[:, 0].double().cpu()

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
@@ -23,13 +25,15 @@ from gpcache.errors import DataError, ProtocolError
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
+from gpcache.methods.cache import explicit_reasons
 from gpcache.methods.cache.fitted import Fitted, fit, fit_streamed, with_class_names
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import fitting
 from gpcache.methods.cache.model import Explanation, Reasons
+from gpcache.methods.cache.recipe import Task
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.saving import read_cache, saved_shots, write_cache
-from gpcache.methods.cache.search import Choice, Defaults, SearchOptions
+from gpcache.methods.cache.search import Choice, Defaults
 from gpcache.methods.cache.setup import recipe_of, settings_of, takes_explicit
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.training import Trainer
@@ -155,11 +159,7 @@ class CacheClassifier(FeatureClassifier):
     # Fitting.
 
     def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Self:
         """Fit the model on shots.
 
@@ -207,7 +207,7 @@ class CacheClassifier(FeatureClassifier):
         views: ArrayLike | None,
     ) -> Self:
         options = self._options()
-        settings = settings_of(options, self)
+        settings_of(options, self)  # options are checked before rows
         trainer = self._trainer()
         array: Any = X
         if getattr(X, "reads_in_batches", False):  # StoredRows: only their shape is checked here
@@ -222,44 +222,28 @@ class CacheClassifier(FeatureClassifier):
         numbers = self._label_numbers(labels)
         n, width = array.shape
         if takes_explicit(options, n, width, len(self.classes_), self._device):
-            return self._fit_streamed(array, numbers, validation, options, settings)
+            return self._fit_streamed(array, numbers, validation)
         text, features = self._text_vectors(), self._unit(np.asarray(array[:]), "X")
-        shots = self._make_shots(features, numbers, text, settings.residual)
+        shots = self._make_shots(features, numbers, text)
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
-        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        if recipe.space.projection is not None:  # check all rows before folds are made
-            projected(recipe.space.projection, features)
-        held_out = None
-        if validation is not None:
-            rows = self._read_validation(validation)
-            held_out = self._make_shots(*rows, text, settings.residual)
-        name = type(self).__name__
+        task = self._task(shots, text, validation)
+        if task.recipe.space.projection is not None:  # check all rows before folds are made
+            projected(task.recipe.space.projection, features)
         with fitting(shots):
-            self._keep(fit(shots, recipe, text, settings, held_out, trainer, name=name))
+            self._keep(fit(task, trainer))
         return self
 
     def _fit_streamed(
-        self,
-        array: Any,
-        labels: Tensor,
-        validation: tuple[ArrayLike, ArrayLike] | None,
-        options: CacheOptions,
-        settings: SearchOptions,
+        self, array: Any, labels: Tensor, validation: tuple[ArrayLike, ArrayLike] | None
     ) -> Self:
         """Fit in explicit features: rows are read in batches, in float32 by default."""
         if self.dtype == "auto":
             self._dtype = torch.float32
-        text = self._text_vectors()
-        rows = RowStream(array, labels, len(self.classes_), text, self._dtype)
-        known = rows.labels_alone()
-        recipe = recipe_of(options, known, self._read_projection(self.projection), self)
-        held_out = None
-        if validation is not None:
-            held_out = self._make_shots(*self._read_validation(validation), text, False)
-        name, count = type(self).__name__, options.n_features
-        with fitting(known):
-            self._keep(fit_streamed(rows, recipe, settings, held_out, n_features=count, name=name))
+        rows = RowStream(array, labels, len(self.classes_), self._text_vectors(), self._dtype)
+        task = self._task(rows.labels_alone(), rows.text, validation)
+        with fitting(task.shots):
+            self._keep(fit_streamed(rows, task, n_features=self._options().n_features))
         return self
 
     @property
@@ -280,14 +264,27 @@ class CacheClassifier(FeatureClassifier):
         if fitted.recipe.is_softmax:
             self.tau_, self.shrinkage_ = choice.tau, choice.shrinkage
             self.discriminant_, self.label_noise_ = choice.discriminant, choice.label_noise
-        if fitted.training is not None:
+        if fitted.trainer is not None:
             self.epochs_, self.training_loss_ = fitted.epochs, fitted.losses
 
-    def _make_shots(
-        self, features: Tensor, labels: Tensor, text: Tensor | None, residual: bool
-    ) -> Shots:
+    def _make_shots(self, features: Tensor, labels: Tensor, text: Tensor | None) -> Shots:
         zero_shot = None if text is None else features @ text.mT
+        residual = settings_of(self._options(), self).residual
         return Shots(features, labels, len(self.classes_), zero_shot, residual=residual)
+
+    def _task(
+        self,
+        shots: Shots,
+        text: Tensor | None,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Task:
+        """What a fit of these shots starts from, at the options of the estimator."""
+        options, held_out = self._options(), None
+        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+        if validation is not None:
+            held_out = self._make_shots(*self._read_validation(validation), text)
+        settings = settings_of(options, self)
+        return Task(shots, recipe, text, settings, held_out, type(self).__name__)
 
     # Answers.
 
@@ -416,8 +413,13 @@ class CacheClassifier(FeatureClassifier):
             if len(column) != len(features):
                 raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
         if shots is not None:
-            rows = self._shots_elsewhere(*shots)
-            return self._explanation(self.fitted_.reasons(features, rows, top=top, column=column))
+            rows, fitted = self._shots_elsewhere(*shots), self.fitted_
+            if fitted.streamed is None:
+                raise ProtocolError("This model keeps its shots: explain needs no others.")
+            reasons = explicit_reasons.reasons(
+                fitted.model, fitted.streamed, features, rows, top=top, column=column
+            )
+            return self._explanation(reasons)
         self.fitted_.require_shots("explain an answer by shots")
         answers = self.fitted_.model.answer(features, top=top, column=column)
         assert answers.reasons is not None
@@ -526,10 +528,7 @@ class CacheClassifier(FeatureClassifier):
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
-        with fitting(fitted.shots):
-            self._keep(fitted.added(features, numbers), classes)
-        self._settle(refit)
-        return self
+        return self._changed(partial(fitted.added, features, numbers), refit, classes)
 
     def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
@@ -565,10 +564,7 @@ class CacheClassifier(FeatureClassifier):
         gone = self._row_numbers(rows)
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
-        with fitting(self.fitted_.shots):
-            self._keep_without_empty_classes(self.fitted_.removed(gone))
-        self._settle(refit)
-        return self
+        return self._changed(partial(self.fitted_.removed, gone), refit)
 
     def relabel(self, rows: ArrayLike, y: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Give shots other labels; each must be a known class.
@@ -605,10 +601,7 @@ class CacheClassifier(FeatureClassifier):
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
-        with fitting(self.fitted_.shots):
-            self._keep_without_empty_classes(self.fitted_.relabelled(changed, labels))
-        self._settle(refit)
-        return self
+        return self._changed(partial(self.fitted_.relabelled, changed, labels), refit)
 
     def set_text(self, text_prior: TextPrior) -> Self:
         """Replace the text and the classes; every class with shots must be in the new text.
@@ -643,8 +636,8 @@ class CacheClassifier(FeatureClassifier):
         if self.text_prior is None:
             raise DataError("A model without text cannot be given one: fit it with a text_prior.")
         require_text_prior(text_prior, self.n_features_in_)
-        training = self.fitted_.training
-        if training is not None and training.trainer.moves_text:
+        trainer = self.fitted_.trainer
+        if trainer is not None and trainer.moves_text:
             raise DataError("The text of this model was trained with its keys: fit it again.")
         used = torch.unique(self.fitted_.shots.labels).cpu().numpy()
         text_prior.aligned(self.classes_[used])
@@ -675,31 +668,35 @@ class CacheClassifier(FeatureClassifier):
         """
         check_is_fitted(self)
         if self.fitted_.can_choose_again:
-            options, text, old = self._options(), self._text_vectors(), self.fitted_.shots
-            settings = settings_of(options, self)
-            shots = self._make_shots(old.features, old.labels, text, settings.residual)
-            recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
+            old, text = self.fitted_.shots, self._text_vectors()
+            shots = self._make_shots(old.features, old.labels, text)
             with fitting(shots):
-                self._keep(fit(shots, recipe, text, settings, None, name=type(self).__name__))
+                self._keep(fit(self._task(shots, text)))
         elif self.fitted_.recipe.space.sees_labels:
             kept = "keeps the learned feature scaling: fit on all shots to learn it again"
             warnings.warn(f"This update {kept}.", stacklevel=4)
         return self
 
-    def _settle(self, refit: Refit) -> None:
-        """Choose hyper-parameters again: always, never, or once enough shots have changed."""
-        n = len(self.fitted_.shots)
-        due = n <= REFIT_SMALL or self.fitted_.changed > REFIT_SHARE * n
+    def _changed(
+        self, change: Callable[[], Fitted], refit: Refit, classes: NDArray[Any] | None = None
+    ) -> Self:
+        """Keep the result of a change, and choose hyper-parameters again if that is due.
+
+        The classes are `classes`; by default those of before, without text those that have shots.
+        """
+        with fitting(self.fitted_.shots):
+            fitted = change()
+            if classes is None:
+                classes = self.classes_
+                if self.text_prior is None:
+                    classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
+                    fitted = with_class_names(fitted, self.classes_, classes, None)
+            self._keep(fitted, classes)
+        n = len(fitted.shots)
+        due = n <= REFIT_SMALL or fitted.changed > REFIT_SHARE * n
         if refit is True or (refit == "auto" and due):
             self.refit()
-
-    def _keep_without_empty_classes(self, fitted: Fitted) -> None:
-        """Keep a fitted value; without text, drop the classes that have no shots."""
-        classes = self.classes_
-        if self.text_prior is None:
-            classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
-            fitted = with_class_names(fitted, self.classes_, classes, None)
-        self._keep(fitted, classes)
+        return self
 
     def _row_numbers(self, rows: ArrayLike) -> Tensor:
         check_is_fitted(self)
@@ -724,18 +721,14 @@ class CacheClassifier(FeatureClassifier):
         def tensors(name: str) -> Tensor | None:
             return self._tensor(state.arrays, name)
 
-        options, text = self._options(), self._text_vectors()
-        settings = settings_of(options, self)
-        features, labels = tensors("features"), tensors("labels")
+        features, labels, text = tensors("features"), tensors("labels"), self._text_vectors()
         lacks_keys = tensors("keys") is None and "explicit" not in state.settings
         if features is None or labels is None or lacks_keys:
             raise DataError("The saved model lacks its shots.")
         choice = Choice.from_settings(state.settings["choice"])
-        shots = self._make_shots(features, labels, text, settings.residual)
-        shots = saved_shots(shots, choice, tensors)
-        recipe = recipe_of(options, shots, self._read_projection(self.projection), self)
-        calibration, trainer = self._calibration, self._trainer()
-        self._keep(read_cache(state, tensors, shots, recipe, text, settings, calibration, trainer))
+        shots = saved_shots(self._make_shots(features, labels, text), choice, tensors)
+        task = self._task(shots, text)
+        self._keep(read_cache(state, tensors, task, self._calibration, self._trainer()))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:

@@ -20,19 +20,13 @@ from torch import Tensor
 
 from gpcache.errors import ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision
-from gpcache.methods.cache import (
-    explicit,
-    explicit_reasons,
-    regression,
-    softmax,
-    softmax_search,
-)
+from gpcache.methods.cache import explicit, regression, softmax, softmax_search
 from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
-from gpcache.methods.cache.model import CacheModel, Reasons
-from gpcache.methods.cache.novelty import NoveltyBefore
-from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.model import CacheModel
+from gpcache.methods.cache.recipe import Recipe, Task
+from gpcache.methods.cache.regression import FEW, NoveltyBefore
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows
@@ -47,13 +41,14 @@ class Fitted:
     """A fitted cache.
 
     `text` is the text of the classes as it was given, `search` the table of settings that were
-    tried. A trained cache has its `training`, the `epochs` and the loss of each. `known_report` and
-    `known_novelty` are held-out figures that were computed with the fit. `changed` counts the shots
-    that were added, removed or relabelled since the hyper-parameters were chosen; `validated` says
-    that they were chosen on a validation set. A model in explicit features does not keep its shots:
-    `streamed` is what it knows of them, and `shots` are the ones that were held out, of the numbers
-    `kept_rows` (k,) in the fit (None in a model that was loaded). After an update of many shots,
-    `before` has the novelty of the rows `rows_before` (n,); −1 is a new shot.
+    tried. A trained cache has its `trainer`, the choice that it was `trained_at`, the `epochs` and
+    the loss of each. `known_report` and `known_novelty` are held-out figures that were computed
+    with the fit. `changed` counts the shots that were added, removed or relabelled since the
+    hyper-parameters were chosen; `validated` says that they were chosen on a validation set. A
+    model in explicit features does not keep its shots: `streamed` is what it knows of them, and
+    `shots` are the ones that were held out, of the numbers `kept_rows` (k,) in the fit (None in a
+    model that was loaded). After an update of many shots, `before` has the novelty of the rows
+    `rows_before` (n,); −1 is a new shot.
     """
 
     shots: Shots
@@ -63,7 +58,8 @@ class Fitted:
     settings: SearchOptions
     calibration: Calibration
     search: dict[str, NDArray[Any]]
-    training: TrainedCache | None = None
+    trainer: Trainer | None = None
+    trained_at: Choice | None = None
     epochs: int = 0
     losses: list[float] = field(default_factory=list)
     known_report: HeldOutReport | None = None
@@ -100,14 +96,22 @@ class Fitted:
         return self.model.choice
 
     @property
+    def training(self) -> TrainedCache | None:
+        """The training of the keys on the present shots; None if keys are not trained."""
+        if self.trainer is None or self.trained_at is None:
+            return None
+        task = Task(self.shots, self.recipe, self.text, self.settings)
+        return TrainedCache(self.trainer, task, self.choice, self.trained_at)
+
+    @property
     def sees_labels(self) -> bool:
         """Whether the feature space or the keys were learned from labels."""
-        return self.recipe.space.sees_labels or self.training is not None
+        return self.recipe.space.sees_labels or self.trainer is not None
 
     @property
     def can_choose_again(self) -> bool:
         """Whether the shots alone are enough to choose the hyper-parameters again."""
-        return self.training is None and not self.validated and self.streamed is None
+        return self.trainer is None and not self.validated and self.streamed is None
 
     # Held-out figures.
 
@@ -116,7 +120,7 @@ class Fitted:
         """Held-out figures at the hyper-parameters in use, without any training."""
         if self.known_report is not None:
             return self.known_report
-        if self.training is not None:
+        if self.trainer is not None:
             return HeldOutReport.empty(len(self.shots), self.shots.n_classes, NOT_COMPUTED)
         return self.held_out()
 
@@ -125,7 +129,7 @@ class Fitted:
         """Held-out novelty of each shot (n,); NaN if unknown."""
         if self.known_novelty is not None:
             return self.known_novelty
-        if self.training is not None:
+        if self.trainer is not None:
             return np.full(len(self.shots), np.nan)
         with fitting(self.shots):
             if self.before is not None and self.rows_before is not None:
@@ -143,7 +147,7 @@ class Fitted:
             if recipe.is_softmax:
                 n_folds = recipe.n_folds // 2
                 fold = shots.folds(n_folds, recipe.seed)
-                if sets is not None and len(torch.unique(sets)) < len(sets):
+                if sets is not None:
                     fold = shots.folds_of_sets(sets.to(shots.labels.device), n_folds)
                 held = softmax.held_out_logits(recipe, shots, self.text, choice, fold_rows(fold))
             else:
@@ -156,16 +160,6 @@ class Fitted:
         if separate or self.streamed is not None or not self.recipe.is_softmax:
             return self.report
         return self.held_out(sets)
-
-    def reasons(
-        self, features: Tensor, shots: RowStream, *, top: int | None, column: Tensor | None
-    ) -> Reasons:
-        """The shots behind unit rows (m, d), for a model that does not keep them."""
-        if self.streamed is None:
-            raise ProtocolError("This model keeps its shots: explain needs no others.")
-        return explicit_reasons.reasons(
-            self.model, self.streamed, features, shots, top=top, column=column
-        )
 
     # Updates.
 
@@ -187,33 +181,28 @@ class Fitted:
         keys = self.model.feature_map(features)
         known = torch.arange(len(self.shots), device=labels.device)
         rows = torch.cat([known, torch.full_like(labels, -1)])
-        exact = self.model.closed_form
-        if exact is not None:
-            values = shots.values[len(self.shots) :]
-            return self._with(shots, exact.add(keys, values), len(labels), rows)
+        if (exact := self.model.closed_form) is not None:
+            exact = exact.add(keys, shots.values[len(self.shots) :])
         keys = torch.cat([self.model.precision.keys, keys])
-        return self._rebuilt(shots, keys, len(labels), rows)
+        return self._updated(shots, exact, keys, len(labels), rows)
 
     def removed(self, rows: Tensor) -> Fitted:
         """Without the shots of these row numbers (k,)."""
         self.require_shots("remove shots")
         kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
         kept[rows] = False
-        shots = self.shots[kept]
-        remaining = torch.nonzero(kept).flatten()
         if (exact := self.model.closed_form) is not None:
-            return self._with(shots, exact.remove(rows), len(rows), remaining)
-        return self._rebuilt(shots, self.model.precision.keys[kept], len(rows), remaining)
+            exact = exact.remove(rows)
+        keys, remaining = self.model.precision.keys[kept], torch.nonzero(kept).flatten()
+        return self._updated(self.shots[kept], exact, keys, len(rows), remaining)
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
         self.require_shots("relabel shots")
         numbers = self.shots.labels.clone()
         numbers[rows] = labels
-        shots = replace(self.shots, labels=numbers)
-        if (exact := self.model.closed_form) is not None:
-            return self._with(shots, exact, len(rows))
-        return self._rebuilt(shots, self.model.precision.keys, len(rows))
+        shots, keys = replace(self.shots, labels=numbers), self.model.precision.keys
+        return self._updated(shots, self.model.closed_form, keys, len(rows))
 
     def with_classes(self, numbers: Tensor, source: Tensor, text: Tensor | None) -> Fitted:
         """With other classes.
@@ -223,9 +212,8 @@ class Fitted:
         self.require_shots("change classes or text")
         shots = self.shots.with_classes(numbers, len(source), text)
         changed = replace(self, text=text, model=replace(self.model, text=text))
-        if (exact := self.model.closed_form) is not None:
-            return changed._with(shots, exact.with_columns(source), 0)
-        return changed._rebuilt(shots, self.model.precision.keys, 0, columns=source)
+        keys = self.model.precision.keys
+        return changed._updated(shots, self.model.closed_form, keys, 0, columns=source)
 
     def require_shots(self, purpose: str) -> None:
         """Refuse what a model cannot do that does not keep its shots."""
@@ -235,106 +223,85 @@ class Fitted:
                 "not: fit it again."
             )
 
-    def _with(
-        self, shots: Shots, exact: ExactPrecision, count: int, rows: Tensor | None = None
-    ) -> Fitted:
-        """The posterior of regression with the values of these shots, `count` of them changed.
-
-        Where a class got its first shot or lost its last, the values of all shots change.
-        """
-        changed = torch.nonzero((exact.values != shots.values).any(1)).flatten()
-        if len(changed):
-            exact = exact.revalue(changed, shots.values[changed])
-        return self._updated(shots, replace(self.model, precision=exact), count, rows)
-
-    def _rebuilt(
+    def _updated(
         self,
         shots: Shots,
+        exact: ExactPrecision | None,
         keys: Tensor,
         count: int,
         rows: Tensor | None = None,
         columns: Tensor | None = None,
     ) -> Fitted:
-        """The posterior of these shots with keys (n, d'), `count` of them changed.
+        """The model of these shots with keys (n, d'), `count` of them changed.
 
-        `rows` (n,) and `columns` (c,) are the old numbers of shots and classes, −1 for new ones;
-        None where all stayed. The solver of the softmax likelihood starts from there.
+        `exact` is their posterior of regression, where it is known in closed form. `rows` (n,) and
+        `columns` (c,) are the old numbers of shots and classes, −1 for new ones; None where all
+        stayed. The solver of the softmax likelihood starts from there.
         """
-        precision = self.recipe.condition(shots, keys, self.choice)
-        if not self.model.is_softmax:
-            return self._updated(shots, replace(self.model, precision=precision), count, rows)
-        model = softmax.updated(self.model, precision, shots, rows, columns)
-        return self._updated(shots, model, count, rows)
-
-    def _updated(self, shots: Shots, model: CacheModel, count: int, rows: Tensor | None) -> Fitted:
-        training, report, novelty = self.training, None, None
-        before, rows_before = self._before(rows) if training is None else (None, None)
-        if training is not None:
-            training = replace(training, shots=shots, text=self.text, choice=model.choice)
-            if training.trainer.calibrate:
-                report, novelty = training.held_out(self.epochs)
+        if exact is not None:
+            # Where a class got its first shot or lost its last, the values of all shots change.
+            model = replace(self.model, precision=exact.with_values(shots.values))
+        else:
+            precision = self.recipe.condition(shots, keys, self.choice)
+            model = replace(self.model, precision=precision)
+            if model.is_softmax:
+                model = softmax.updated(self.model, precision, shots, rows, columns)
+        changed = self.changed + count
+        fitted = replace(self, shots=shots, model=model, known_report=None, changed=changed)
+        report = novelty = before = rows_before = None
+        if fitted.training is None:
+            before, rows_before = self._before(rows)
+        elif fitted.training.trainer.calibrate:
+            report, novelty = fitted.training.held_out(self.epochs)
         return replace(
-            self,
-            shots=shots,
-            model=model,
-            training=training,
+            fitted,
             known_report=report,
             known_novelty=novelty,
-            changed=self.changed + count,
             before=before,
             rows_before=rows_before,
         )
 
     def _before(self, rows: Tensor | None) -> tuple[NoveltyBefore | None, Tensor]:
-        """What the novelty of shots of these rows (n,), −1 for new ones, is computed from."""
+        """What the novelty of shots of these rows (n,), −1 for new ones, is computed from.
+
+        None where all of it is computed again after a change.
+        """
         before, rows_before = self.before, self.rows_before
         if rows_before is None:
-            known = vars(self).get("novelty", self.known_novelty)  # computed already, or read
-            keys = self.model.precision.keys
-            before = NoveltyBefore.of(self.recipe, self.shots, keys, self.choice, known)
             rows_before = torch.arange(len(self.shots), device=self.shots.labels.device)
+            slow = self.recipe.space.sees_labels and self.recipe.precision is ExactPrecision
+            if slow and len(self.shots) > FEW:
+                known = vars(self).get("novelty", self.known_novelty)  # computed already, or read
+                keys = self.model.precision.keys
+                before = NoveltyBefore(self.recipe, self.shots, keys, self.choice, known)
         if rows is not None:
             rows_before = torch.where(rows < 0, -1, rows_before[rows.clamp(min=0)])
         return before, rows_before
 
 
-def fit(
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    validation: Shots | None,
-    trainer: Trainer | None = None,
-    *,
-    name: str,
-) -> Fitted:
+def fit(task: Task, trainer: Trainer | None = None) -> Fitted:
     """Choose, build or train, and calibrate; on a validation set if one is given."""
-    ensure_fit_memory(recipe, shots, trained=trainer is not None)
-    if recipe.is_softmax:
-        fitted = _fit_softmax(shots, recipe, text, settings, validation, name)
+    ensure_fit_memory(task.recipe, task.shots, trained=trainer is not None)
+    if task.recipe.is_softmax:
+        fitted = _fit_softmax(task)
     elif trainer is not None:
-        fitted = _fit_trained(shots, recipe, text, settings, validation, trainer)
+        fitted = _fit_trained(task, trainer)
     else:
-        fitted = _fit_regression(shots, recipe, text, settings, validation, name)
-    return replace(fitted, validated=validation is not None)
+        fitted = _fit_regression(task)
+    return replace(fitted, validated=task.validation is not None)
 
 
-def fit_streamed(
-    rows: RowStream,
-    recipe: Recipe,
-    settings: SearchOptions,
-    validation: Shots | None,
-    *,
-    n_features: int,
-    name: str,
-) -> Fitted:
+def fit_streamed(rows: RowStream, task: Task, *, n_features: int) -> Fitted:
     """Choose, build and calibrate in explicit features, without keeping the rows."""
-    learned = explicit.learn(rows, recipe, settings, validation, n_features=n_features, name=name)
+    settings, validation = task.settings, task.validation
+    learned = explicit.learn(
+        rows, task.recipe, settings, validation, n_features=n_features, name=task.name
+    )
     choice = learned.model.choice
     return Fitted(
         learned.kept.at_gain(choice.gain),
-        recipe.at(choice.shrinkage, choice.diagonal),
-        rows.text,
+        task.recipe.at(choice.shrinkage, choice.diagonal),
+        task.text,
         learned.model,
         settings,
         learned.calibration,
@@ -347,44 +314,29 @@ def fit_streamed(
     )
 
 
-def _fit_regression(
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    validation: Shots | None,
-    name: str,
-) -> Fitted:
-    chosen = regression.choose(recipe, shots, settings, validation, name=name)
+def _fit_regression(task: Task) -> Fitted:
+    recipe, text, settings, validation = task.recipe, task.text, task.settings, task.validation
+    chosen = regression.choose(task)
     choice = chosen.choice
-    shots = shots.at_gain(choice.gain)
+    shots = task.shots.at_gain(choice.gain)
     model = regression.build(recipe, shots, text, choice)
     report = None
     if validation is not None:
         calibration = fit_calibration(model.logits(validation.features), validation.labels)
     else:
-        held = regression.held_out_logits(recipe, shots, choice, chosen.models)
-        calibration = Calibration(slope=settings.shipped_slope(text is not None))
-        if shots.can_be_held_out:
-            calibration = fit_calibration(held.logits, shots.labels[held.rows])
+        held, calibration = regression.held_out_calibration(task, choice, chosen.models)
         nested = chosen.nested(shots, recipe.seed)
         report = HeldOutReport.of_shots(shots, held, recipe.seed, nested)
     table = regression.search_table(chosen.seen)
     return Fitted(shots, recipe, text, model, settings, calibration, table, known_report=report)
 
 
-def _fit_softmax(
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    validation: Shots | None,
-    name: str,
-) -> Fitted:
-    chosen = softmax_search.choose(recipe, shots, settings, validation, name=name)
-    choice = chosen.choice
-    shots = chosen.with_label_weights(shots).at_gain(choice.gain)
-    recipe = recipe.at(choice.shrinkage, choice.diagonal)
+def _fit_softmax(task: Task) -> Fitted:
+    text, settings, validation = task.text, task.settings, task.validation
+    chosen = softmax_search.choose(task.recipe, task.shots, settings, validation, name=task.name)
+    choice, table = chosen.choice, chosen.search
+    shots = chosen.with_label_weights(task.shots).at_gain(choice.gain)
+    recipe = task.recipe.at(choice.shrinkage, choice.diagonal)
     model = softmax.build(recipe, shots, text, choice, chosen.start)
     calibration, report = Calibration(), None
     if validation is not None:
@@ -395,34 +347,23 @@ def _fit_softmax(
             weights = None if shots.weights is None else shots.weights[rows]
             calibration = fit_calibration(logits, shots.labels[rows], weights)
         report = HeldOutReport.of_shots(shots, chosen.held_out, recipe.seed, chosen.nested)
-    return Fitted(
-        shots, recipe, text, model, settings, calibration, chosen.search, known_report=report
-    )
+    return Fitted(shots, recipe, text, model, settings, calibration, table, known_report=report)
 
 
-def _fit_trained(
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    validation: Shots | None,
-    trainer: Trainer,
-) -> Fitted:
-    chosen, trained_at = choose_start(trainer, recipe, shots, settings, validation)
-    shots = shots.at_gain(chosen.choice.gain)
-    training = TrainedCache(trainer, recipe, shots, text, settings, chosen.choice, trained_at)
-    trained = training.fit(validation, chosen.models)
-    choice = trained.model.choice
-    shots = shots.at_gain(choice.gain)
+def _fit_trained(task: Task, trainer: Trainer) -> Fitted:
+    chosen, trained_at = choose_start(trainer, task)
+    task = replace(task, shots=task.shots.at_gain(chosen.choice.gain))
+    trained = TrainedCache(trainer, task, chosen.choice, trained_at).fit(chosen.models)
     return Fitted(
-        shots,
-        recipe,
-        text,
+        task.shots.at_gain(trained.model.choice.gain),
+        task.recipe,
+        task.text,
         trained.model,
-        settings,
+        task.settings,
         trained.calibration,
         regression.search_table(trained.seen or chosen.seen),
-        replace(training, shots=shots, choice=choice),
+        trainer,
+        trained_at,
         trained.epochs,
         trained.losses,
         trained.report,

@@ -22,6 +22,10 @@ from gpcache.metrics import fit_calibration
 # Folds of the reported rows; hyper-parameters of each fold are chosen on the other folds.
 N_REPORT_FOLDS = 4
 
+# The fields of a report that have one row for each shot, and its figures.
+ARRAYS = ("logits", "counted", "probabilities", "labels")
+FIGURES = ("accuracy", "nll", "ece")
+
 # (number of a setting, rows to fit its weights on) → logits (n, c) of all rows
 LogitsAt = Callable[[int, Tensor], Tensor]
 
@@ -165,26 +169,16 @@ class HeldOutReport:
 
     def joined(self, n: int) -> HeldOutReport:
         """The same report with `n` further shots at the end, which are not counted."""
-        more = self.empty(n, self.logits.shape[1], self.protocol)
-        return replace(
-            self,
-            logits=np.concatenate([self.logits, more.logits]),
-            probabilities=np.concatenate([self.probabilities, more.probabilities]),
-            counted=np.concatenate([self.counted, more.counted]),
-            labels=np.concatenate([self.labels, more.labels]),
-        )
+        both = self, self.empty(n, self.logits.shape[1], self.protocol)
+        parts = {name: [getattr(one, name) for one in both] for name in ARRAYS}
+        joined: dict[str, Any] = {name: np.concatenate(part) for name, part in parts.items()}
+        return replace(self, **joined)
 
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
         """Add the figures, and every setting that was tried, to a saved state."""
-        settings["held_out"] = {
-            "accuracy": or_none(self.accuracy),
-            "nll": or_none(self.nll),
-            "ece": or_none(self.ece),
-            "protocol": self.protocol,
-        }
-        arrays["held_out_logits"], arrays["held_out_counted"] = self.logits, self.counted
-        arrays["held_out_probabilities"] = self.probabilities
-        arrays["held_out_labels"] = self.labels
+        figures = {name: or_none(getattr(self, name)) for name in FIGURES}
+        settings["held_out"] = figures | {"protocol": self.protocol}
+        arrays |= {f"held_out_{name}": getattr(self, name) for name in ARRAYS}
         settings["search"] = {
             name: [or_none(value) for value in column.tolist()] for name, column in search.items()
         }
@@ -193,11 +187,9 @@ class HeldOutReport:
     def read(cls, settings: Any, arrays: Any) -> tuple[HeldOutReport, dict[str, NDArray[Any]]]:
         """The figures and the settings of a saved state."""
         held_out = settings["held_out"]
-        names = ("held_out_logits", "held_out_probabilities", "held_out_counted", "held_out_labels")
-        accuracy, nll, ece = (or_nan(held_out[name]) for name in ("accuracy", "nll", "ece"))
-        logits, probabilities, counted, labels = (arrays[name] for name in names)
-        protocol = held_out["protocol"]
-        report = cls(logits, probabilities, counted, labels, accuracy, nll, ece, protocol)
+        figures: dict[str, Any] = {name: or_nan(held_out[name]) for name in FIGURES}
+        known = {name: arrays[f"held_out_{name}"] for name in ARRAYS}
+        report = cls(**known, **figures, protocol=held_out["protocol"])
         search = {
             name: np.array([or_nan(value) for value in column])
             for name, column in settings["search"].items()

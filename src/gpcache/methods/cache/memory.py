@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpcache.gp import (
     ClassMeanPrecision,
@@ -32,18 +32,12 @@ LEAST, STEP = 10_000_000, 40_000_000
 REMEDY = "Use fewer shots, approximation='explicit' (softmax) or approximation='nystrom'."
 
 
-class Held(NamedTuple):
-    """Numbers of arrays (n, c) and (n, d) that a kind of fit holds."""
-
-    classes: float
-    features: float
-
-
-HELD: dict[Way, Held] = {
-    "softmax": Held(29, 6),
-    "folds": Held(9, 24),
-    "loo": Held(4, 4),
-    "training": Held(12, 23),
+# Numbers of arrays (n, c) and (n, d) that a kind of fit holds.
+HELD: dict[Way, tuple[float, float]] = {
+    "softmax": (29, 6),
+    "folds": (9, 24),
+    "loo": (4, 4),
+    "training": (12, 23),
 }
 # Copies of the posterior's matrices, see `_elements`.
 MATRICES: dict[type[Precision], dict[Way, float]] = {
@@ -61,10 +55,7 @@ def fitting(shots: Shots) -> Iterator[None]:
     """Run torch with as many threads as a fit can use now, and explain its memory errors."""
     n, c = len(shots), shots.n_classes
     what = f"A fit of {n:,} shots of {c:,} classes"
-    with (
-        explained_memory_errors(what, REMEDY),
-        fitting_threads(n * n * c, shots.features.device),
-    ):
+    with explained_memory_errors(what, REMEDY), fitting_threads(n * n * c, shots.features.device):
         yield
 
 
@@ -84,8 +75,8 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
     kind: Way = "loo" if recipe.uses_loo else "folds"
     if recipe.is_softmax or trained:
         kind = "softmax" if recipe.is_softmax else "training"
-    held = HELD[kind]
-    small = held.classes * n * shots.n_classes + held.features * n * d
+    of_classes, of_features = HELD[kind]
+    small = of_classes * n * shots.n_classes + of_features * n * d
     elements = MATRICES[recipe.precision][kind] * _elements(recipe, shots)
     size = shots.features.element_size()
     kept_bytes = 0
@@ -104,8 +95,8 @@ def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
 
 def softmax_bytes(n: int, width: int, n_classes: int) -> int:
     """Bytes that an exact fit of rows (n, width) takes at its peak, with the softmax likelihood."""
-    held, matrices = HELD["softmax"], MATRICES[ExactPrecision]["softmax"]
-    return LEAST + int(8 * n * (matrices * n + held.classes * n_classes + held.features * width))
+    (of_classes, of_features), matrices = HELD["softmax"], MATRICES[ExactPrecision]["softmax"]
+    return LEAST + int(8 * n * (matrices * n + of_classes * n_classes + of_features * width))
 
 
 def _elements(recipe: Recipe, shots: Shots) -> int:

@@ -115,27 +115,24 @@ class CacheModel:
         `top` shots are listed as reasons, the largest share first; None lists all. They explain the
         classes `column` (m,), by default the most probable ones.
         """
-        answers, start = [], 0
-        for batch in self._batches(features):
-            columns = None if column is None else column[start : start + len(batch)]
-            answers.append(self._answered(batch, variance, quick, top, columns))
-            start += len(batch)
-        logits, spread, reasons = zip(*answers, strict=True)
-        return CacheAnswers(
-            torch.cat(logits),
-            torch.cat(spread) if variance else None,
-            None
-            if top == 0
-            else Reasons(*(torch.cat(part) for part in zip(*reasons, strict=True))),
-        )
+        batches = self._batches(features)
+        columns = [None] * len(batches) if column is None else self._batches(column)
+        parts = zip(batches, columns, strict=True)
+        answers = [self._answered(*part, variance, quick, top) for part in parts]
+        logits, spreads, reasons = zip(*answers, strict=True)
+        spread = torch.cat(spreads) if variance else None
+        if top == 0:
+            return CacheAnswers(torch.cat(logits), spread)
+        together = Reasons(*(torch.cat(part) for part in zip(*reasons, strict=True)))
+        return CacheAnswers(torch.cat(logits), spread, together)
 
     def _answered(
         self,
         features: Tensor,
+        column: Tensor | None,
         with_variance: bool,
         quick: bool,
         top: int | None,
-        column: Tensor | None,
     ) -> CacheAnswers:
         unscaled = self.feature_map.unscaled(features)
         mapped, choice = unit_rows(unscaled), self.choice

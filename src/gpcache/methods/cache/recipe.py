@@ -1,4 +1,4 @@
-"""The recipe that makes a cache model from shots: everything but the hyper-parameters."""
+"""The recipe that makes a cache model from shots, and the task of a fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpcache.gp import Precision
 from gpcache.gp.feature_maps import CastProjection, KernelSpace, ResidualProjection
-from gpcache.methods.cache.search import Choice
+from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows
 
 Likelihood = Literal["softmax", "gaussian"]
@@ -75,3 +75,18 @@ class Recipe:
     def folds(self, shots: Shots, n_folds: int | None = None) -> list[tuple[Tensor, Tensor]]:
         """(rows to learn from, rows held out) of each fold of the shots."""
         return fold_rows(shots.folds(n_folds or self.n_folds, self.seed))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a fit starts from: shots, the recipe, the text of the classes, and what to choose.
+
+    Choices are made on the `validation` set if there is one. Progress bars show the `name`.
+    """
+
+    shots: Shots
+    recipe: Recipe
+    text: Tensor | None
+    settings: SearchOptions
+    validation: Shots | None = None
+    name: str = "fit"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision
+from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.gp.whitened_products import WhitenedProducts
 from gpcache.methods.cache.held_out import (
@@ -26,22 +27,24 @@ from gpcache.methods.cache.held_out import (
     report_folds,
 )
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.recipe import Recipe, Task
 from gpcache.methods.cache.search import (
     COLUMNS,
     CacheOutputs,
     Choice,
     SearchOptions,
-    SearchPoint,
     search,
     shipped,
     weigh,
 )
 from gpcache.methods.cache.shots import Shots
+from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.devices import free_memory
 from gpcache.support.progress import progress_bar
 
 LEAVE_ONE_OUT = "leave-one-out"
+# Up to this number of shots, novelty is computed again after every change.
+FEW = 200
 
 
 def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
@@ -52,39 +55,43 @@ def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> 
 
 
 class HeldOutPart:
-    """Keys and held-out queries; without queries, the keys are left out one by one."""
+    """A model of shots, and the rows that it is asked about.
+
+    Without such rows, the shots are left out one by one, where their class has another shot.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
         shots: Shots,
-        queries: Tensor | None = None,
+        asked: Shots | None = None,
         *,
         trained: CacheModel | None = None,
-        counted: Tensor | None = None,
         siblings: int = 1,
     ) -> None:
         """Map and keys are those of a `trained` model, if there is one.
 
-        `counted` are the row numbers to answer about when keys are left out; all by default.
         `siblings` is how many parts there will be, which share the memory.
         """
-        self._counted = slice(None) if counted is None else counted
-        self._shots = shots
+        self._shots, self._asked = shots, shots if asked is None else asked
+        self._rows: slice | Tensor = slice(None)
         if trained is None:
             feature_map = recipe.space.fit(shots.features, shots.labels)
             self._keys = feature_map(shots.features)
         else:
             feature_map, self._keys = trained.feature_map, trained.precision.keys
-        self._queries = None if queries is None else feature_map(queries)
+        self._queries = None
+        if asked is not None:
+            self._queries = feature_map(asked.features)
+        else:
+            self._rows = torch.nonzero(shots.with_company()).flatten()
+            self._asked = shots[self._rows]
         self._precision = recipe.precision
         self._plan = recipe.plan(shots)
         # The exact posterior is what default fits sweep: similarities are computed once.
-        self._sweep = (
-            Sweep(self._keys, self._queries, keep=self._fits(siblings))
-            if recipe.precision is ExactPrecision
-            else None
-        )
+        self._sweep = None
+        if recipe.precision is ExactPrecision:
+            self._sweep = Sweep(self._keys, self._queries, keep=self._fits(siblings))
 
     def _fits(self, siblings: int) -> bool:
         """Whether the similarities of all parts take no more than a quarter of the free memory."""
@@ -94,22 +101,19 @@ class HeldOutPart:
 
     def at(
         self, beta: float, noises: Sequence[float], gain: float, *, with_variance: bool
-    ) -> list[SweepPoint]:
-        """Mean (m, c), variance (m, c) or (m, 1), and log marginal likelihood for each noise."""
+    ) -> list[CacheOutputs]:
+        """The outputs for each noise; the variance is (m, c) or (m, 1)."""
         values = self._shots.at_gain(gain).values
         if self._sweep is not None:
             points = self._sweep.at(values, beta, noises, with_variance=with_variance)
         else:
             points = [self._one(values, beta, noise) for noise in noises]
-        rows = self._counted
-        return [
-            SweepPoint(
-                point.mean[rows],
-                None if point.variance is None else point.variance[rows],
-                point.log_marginal_likelihood,
-            )
-            for point in points
-        ]
+        outputs = []
+        for mean, variance, likelihood in points:
+            variance = variance[self._rows] if variance is not None and with_variance else None
+            text, labels = self._asked.zero_shot, self._asked.labels
+            outputs.append(CacheOutputs(mean[self._rows], variance, text, labels, likelihood))
+        return outputs
 
     def _one(self, values: Tensor, beta: float, noise: float) -> SweepPoint:
         precision = self._precision(self._plan, self._keys, values, beta=beta, noise=noise)
@@ -127,20 +131,11 @@ class HeldOutModels:
     """Outputs for held-out rows from models of the other shots, at any (β, noise, gain)."""
 
     def __init__(
-        self,
-        parts: Sequence[HeldOutPart],
-        shots: Shots,
-        rows: Tensor,
-        *,
-        with_variance: bool,
-        protocol: str,
+        self, parts: Sequence[HeldOutPart], rows: Tensor, *, with_variance: bool, protocol: str
     ) -> None:
-        """The parts together answer about `shots[rows]`, in that order; `protocol` says how."""
-        self._parts = parts
-        self._with_variance = with_variance
-        self._shots = shots[rows]
-        self.rows = rows
-        self.protocol = protocol
+        """The parts together answer about the shots `rows`, in that order; `protocol` says how."""
+        self._parts, self._with_variance = parts, with_variance
+        self.rows, self.protocol = rows, protocol
         self._last: tuple[tuple[float, Sequence[float], float], list[CacheOutputs]] | None = None
 
     @classmethod
@@ -150,72 +145,43 @@ class HeldOutModels:
         """The shots left out one by one, or in folds in which everything is learned again."""
         if recipe.uses_loo:
             rows = torch.nonzero(shots.with_company()).flatten()
-            parts, protocol = [HeldOutPart(recipe, shots, counted=rows)], LEAVE_ONE_OUT
+            parts, protocol = [HeldOutPart(recipe, shots)], LEAVE_ONE_OUT
         else:
             folds = recipe.folds(shots, recipe.n_folds // 2 if coarse else None)
             parts = [
-                HeldOutPart(recipe, shots[train], shots.features[held], siblings=len(folds))
+                HeldOutPart(recipe, shots[train], shots[held], siblings=len(folds))
                 for train, held in folds
             ]
             rows = torch.cat([held for _, held in folds])
             protocol = folds_protocol(len(folds))
-        return cls(parts, shots, rows, with_variance=with_variance, protocol=protocol)
+        return cls(parts, rows, with_variance=with_variance, protocol=protocol)
 
     def __call__(self, beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
         """One answer for each noise. The last ones are kept: a report asks for them again."""
         place = (beta, noises, gain)
         if self._last is None or self._last[0] != place:
-            self._last = (place, self._evaluate(*place))
+            answers = [part.at(*place, with_variance=self._with_variance) for part in self._parts]
+            together = [CacheOutputs.together(parts) for parts in zip(*answers, strict=True)]
+            self._last = (place, together)
         return self._last[1]
 
     def at(self, choice: Choice) -> CacheOutputs:
         """The answers at a choice."""
         return self(choice.beta, [choice.noise], choice.gain)[0]
 
-    def _evaluate(self, beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
-        by_part = [
-            part.at(beta, noises, gain, with_variance=self._with_variance) for part in self._parts
-        ]
-        outputs = []
-        for points in zip(*by_part, strict=True):
-            mean = torch.cat([point.mean for point in points])
-            variances = [point.variance for point in points if point.variance is not None]
-            variance = torch.cat(variances) if self._with_variance else None
-            likelihood = sum(point.log_marginal_likelihood for point in points)
-            rows = self._shots
-            outputs.append(CacheOutputs(mean, variance, rows.zero_shot, rows.labels, likelihood))
-        return outputs
-
-
-class Trail(NamedTuple):
-    """Every setting (v) that was tried, and the loss of each of n shots.
-
-    `losses` (v, n) are those of held-out rows; `penalties` (v,) are added to their mean.
-    """
-
-    settings: SearchOptions
-    places: list[SearchPoint]
-    losses: Tensor
-    penalties: Tensor
-
-    @classmethod
-    def of(cls, seen: Sequence[Choice], settings: SearchOptions, rows: Tensor, n: int) -> Trail:
-        """The trail of choices that were scored on these rows (k,)."""
-        stated = torch.stack([one.losses for one in seen if one.losses is not None])
-        losses = stated.new_zeros(len(seen), n)
-        losses[:, rows] = stated
-        scores = stated.new_tensor([one.score for one in seen])
-        places = [(one.beta, one.noise, one.gain) for one in seen]
-        return cls(settings, places, losses, scores - stated.mean(1))
-
 
 @dataclass(frozen=True, eq=False)
 class RegressionSearch:
-    """Every choice that was tried, the best first, and the held-out models of the shots, if any."""
+    """Every choice that was tried, the best first, and the held-out models of the shots, if any.
+
+    `compared` are the choices with losses of the same shots, those of the numbers `rows`.
+    """
 
     seen: Sequence[Choice]
+    settings: SearchOptions
     models: HeldOutModels | None = None
-    trail: Trail | None = None
+    compared: Sequence[Choice] = ()
+    rows: Tensor | None = None
 
     @property
     def choice(self) -> Choice:
@@ -228,36 +194,38 @@ class RegressionSearch:
         Each fold gets the setting that is best on the rows of the other folds. Its weights are
         fitted on those rows, too.
         """
-        models, trail = self.models, self.trail
-        if models is None or trail is None:
+        models, compared = self.models, self.compared
+        if models is None or self.rows is None:
             return None
 
         def logits_at(setting: int, other_rows: Tensor) -> Tensor:
-            beta, noise, gain = trail.places[setting]
-            held_out = models(beta, [noise], gain)[0]
-            choice = weigh(held_out.rows(other_rows), trail.settings, (beta, noise, gain))
-            return held_out.logits(choice)
+            held_out = models.at(compared[setting])
+            place = compared[setting].place
+            return held_out.logits(weigh(held_out.rows(other_rows), self.settings, place))
 
+        known = torch.stack([one.losses for one in compared if one.losses is not None])
+        losses = known.new_zeros(len(compared), len(shots))
+        losses[:, self.rows] = known
+        penalties = known.new_tensor([one.score for one in compared]) - known.mean(1)
         fold = report_folds(shots, models.rows, seed)
-        chosen = best_without(trail.losses[:, models.rows], trail.penalties, fold)
+        chosen = best_without(losses[:, models.rows], penalties, fold)
         return cross_fitted(logits_at, chosen, fold, shots.labels[models.rows])
 
 
-def choose(
-    recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, *, name: str
-) -> RegressionSearch:
+def choose(task: Task) -> RegressionSearch:
     """Choose what is "auto" on unseen rows; take the defaults if there are none."""
+    recipe, shots, validation = task.recipe, task.shots, task.validation
     with_text = shots.zero_shot is not None
-    settings = restricted(settings, shots)
+    settings = restricted(task.settings, shots)
     all_given = settings.all_given(uses_noise=recipe.precision.uses_noise, with_text=with_text)
     if all_given or (validation is None and not shots.can_be_held_out):
-        return RegressionSearch([shipped(settings, with_text=with_text)])
+        return RegressionSearch([shipped(settings, with_text=with_text)], settings)
     if validation is not None:
-        return RegressionSearch(search_on(validation, recipe, shots, settings, name=name))
+        return RegressionSearch(search_on(validation, task), settings)
     with_variance = settings.eta != 0.0
     models = HeldOutModels.of(recipe, shots, with_variance=with_variance, coarse=True)
-    tried = _searched(models, recipe, settings, shots=shots.per_class, name=name)
-    trail = Trail.of(tried, settings, models.rows, len(shots))
+    tried = compared = _searched(models, task, settings, shots=shots.per_class)
+    rows = models.rows
     if not recipe.uses_loo:
         # Few folds are enough to choose β and noise. The weight of the cache needs many
         # folds: their models have nearly as many shots as the final one.
@@ -266,31 +234,22 @@ def choose(
         fixed = replace(settings, beta=best.beta, noise=best.noise)
         if settings.residual:
             fixed = replace(fixed, gain=best.gain)
-        tried = _searched(models, recipe, fixed, shots=shots.per_class, name=name) + tried
-    return RegressionSearch(tried, models, trail)
+        tried = _searched(models, task, fixed, shots=shots.per_class) + tried
+    return RegressionSearch(tried, settings, models, compared, rows)
 
 
-def search_on(
-    validation: Shots,
-    recipe: Recipe,
-    shots: Shots,
-    settings: SearchOptions,
-    trained: CacheModel | None = None,
-    *,
-    name: str,
-) -> list[Choice]:
+def search_on(validation: Shots, task: Task, trained: CacheModel | None = None) -> list[Choice]:
     """Settings that were tried on a validation set, the best first.
 
     For a `trained` model they are chosen with its map, keys and text.
     """
-    part = HeldOutPart(recipe, shots, validation.features, trained=trained)
     if trained is not None:
         validation = replace(validation, zero_shot=trained.zero_shot(validation.features))
+    part = HeldOutPart(task.recipe, task.shots, validation, trained=trained)
     rows = torch.arange(len(validation), device=validation.labels.device)
-    models = HeldOutModels(
-        [part], validation, rows, with_variance=settings.eta != 0.0, protocol="validation set"
-    )
-    return _searched(models, recipe, restricted(settings, shots), shots=np.inf, name=name)
+    with_variance = task.settings.eta != 0.0
+    models = HeldOutModels([part], rows, with_variance=with_variance, protocol="validation set")
+    return _searched(models, task, restricted(task.settings, task.shots), shots=np.inf)
 
 
 def restricted(settings: SearchOptions, shots: Shots) -> SearchOptions:
@@ -302,16 +261,16 @@ def restricted(settings: SearchOptions, shots: Shots) -> SearchOptions:
 
 
 def _searched(
-    models: HeldOutModels, recipe: Recipe, settings: SearchOptions, *, shots: float, name: str
+    models: HeldOutModels, task: Task, settings: SearchOptions, *, shots: float
 ) -> list[Choice]:
-    with progress_bar(f"{name}: choosing", unit="setting") as bar:
+    with progress_bar(f"{task.name}: choosing", unit="setting") as bar:
 
         def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
             outputs = models(beta, noises, gain)
             bar.update(len(noises))
             return outputs
 
-        return search(evaluate, settings, shots=shots, uses_noise=recipe.precision.uses_noise)
+        return search(evaluate, settings, shots=shots, uses_noise=task.recipe.precision.uses_noise)
 
 
 def search_table(seen: Sequence[Choice]) -> dict[str, NDArray[Any]]:
@@ -329,6 +288,17 @@ def held_out_logits(
     return HeldOutLogits(models.at(choice).logits(choice), models.rows, models.protocol)
 
 
+def held_out_calibration(
+    task: Task, choice: Choice, models: HeldOutModels | None
+) -> tuple[HeldOutLogits, Calibration]:
+    """Logits of held-out shots at a choice, and the calibration that they give."""
+    shots = task.shots.at_gain(choice.gain)
+    held = held_out_logits(task.recipe, shots, choice, models)
+    if shots.can_be_held_out:
+        return held, fit_calibration(held.logits, shots.labels[held.rows])
+    return held, Calibration(slope=task.settings.shipped_slope(task.text is not None))
+
+
 def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[np.float64]:
     """Held-out variance (n,) of each shot; NaN if it cannot be held out.
 
@@ -343,7 +313,7 @@ def held_out_variance(recipe: Recipe, shots: Shots, choice: Choice) -> NDArray[n
         models = HeldOutModels.of(recipe, shots, with_variance=True)
         variance = models.at(choice).variance
         assert variance is not None
-        by_shot[models.rows.cpu().numpy()] = _nearest(variance)
+        by_shot[models.rows.cpu().numpy()] = least_variance(variance)
         return by_shot
     folds = recipe.folds(shots)
     for k, (train, held) in enumerate(folds):
@@ -368,12 +338,47 @@ def _variance_without(
         )
         if products is not None:
             similar = products.at(space.shrinkage, queries.dtype)
-            return _nearest(similar.variance(choice.beta, choice.noise)[:, None])
+            return least_variance(similar.variance(choice.beta, choice.noise)[:, None])
     feature_map = space.fit(known.features, known.labels)
     precision = recipe.condition(known, feature_map(known.features), choice)
-    return _nearest(precision.variance(feature_map(queries)))
+    return least_variance(precision.variance(feature_map(queries)))
 
 
-def _nearest(variance: Tensor) -> NDArray[np.float64]:
-    """The least variance over the groups: (m, g) → (m,)."""
+def least_variance(variance: Tensor) -> NDArray[np.float64]:
+    """The least variance over groups or classes: (m, g) → (m,)."""
     return variance.amin(1).double().cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class NoveltyBefore:
+    """The novelty of a model before its shots changed, and its posterior then.
+
+    Held-out novelty fits the feature space again for every fold, which takes seconds where shots
+    are many. A few changed shots hardly change the space, but a copy of a shot makes that shot far
+    less novel. So novelty is multiplied by what the change does to the leave-one-out variance in
+    the space of the model. A shot that came later had no part in that space: its variance there
+    is its novelty.
+    """
+
+    recipe: Recipe
+    shots: Shots
+    keys: Tensor
+    choice: Choice
+    known: NDArray[np.float64] | None
+
+    def after(self, precision: Precision, shots: Shots, rows: Tensor) -> NDArray[np.float64]:
+        """The novelty of shots that were these rows (n,), −1 if new; NaN if alone in a class."""
+        novelty = least_variance(precision.leave_one_out().variance)
+        is_old = (rows >= 0).cpu().numpy()
+        novelty[is_old] *= self._share[rows[rows >= 0].cpu().numpy()]
+        novelty[~shots.with_company().cpu().numpy()] = np.nan
+        return novelty.clip(0, 1)
+
+    @cached_property
+    def _share(self) -> NDArray[np.float64]:
+        """Held-out novelty (n,) by the leave-one-out variance; 1 where it is unknown."""
+        held_out = self.known
+        if held_out is None:
+            held_out = held_out_variance(self.recipe, self.shots, self.choice)
+        own = self.recipe.condition(self.shots, self.keys, self.choice).leave_one_out()
+        return np.nan_to_num(held_out / least_variance(own.variance), nan=1.0)

@@ -17,10 +17,10 @@ from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.recipe import Recipe
-from gpcache.methods.cache.search import Choice, SearchOptions
+from gpcache.methods.cache.recipe import Task
+from gpcache.methods.cache.search import Choice
 from gpcache.methods.cache.shots import LabelWeights, Shots
-from gpcache.methods.cache.training import TrainedCache, Trainer
+from gpcache.methods.cache.training import Trainer
 from gpcache.metrics import Calibration
 
 Tensors = Callable[[str], Tensor | None]
@@ -52,9 +52,9 @@ def write_cache(fitted: Fitted, state: State) -> None:
             class_counts=streamed.counts,
             class_means=streamed.means,
         )
-    if fitted.training is not None:
+    if fitted.trained_at is not None:
         settings["epochs"], settings["training_loss"] = fitted.epochs, fitted.losses
-        settings["trained_at"] = fitted.training.trained_at.as_settings()
+        settings["trained_at"] = fitted.trained_at.as_settings()
         add_tensors(arrays, trained_text=model.text)
 
 
@@ -66,17 +66,11 @@ def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
 
 
 def read_cache(
-    state: State,
-    tensors: Tensors,
-    shots: Shots,
-    recipe: Recipe,
-    text: Tensor | None,
-    settings: SearchOptions,
-    calibration: Calibration,
-    trainer: Trainer | None,
+    state: State, tensors: Tensors, task: Task, calibration: Calibration, trainer: Trainer | None
 ) -> Fitted:
     """The fitted cache that `write_cache` wrote; `tensors` finds an array by its name."""
     saved: dict[str, Any] = state.settings
+    shots, recipe, text = task.shots, task.recipe, task.text
     choice = Choice.from_settings(saved["choice"])
     recipe = replace(recipe, space=replace(recipe.space, name=saved["space"]))
     if recipe.is_softmax:
@@ -101,7 +95,7 @@ def read_cache(
         recipe,
         text,
         model,
-        settings,
+        task.settings,
         calibration,
         search,
         known_report=report,
@@ -114,9 +108,8 @@ def read_cache(
         return fitted
     # Older models do not say at which choice they were trained: use the chosen one.
     trained_at = Choice.from_settings(saved.get("trained_at", saved["choice"]))
-    training = TrainedCache(trainer, recipe, shots, text, settings, choice, trained_at)
     epochs, losses = saved["epochs"], saved["training_loss"]
-    return replace(fitted, training=training, epochs=epochs, losses=losses)
+    return replace(fitted, trainer=trainer, trained_at=trained_at, epochs=epochs, losses=losses)
 
 
 def _read_explicit(

@@ -121,8 +121,9 @@ class CacheOutputs(NamedTuple):
             present = [tensor for tensor in tensors if tensor is not None]
             return torch.cat(present) if present else None
 
-        means, variances, texts, labels, _ = zip(*parts, strict=True)
-        return cls(torch.cat(means), joined(variances), joined(texts), torch.cat(labels))
+        means, variances, texts, labels, likelihoods = zip(*parts, strict=True)
+        variance, zero_shot = joined(variances), joined(texts)
+        return cls(torch.cat(means), variance, zero_shot, torch.cat(labels), sum(likelihoods))
 
     def rows(self, kept: Tensor) -> CacheOutputs:
         """The outputs of some rows."""
@@ -154,6 +155,11 @@ class Choice:
     offset: float = 0.0
     discriminant: float = 0.0
     label_noise: float = 0.0
+
+    @property
+    def place(self) -> SearchPoint:
+        """(β, noise, gain)."""
+        return self.beta, self.noise, self.gain
 
     def as_settings(self) -> dict[str, float | None]:
         """The choice as JSON holds it, which has no NaN."""
@@ -191,11 +197,7 @@ def shipped(settings: SearchOptions, *, with_text: bool) -> Choice:
 
 
 def search(
-    evaluate: Evaluate,
-    settings: SearchOptions,
-    *,
-    shots: float,
-    uses_noise: bool,
+    evaluate: Evaluate, settings: SearchOptions, *, shots: float, uses_noise: bool
 ) -> list[Choice]:
     """All settings that were tried, the best first. `shots` per class sets the pull."""
     pull = PULL / max(shots, 1.0) if settings.strategy == "adaptive" else 0.0
@@ -287,24 +289,22 @@ def weigh(
     if held_out.variance is None:
         etas = (0.0,)
     scaled = torch.stack([scaled_mean(held_out.mean, held_out.variance, eta) for eta in etas])
-    if settings.criterion == "accuracy":
-        alpha, eta, nll, accuracy = _by_accuracy(held_out, scaled, etas, settings, noise, gain)
-        cache = scaled[list(etas).index(eta)]
-        logits = fuse(held_out.zero_shot, cache, None, alpha=alpha, gain=gain)
-        losses = (logits.argmax(-1) != held_out.labels).to(logits)
-        return Choice(beta, noise, alpha, eta, gain, nll, accuracy, penalty - accuracy, losses)
-    alphas, gains, totals = _by_nll(held_out, scaled, settings, gain)
-    i = int(totals.argmin())
-    logits = fuse(held_out.zero_shot, scaled[i], None, alpha=alphas[i], gain=gains[i])
-    accuracy = float((logits.argmax(-1) == held_out.labels).double().mean())
-    nll = float(mean_nll(logits, held_out.labels))
-    score = float(totals[i]) + penalty
-    losses = smoothed_losses(logits, held_out.labels)
-    if settings.criterion == "marginal_likelihood":
-        score = penalty - held_out.log_marginal_likelihood / held_out.mean.numel()
-    return Choice(
-        beta, noise, float(alphas[i]), etas[i], float(gains[i]), nll, accuracy, score, losses
-    )
+    by_accuracy, labels = settings.criterion == "accuracy", held_out.labels
+    if by_accuracy:
+        alpha, i = _by_accuracy(held_out, scaled, settings, noise, gain)
+    else:
+        alphas, gains, totals = _by_nll(held_out, scaled, settings, gain)
+        i = int(totals.argmin())
+        alpha, gain, score = float(alphas[i]), float(gains[i]), float(totals[i])
+    logits = fuse(held_out.zero_shot, scaled[i], None, alpha=alpha, gain=gain)
+    is_right = logits.argmax(-1) == labels
+    accuracy, nll = float(is_right.double().mean()), float(mean_nll(logits, labels))
+    losses = (~is_right).to(logits) if by_accuracy else smoothed_losses(logits, labels)
+    if by_accuracy:
+        score = -accuracy
+    elif settings.criterion == "marginal_likelihood":
+        score = -held_out.log_marginal_likelihood / held_out.mean.numel()
+    return Choice(beta, noise, alpha, etas[i], gain, nll, accuracy, score + penalty, losses)
 
 
 def _by_nll(
@@ -335,30 +335,23 @@ def _by_nll(
 
 
 def _by_accuracy(
-    held_out: CacheOutputs,
-    scaled: Tensor,
-    etas: Sequence[float],
-    settings: SearchOptions,
-    noise: float,
-    gain: float,
-) -> tuple[float, float, float, float]:
-    """α, η, NLL and accuracy of the most accurate grid point; ties go to the lowest NLL."""
+    held_out: CacheOutputs, scaled: Tensor, settings: SearchOptions, noise: float, gain: float
+) -> tuple[float, int]:
+    """α and the number of η at the most accurate grid point; ties go to the lowest NLL."""
     # The mean shrinks like 1/(1 + noise), so α must be allowed to grow with it.
     grid = [a * (1 + noise) for a in ALPHAS] if settings.alpha == "auto" else [settings.alpha]
-    best = (-1.0, math.inf, 0.0, 0.0)
+    best = (-1.0, -math.inf, 0.0, 0)
     for alpha in grid:
-        logits = alpha * scaled
-        if held_out.zero_shot is not None:
-            logits = logits + gain * held_out.zero_shot
+        logits = fuse(held_out.zero_shot, scaled, None, alpha=alpha, gain=gain)
         accuracy = (logits.argmax(-1) == held_out.labels).double().mean(-1)
         top = float(accuracy.max())
         if top < best[0]:
             continue
         losses = torch.where(accuracy == top, mean_nll(logits, held_out.labels), math.inf)
         i = int(losses.argmin())
-        if (top, -float(losses[i])) > (best[0], -best[1]):
-            best = (top, float(losses[i]), alpha, etas[i])
-    return best[2], best[3], best[1], best[0]
+        if (top, -float(losses[i])) > best[:2]:
+            best = (top, -float(losses[i]), alpha, i)
+    return best[2], best[3]
 
 
 def _or(setting: float | Auto, value: float) -> float:

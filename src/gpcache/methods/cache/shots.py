@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpcache.gp.nystrom import rank_within
+from gpcache.gp.precision import rank_within
 
 
 class LabelWeights(NamedTuple):
@@ -75,28 +76,23 @@ class Shots:
         """Classes (c,) without a shot: known by their text alone."""
         return torch.bincount(self.labels, minlength=self.n_classes) == 0
 
-    def _map(self, tensor_map: Any) -> dict[str, Any]:
-        """Features, text logits and views, each changed by a function; None stays."""
-        parts = {"features": self.features, "zero_shot": self.zero_shot, "views": self.views}
-        return {name: None if one is None else tensor_map(one) for name, one in parts.items()}
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Shots:
+        """The shots with every tensor of one row for each changed by a function; None stays."""
+        names = ("features", "labels", "zero_shot", "views")
+        tensors = {name: getattr(self, name) for name in names}
+        changed: dict[str, Any] = {
+            name: None if one is None else change(one) for name, one in tensors.items()
+        }
+        if self.label_weights is not None:
+            changed["label_weights"] = LabelWeights(*map(change, self.label_weights))
+        return replace(self, **changed)
 
-    def __getitem__(self, rows: Tensor) -> Shots:
-        label_weights = (
-            None
-            if self.label_weights is None
-            else LabelWeights(*(part[rows] for part in self.label_weights))
-        )
-        parts = self._map(lambda tensor: tensor[rows])
-        return replace(self, labels=self.labels[rows], label_weights=label_weights, **parts)
+    def __getitem__(self, rows: Tensor | slice) -> Shots:
+        return self._map(lambda tensor: tensor[rows])
 
     def to(self, dtype: torch.dtype) -> Shots:
         """The same shots in another dtype."""
-        label_weights = self.label_weights
-        if label_weights is not None:
-            label_weights = label_weights._replace(weights=label_weights.weights.to(dtype))
-        return replace(
-            self, label_weights=label_weights, **self._map(lambda tensor: tensor.to(dtype))
-        )
+        return self._map(lambda one: one.to(dtype) if one.is_floating_point() else one)
 
     def joined(self, new: Shots) -> Shots:
         """These shots, then the new ones, whose labels have weight 1."""
@@ -126,13 +122,11 @@ class Shots:
                 label_weights.labels >= 0, numbers[label_weights.labels.clamp(min=0)], -1
             )
             label_weights = label_weights._replace(labels=known)
-        zero_shot = None if text is None else self.features @ text.mT
-        labels = numbers[self.labels]
         return replace(
             self,
-            labels=labels,
+            labels=numbers[self.labels],
             n_classes=n_classes,
-            zero_shot=zero_shot,
+            zero_shot=None if text is None else self.features @ text.mT,
             label_weights=label_weights,
         )
 
@@ -198,12 +192,12 @@ class Shots:
         most = int(torch.bincount(self.labels).max())
         return torch.where(self.with_company(), rank % max(2, min(n_folds, most)), -1)
 
-    def folds_of_sets(self, sets: Tensor, n_folds: int, seed: int = 0) -> Tensor:
+    def folds_of_sets(self, sets: Tensor, n_folds: int) -> Tensor:
         """As `folds`, with all rows of a set (n,) in one fold.
 
         Rows whose class has no row in another set are never held out (−1).
         """
-        order = self.content_order(seed)
+        order = self.content_order(0)
         _, member = torch.unique(sets, return_inverse=True)
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order), device=order.device)

@@ -26,7 +26,7 @@ from gpcache.methods.cache.held_out import (
     report_folds,
 )
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.recipe import Recipe
+from gpcache.methods.cache.recipe import Task
 from gpcache.methods.cache.search import CacheOutputs, Choice, SearchOptions, shipped, weigh
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.trainable import Move, move_free_keys
@@ -114,7 +114,7 @@ def stops_of(epochs: int, stopping: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model, its epochs and losses, and the choice at which it was trained.
+    """A trained model, its epochs and the loss of each.
 
     `seen` are the choices that were tried after training, if any, the best first. `report` and
     `novelty` (n,) are held-out figures, where they were computed.
@@ -123,43 +123,32 @@ class Trained:
     model: CacheModel
     epochs: int
     losses: list[float]
-    trained_at: Choice
     calibration: Calibration
     seen: Sequence[Choice] = ()
     report: HeldOutReport | None = None
     novelty: NDArray[np.float64] | None = None
 
 
-def choose_start(
-    trainer: Trainer,
-    recipe: Recipe,
-    shots: Shots,
-    settings: SearchOptions,
-    validation: Shots | None,
-) -> tuple[regression.RegressionSearch, Choice]:
+def choose_start(trainer: Trainer, task: Task) -> tuple[regression.RegressionSearch, Choice]:
     """The hyper-parameters that were chosen without training, and those to train at."""
-    with_text = shots.zero_shot is not None
-    can_choose = validation is not None or shots.can_be_held_out
-    if not trainer.refits_weights(shots):
-        chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
+    if not trainer.refits_weights(task.shots):
+        chosen = regression.choose(task)
         return chosen, chosen.choice
-    start = trainer.started(settings, with_text=with_text)
-    if can_choose:
-        return regression.RegressionSearch([start]), start
-    chosen = regression.choose(recipe, shots, settings, validation, name=trainer.name)
+    with_text = task.text is not None
+    start = trainer.started(task.settings, with_text=with_text)
+    if task.validation is not None or task.shots.can_be_held_out:
+        return regression.RegressionSearch([start], task.settings), start
+    chosen = regression.choose(task)
     # With text the weight of the cache matters, and no unseen row can fit it afterwards here.
     return chosen, chosen.choice if with_text else start
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedCache:
-    """Trains a cache on one set of shots."""
+    """Trains a cache on the shots of a task, at the choice `trained_at`."""
 
     trainer: Trainer
-    recipe: Recipe
-    shots: Shots
-    text: Tensor | None
-    settings: SearchOptions
+    task: Task
     choice: Choice
     trained_at: Choice
 
@@ -170,11 +159,11 @@ class TrainedCache:
 
         `watch` sees the model at the stops.
         """
-        trainer, recipe, choice = self.trainer, self.recipe, self.trained_at
+        trainer, recipe, choice = self.trainer, self.task.recipe, self.trained_at
         feature_map, plan = recipe.space.fit(shots.features, shots.labels), recipe.plan(shots)
         # The hyper-parameters, and so the targets, may have been chosen since.
         shots = shots.at_gain(choice.gain)
-        move = trainer.move(shots, feature_map, self.text)
+        move = trainer.move(shots, feature_map, self.task.text)
         queries, labels, own_keys = _queries(shots)
 
         def model() -> CacheModel:
@@ -205,7 +194,12 @@ class TrainedCache:
             if watch is not None and epoch in stops:
                 watch(epoch, model())
 
-        pull = _Pull(move.parameters, trainer.pull / len(shots))
+        starts = [parameter.detach().clone() for parameter in move.parameters]
+
+        def pull() -> Tensor:
+            pairs = zip(move.parameters, starts, strict=True)
+            moved = torch.stack([(now - start).square().sum() for now, start in pairs])
+            return trainer.pull / len(shots) * moved.sum()
 
         history = train(
             move.parameters,
@@ -217,56 +211,51 @@ class TrainedCache:
             after_epoch=look,
             description=trainer.name,
         )
-        _freeze(move.parameters)
+        for parameter in move.parameters:
+            parameter.requires_grad_(False)
         return model(), history
 
     def settled(self, model: CacheModel, shots: Shots, choice: Choice) -> CacheModel:
         """A model of these shots at a choice: it need not have been trained there."""
         if model.choice == choice:
             return model
-        precision = self.recipe.condition(shots, model.precision.keys, choice)
+        precision = self.task.recipe.condition(shots, model.precision.keys, choice)
         return replace(model, precision=precision, choice=choice)
 
     # Where to stop.
 
-    def fit(self, validation: Shots | None, models: regression.HeldOutModels | None) -> Trained:
+    def fit(self, models: regression.HeldOutModels | None) -> Trained:
         """Train, stop and calibrate."""
-        if validation is not None:
-            return self._stop_on(validation)
-        if self.trainer.calibrate and self.shots.can_be_held_out:
+        task, shots = self.task, self.task.shots
+        if task.validation is not None:
+            return self._stop_on(task.validation)
+        if self.trainer.calibrate and shots.can_be_held_out:
             return self._stop_in_folds()
         epochs = self.trainer.training.epochs
-        model, losses = self.train(self.shots, until=epochs)
-        model = self.settled(model, self.shots, self.choice)
-        calibration = Calibration(slope=self.settings.shipped_slope(self.text is not None))
-        if self.shots.can_be_held_out:
-            held = regression.held_out_logits(self.recipe, self.shots, self.choice, models)
-            calibration = fit_calibration(held.logits, self.shots.labels[held.rows])
+        model, losses = self.train(shots, until=epochs)
+        model = self.settled(model, shots, self.choice)
+        _, calibration = regression.held_out_calibration(task, self.choice, models)
         report, novelty = self.held_out(epochs) if self.trainer.calibrate else (None, None)
-        return Trained(
-            model, epochs, losses, self.trained_at, calibration, report=report, novelty=novelty
-        )
+        return Trained(model, epochs, losses, calibration, report=report, novelty=novelty)
 
     def _stop_on(self, validation: Shots) -> Trained:
         """Take the stop that is best on a validation set, which also chooses hyper-parameters."""
-        recipe, shots, labels = self.recipe, self.shots, validation.labels
+        shots, labels = self.task.shots, validation.labels
         best_loss, best = torch.inf, None
 
         def watch(epoch: int, model: CacheModel) -> None:
             nonlocal best_loss, best
-            tried = regression.search_on(
-                validation, recipe, shots, self.settings, model, name=self.trainer.name
-            )
+            tried = regression.search_on(validation, self.task, model)
             choice = replace(tried[0], losses=None)
             # The keys are about to move on.
-            precision = recipe.condition(shots, model.precision.keys.clone(), choice)
+            keys = model.precision.keys.clone()
+            precision = self.task.recipe.condition(shots, keys, choice)
             at_choice = replace(model, precision=precision, choice=choice)
             logits = at_choice.logits(validation.features)
             loss = float(_losses([logits], labels).mean())
             if loss < best_loss:
                 best_loss = loss
-                calibration = fit_calibration(logits, labels)
-                best = Trained(at_choice, epoch, [], self.trained_at, calibration, tried)
+                best = Trained(at_choice, epoch, [], fit_calibration(logits, labels), tried)
 
         stops = self.trainer.stops
         _, history = self.train(shots, until=stops[-1], watch=watch, stops=stops)
@@ -275,16 +264,15 @@ class TrainedCache:
 
     def _stop_in_folds(self) -> Trained:
         """Take the stop that is best on held-out folds, which also give the held-out figures."""
-        stops, shots = self.trainer.stops, self.shots
+        stops, shots, seed = self.trainer.stops, self.task.shots, self.task.recipe.seed
         outputs = self.in_folds(stops)
         labels = shots.labels[outputs.rows]
-        fold = report_folds(shots, outputs.rows, self.recipe.seed)
-        settings = regression.restricted(self.settings, shots)
-        place = (self.choice.beta, self.choice.noise, self.choice.gain)
+        fold = report_folds(shots, outputs.rows, seed)
+        settings = regression.restricted(self.task.settings, shots)
         refits = self.trainer.refits_weights(shots)
 
         def with_fitted_weights(held_out: CacheOutputs) -> Choice:
-            return weigh(held_out, settings, place) if refits else self.choice
+            return weigh(held_out, settings, self.choice.place) if refits else self.choice
 
         choices = [with_fitted_weights(one) for one in outputs.held_out]
         logits = [one.logits(choice) for one, choice in zip(outputs.held_out, choices, strict=True)]
@@ -303,18 +291,17 @@ class TrainedCache:
             self.settled(model, shots, replace(choices[best], losses=None)),
             stops[best],
             history,
-            self.trained_at,
             fit_calibration(logits[best], labels),
             [choices[best]] if refits else (),
-            HeldOutReport.of_shots(shots, held_out, self.recipe.seed, nested),
-            outputs.novelty[best],
+            HeldOutReport.of_shots(shots, held_out, seed, nested),
+            self._novelty(outputs.held_out[best], outputs.rows),
         )
 
     def in_folds(self, stops: Sequence[int]) -> InFolds:
         """Outputs for held-out rows at each stop, from models that were trained without them."""
-        shots, folds = self.shots, self.recipe.folds(self.shots, min(self.recipe.n_folds, FOLDS))
+        shots, recipe = self.task.shots, self.task.recipe
+        folds = recipe.folds(shots, min(recipe.n_folds, FOLDS))
         parts: dict[int, list[CacheOutputs]] = {stop: [] for stop in stops}
-        novelty: dict[int, list[Tensor]] = {stop: [] for stop in stops}
         for rows, held in folds:
 
             def watch(
@@ -325,63 +312,41 @@ class TrainedCache:
                 spread = model.precision.variance_of_classes(variance)
                 zero_shot = model.zero_shot(test.features)
                 parts[epoch].append(CacheOutputs(mean, spread, zero_shot, test.labels))
-                novelty[epoch].append(variance.amin(1))
 
             self.train(shots[rows], until=max(stops), watch=watch, stops=stops)
         rows = torch.cat([held for _, held in folds])
         return InFolds(
             [CacheOutputs.together(outputs) for outputs in parts.values()],
-            [self._novelty(torch.cat(variances), rows) for variances in novelty.values()],
             rows,
             TRAINED_PROTOCOL.format(len(folds)),
         )
 
-    def _novelty(self, variance: Tensor, rows: Tensor) -> NDArray[np.float64]:
+    def _novelty(self, outputs: CacheOutputs, rows: Tensor) -> NDArray[np.float64]:
         """Novelty of all shots (n,); NaN except for these rows (k,)."""
-        novelty = np.full(len(self.shots), np.nan)
-        if self.recipe.precision.uses_noise:
-            novelty[rows.cpu().numpy()] = variance.double().cpu().numpy()
+        novelty = np.full(len(self.task.shots), np.nan)
+        if self.task.recipe.precision.uses_noise and outputs.variance is not None:
+            novelty[rows.cpu().numpy()] = regression.least_variance(outputs.variance)
         return novelty
 
     def held_out(self, epochs: int) -> tuple[HeldOutReport, NDArray[np.float64]]:
         """The figures and novelty of the shots, trained again without them in folds."""
-        seed = self.recipe.seed
-        if not bool(self.shots.with_company().any()):
-            nothing = HeldOutLogits.none(self.shots, "no class has two shots")
-            report = HeldOutReport.of_shots(self.shots, nothing, seed)
-            return report, np.full(len(self.shots), np.nan)
-        outputs = self.in_folds((epochs,))
-        logits = outputs.held_out[0].logits(self.choice)
-        held_out = HeldOutLogits(logits, outputs.rows, outputs.protocol)
-        report = HeldOutReport.of_shots(self.shots, held_out, seed)
-        unknown = np.full(len(self.shots), np.nan)
-        return report, outputs.novelty[0] if self.shots.can_be_held_out else unknown
+        shots, novelty = self.task.shots, np.full(len(self.task.shots), np.nan)
+        held_out = HeldOutLogits.none(shots, "no class has two shots")
+        if bool(shots.with_company().any()):
+            outputs = self.in_folds((epochs,))
+            logits = outputs.held_out[0].logits(self.choice)
+            held_out = HeldOutLogits(logits, outputs.rows, outputs.protocol)
+            if shots.can_be_held_out:
+                novelty = self._novelty(outputs.held_out[0], outputs.rows)
+        return HeldOutReport.of_shots(shots, held_out, self.task.recipe.seed), novelty
 
 
 class InFolds(NamedTuple):
-    """Outputs and novelty of held-out rows (k,) at each stop, and how they were held out."""
+    """Outputs for held-out rows (k,) at each stop, and how they were held out."""
 
     held_out: list[CacheOutputs]
-    novelty: list[NDArray[np.float64]]
     rows: Tensor
     protocol: str
-
-
-class _Pull:
-    """A weight times the squared distance that parameters have moved since it was made."""
-
-    def __init__(self, parameters: Sequence[Tensor], weight: float) -> None:
-        self._parameters, self._weight = parameters, weight
-        self._starts = [parameter.detach().clone() for parameter in parameters]
-
-    def __call__(self) -> Tensor:
-        pairs = zip(self._parameters, self._starts, strict=True)
-        return self._weight * torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
-
-
-def _freeze(parameters: Sequence[Tensor]) -> None:
-    for parameter in parameters:
-        parameter.requires_grad_(False)
 
 
 def _queries(shots: Shots) -> tuple[Tensor, Tensor, Tensor]:
