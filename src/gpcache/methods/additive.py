@@ -31,7 +31,6 @@ from gpcache.methods.cache.held_out import (
 )
 from gpcache.methods.cache.shots import Shots, fold_rows
 from gpcache.methods.projections import add_projection, saved_projection
-from gpcache.methods.text_prior import TextPrior
 from gpcache.metrics import (
     Calibration,
     fit_calibration,
@@ -60,6 +59,13 @@ class Learned(Protocol):
 class AdditiveClassifier(FeatureClassifier):
     """Base of the additive methods; a subclass defines its hyper-parameters and `_learn`."""
 
+    #: Options of every method; a constructor lists those that it takes.
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    random_state: int = 0
+
     #: The weights of the scores, in order, with the values to try by accuracy.
     _weights: ClassVar[dict[str, Sequence[float]]]
     #: The other hyper-parameters, with the values to try.
@@ -70,27 +76,6 @@ class AdditiveClassifier(FeatureClassifier):
     #: Whether its scores mean nothing for a class without shots.
     _needs_shots_of_a_class: ClassVar[bool] = True
     _uses_text: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.projection = projection
-        self.criterion = criterion
-        self.selection = selection
-        self.n_folds = n_folds
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     def _learn(self, shots: Shots) -> Learned:
         """Learn from shots what does not depend on the hyper-parameters."""

@@ -12,6 +12,7 @@ The authors write S as four nested loops; with T = Σ_a t_a over class means t_a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -30,6 +31,7 @@ from gpcache.support.checks import positive
 EPSILON = 1e-6
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class APEClassifier(AdditiveClassifier):
     """APE: Tip-Adapter on selected channels (Zhu et al., 2023).
 
@@ -77,6 +79,20 @@ class APEClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gamma: float | Auto = "auto"
+    channels: float = 0.7
+    criterion_weights: tuple[float, float] = (0.5, 0.5)
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
     )
@@ -90,39 +106,6 @@ class APEClassifier(AdditiveClassifier):
     }
     learns_from_views: ClassVar[bool] = False
     _defaults: ClassVar[HyperParameters] = {"alpha": 2.0, "beta": 0.5, "gamma": 0.4}
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gamma: float | Auto = "auto",
-        channels: float = 0.7,
-        criterion_weights: tuple[float, float] = (0.5, 0.5),
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-        self.channels = channels
-        self.criterion_weights = criterion_weights
 
     def _learn(self, shots: Shots) -> Refined:
         assert self.text_prior is not None

@@ -12,6 +12,7 @@ text only. Nothing is scaled back to length one. A class without shots keeps its
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +35,7 @@ ALPHA, BETA = 2.0, 1.0
 BETA_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class APETClassifier(TrainedHeadClassifier):
     """APE-T: keys and text share trained residuals on selected channels (Zhu et al., 2023).
 
@@ -81,47 +83,27 @@ class APETClassifier(TrainedHeadClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    channels: float = 0.8
+    criterion_weights: tuple[float, float] = (0.2, 0.8)
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    calibrate: bool = True
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Zhu et al., 2023, Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior"
     )
     trains = True
     needs = ("text", "shots")
     _epsilon: ClassVar[float] = 1e-3
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        channels: float = 0.8,
-        criterion_weights: tuple[float, float] = (0.2, 0.8),
-        epochs: int = 30,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.1,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.alpha = alpha
-        self.beta = beta
-        self.channels = channels
-        self.criterion_weights = criterion_weights
 
     def _take(self, parameters: Parameters) -> None:
         """Set the trained parameters."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -87,6 +87,7 @@ def image_and_places(
     return np.concatenate([features[:, None], places], axis=1)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CALIPClassifier(FeatureClassifier):
     """CALIP: zero-shot classification with attention between text and image places.
 
@@ -119,27 +120,17 @@ class CALIPClassifier(FeatureClassifier):
     ['cat', 'dog']
     """
 
+    text_prior: TextPrior | None = None
+    image_weight: float | Auto = "auto"
+    text_weight: float | Auto = "auto"
+    criterion: Literal["nll", "accuracy"] = "nll"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+
     publication = (
         "Guo et al., 2023, CALIP: Zero-Shot Enhancement of CLIP with Parameter-free Attention"
     )
     needs = ("text", "spatial features")
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        image_weight: float | Auto = "auto",
-        text_weight: float | Auto = "auto",
-        criterion: Literal["nll", "accuracy"] = "nll",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-    ) -> None:
-        self.text_prior = text_prior
-        self.image_weight = image_weight
-        self.text_weight = text_weight
-        self.criterion = criterion
-        self.device = device
-        self.dtype = dtype
 
     @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(

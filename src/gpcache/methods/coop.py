@@ -32,6 +32,7 @@ POSITIONS = ("end", "middle", "front")
 WORD, OTHER = "x", "z"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CoOpClassifier(TrainedHeadClassifier):
     """CoOp: prompts that are learned through the text encoder (Zhou et al., 2022).
 
@@ -86,48 +87,27 @@ class CoOpClassifier(TrainedHeadClassifier):
     (2,)
     """
 
+    text_prior: TextPrior | None = None
+    encoder: Encoder | None = None
+    context_length: int = 16
+    context: str | None = None
+    class_position: Literal["end", "middle", "front"] = "end"
+    class_specific: bool = False
+    epochs: int | Auto = "auto"
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    weight_decay: float = 5e-4
+    calibrate: bool = False
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"
     trains = True
     needs = ("text", "shots", "encoder")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
     _warm_up_epochs: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        encoder: Encoder | None = None,
-        context_length: int = 16,
-        context: str | None = None,
-        class_position: Literal["end", "middle", "front"] = "end",
-        class_specific: bool = False,
-        epochs: int | Auto = "auto",
-        batch_size: int = 32,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 5e-4,
-        calibrate: bool = False,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.encoder = encoder
-        self.context_length = context_length
-        self.context = context
-        self.class_position = class_position
-        self.class_specific = class_specific
 
     def _check_options(self) -> None:
         super()._check_options()

@@ -11,6 +11,7 @@ for classes without shots.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -53,6 +54,7 @@ PAPER: dict[str, Any] = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GPCacheClassifier(CacheClassifier):
     """Gaussian-process cache on image features; every choice is made on held-out shots.
 
@@ -120,37 +122,21 @@ or a value, default="auto"
     (0.93, 0.93)
     """
 
+    text_prior: TextPrior | None = None
+    likelihood: Likelihood | Regression = "softmax"
+    approximation: Approximation = "auto"
+    kernel_space: Space | Whitened = "whitened"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    tau: float | Auto = "auto"
+    weights: Auto | Weights = "auto"
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     _likelihoods = ("softmax", "gaussian")
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        likelihood: Likelihood | Regression = "softmax",
-        approximation: Approximation = "auto",
-        kernel_space: Space | Whitened = "whitened",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        tau: float | Auto = "auto",
-        weights: Auto | Weights = "auto",
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.tau = tau
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
@@ -185,6 +171,7 @@ or a value, default="auto"
         return {"likelihood": "gaussian"} | super()._saved_options(state)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PaperGPCacheClassifier(CacheClassifier):
     """GPCache as published: regression on labels with raw features and confidence scaling.
 
@@ -226,39 +213,25 @@ class PaperGPCacheClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    likelihood: Regression | None = None
+    approximation: Approximation = "exact"
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    weights: Auto | Weights | None = None
+    selection: SelectionRows | Selection | None = None
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     _presets: ClassVar[dict[str, Any]] = PAPER | {
         "selection": Selection(criterion="accuracy", strategy="grid")
     }
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        likelihood: Regression | None = None,
-        approximation: Approximation = "exact",
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        weights: Auto | Weights | None = None,
-        selection: SelectionRows | Selection | None = None,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class GPCacheFClassifier(CacheClassifier):
     """GPCache whose keys are trained on the shots and, if given, on augmented views of them.
 
@@ -307,39 +280,23 @@ class GPCacheFClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    training: Training | None = None
+    likelihood: Regression | None = None
+    approximation: Approximation = "exact"
+    kernel_space: Space | Whitened = "whitened"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    weights: Auto | Weights = "auto"
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     trains = True
     _presets: ClassVar[dict[str, Any]] = {"training": Training(), "likelihood": Regression()}
     learns_from_views = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        training: Training | None = None,
-        likelihood: Regression | None = None,
-        approximation: Approximation = "exact",
-        kernel_space: Space | Whitened = "whitened",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        weights: Auto | Weights = "auto",
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.training = training
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:

@@ -11,6 +11,7 @@ to stop; the authors chose the epoch by test accuracy.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -37,6 +38,7 @@ DEFAULTS = Defaults(
 PLAIN: dict[str, Any] = {"prior": "zero_shot", "precision_weighting": False}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TipAdapterClassifier(CacheClassifier):
     """Tip-Adapter: every shot votes for its label by its similarity (Zhang et al., 2022).
 
@@ -75,36 +77,23 @@ class TipAdapterClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gain: float | Auto = 1.0
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gain: float | Auto = 1.0,
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.alpha = alpha
-        self.beta = beta
-        self.gain = gain
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class TipAdapterFClassifier(CacheClassifier):
     """Tip-Adapter-F: Tip-Adapter with trained keys (Zhang et al., 2022).
 
@@ -145,39 +134,24 @@ class TipAdapterFClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    training: Training | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gain: float | Auto = 1.0
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
     trains = True
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
     _presets: ClassVar[dict[str, Any]] = {"training": Training(learning_rate=1e-3, epsilon=1e-4)}
     learns_from_views = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        training: Training | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gain: float | Auto = 1.0,
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.training = training
-        self.alpha = alpha
-        self.beta = beta
-        self.gain = gain
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     def fit(
         self,

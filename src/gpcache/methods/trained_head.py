@@ -18,7 +18,6 @@ from gpcache.methods.base import FeatureClassifier, State, add_tensors
 from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, folds_protocol
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots, fold_rows
-from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Schedule, train
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.checks import is_auto, positive, whole
@@ -30,6 +29,15 @@ Parameters = list[Tensor]
 class TrainedHeadClassifier(FeatureClassifier):
     """Base of trained heads; a subclass defines its parameters and the logits that they give."""
 
+    #: Options of every head, which each constructor lists.
+    epochs: int | Auto
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    calibrate: bool
+    n_folds: int
+    random_state: int
+
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
     #: Whether the parameters have a row for each class.
     _per_class: ClassVar[bool] = False
@@ -37,31 +45,6 @@ class TrainedHeadClassifier(FeatureClassifier):
     #: Epochs at WARM_UP_RATE before the cosine, and the epsilon of Adam.
     _warm_up_epochs: ClassVar[int] = 0
     _epsilon: ClassVar[float] = 1e-4
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        epochs: int | Auto = 100,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.calibrate = calibrate
-        self.n_folds = n_folds
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     # For subclasses to define.
 
