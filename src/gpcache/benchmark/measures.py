@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gpcache import metrics
 from gpcache.methods import FeatureClassifier
-from gpcache.methods.conformal import conformal_sets
 
 Figures = dict[str, Any]
 ERRORS = (0.05, 0.1, 0.2)
@@ -63,7 +62,7 @@ def coverage(prediction: Predicted) -> Figures:
     """Share of prediction sets that contain the true class, and their mean size, at each error."""
     if not isinstance(prediction.model, FeatureClassifier) or not hasattr(prediction.model, "loo_"):
         return {}
-    p_values = conformal_sets(prediction.model, prediction.features).p_values
+    p_values = prediction.model.predict_set(prediction.features).p_values
     rows = np.arange(len(prediction.labels))
     figures: Figures = {}
     for error in ERRORS:

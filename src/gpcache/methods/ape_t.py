@@ -12,6 +12,7 @@ text only. Nothing is scaled back to length one. A class without shots keeps its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +26,6 @@ from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
-from gpcache.methods.training import train
 from gpcache.metrics import fit_scales, smoothed_nll
 from gpcache.support.checks import is_auto, positive
 
@@ -121,32 +121,24 @@ class APETClassifier(TrainedHeadClassifier):
         self.alpha_ = ALPHA if is_auto(self.alpha) else float(self.alpha)
         self.beta_ = BETA if is_auto(self.beta) else float(self.beta)
 
-    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+    def _made(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
         text = self._unit_text
         merit = channel_merit(None, text, *self.criterion_weights)
         channels = best_channels(merit, self.channels, owner=self)
         numbers = text.new_tensor([self.alpha_, self.beta_])
-        has_shots = (torch.bincount(shots.labels, minlength=len(text)) > 0).to(text)[:, None]
         residual = text.new_zeros(len(text), len(channels)).requires_grad_()
         # Classes start with equal weight, whatever their number of shots.
         counts = torch.bincount(shots.labels, minlength=len(text)).to(text)
         trust = (counts[counts > 0].mean() / counts[shots.labels]).clone().requires_grad_()
-        queries, labels = shots.samples()
+        has_shots = (counts > 0).to(text)[:, None]
 
         def moved() -> Parameters:
             step = torch.zeros_like(text).index_copy(1, channels, has_shots * residual)
             return [text + step, shots.features + step[shots.labels], trust, shots.labels, numbers]
 
-        history = train(
-            [residual, trust],
-            lambda rows: self._head(moved(), queries[rows], text),
-            labels,
-            self._training(shots),
-            description=type(self).__name__,
-        )
-        return [parameter.detach() for parameter in moved()], history
+        return [residual, trust], moved
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         alpha, beta = parameters[-1].tolist()
         votes = _votes(parameters, features, beta)
         return torch.add(self._zero_shot(parameters, features), votes, alpha=alpha)

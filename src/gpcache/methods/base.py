@@ -586,11 +586,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> sets.included.shape
         (2, 10)
         """
-        from gpcache.methods.conformal import conformal_sets
+        from gpcache.methods.conformal import sets_of
 
-        return conformal_sets(
+        features = self._read_queries(X)
+        return sets_of(
             self,
-            X,
+            features,
+            self._probabilities(self._logits(features)),
             error=error,
             class_conditional=class_conditional,
             protocol=protocol,

@@ -87,15 +87,15 @@ class CLAPClassifier(TrainedHeadClassifier):
     _per_class: ClassVar[bool] = True
     _warm_up_epochs: ClassVar[int] = 1
 
-    def _start(self, text: Tensor) -> Parameters:
-        return [self._text_length * text]
+    def _start(self) -> Parameters:
+        return [self._text_length * self._unit_text]
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         return self._logit_scale * features @ unit_rows(parameters[0]).mT
 
-    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor:
-        trust = class_trust(shots)
-        return (trust * (parameters[0] - self._text_length * text).square().sum(1)).mean()
+    def _penalty(self, parameters: Parameters, shots: Shots) -> Tensor:
+        distance = parameters[0] - self._text_length * self._unit_text
+        return (class_trust(shots) * distance.square().sum(1)).mean()
 
 
 def class_trust(shots: Shots) -> Tensor:

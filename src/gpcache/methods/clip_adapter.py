@@ -80,23 +80,23 @@ class CLIPAdapterClassifier(TrainedHeadClassifier):
     trains = True
     needs = ("text", "shots")
 
-    def _start(self, text: Tensor) -> Parameters:
+    def _start(self) -> Parameters:
         ratio = positive("ratio", self.ratio, owner=self, allow_zero=True, auto=False)
         if ratio > 1:
             raise DataError(f"ratio of CLIPAdapterClassifier is a share of at most 1, got {ratio}.")
         generator = torch.Generator().manual_seed(int(self.random_state))
-        width = text.shape[1]
+        width = self.n_features_in_
         inner = max(1, width // REDUCTION)
 
         def drawn(rows: int, columns: int) -> Tensor:
             # As torch starts its linear layers: uniform within 1 / √columns.
             values = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
-            return ((2 * values - 1) / sqrt(columns)).to(text)
+            return ((2 * values - 1) / sqrt(columns)).to(self._unit_text)
 
         return [drawn(inner, width), drawn(width, inner)]
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         first, second = parameters
         adapted = torch.relu(torch.relu(features @ first.mT) @ second.mT)
         mixed = unit_rows(self.ratio * adapted + (1 - self.ratio) * features)
-        return self._logit_scale * mixed @ text.mT
+        return self._logit_scale * mixed @ self._unit_text.mT

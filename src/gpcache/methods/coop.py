@@ -8,7 +8,7 @@ separately. The authors drop the last, smaller batch of an epoch; here it counts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -23,7 +23,6 @@ from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
-from gpcache.methods.training import train
 from gpcache.support.checks import one_of, shown, whole
 
 SPREAD = 0.02
@@ -129,7 +128,7 @@ class CoOpClassifier(TrainedHeadClassifier):
                 "no access to the tokens of a text: use an encoder whose has_tokens is true."
             )
 
-    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+    def _made(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
         assert self.encoder is not None
         width = shots.features.shape[1]
         if width != self.encoder.dim:
@@ -137,28 +136,12 @@ class CoOpClassifier(TrainedHeadClassifier):
                 f"X has {width} features but the encoder {self.encoder.name!r} gives "
                 f"{self.encoder.dim}: X must come from that encoder."
             )
-        names = self._names()
-        start = self._start_of_context(self.encoder)
+        names, start = self._names(), self._start_of_context(self.encoder)
         prompts = LearnedPrompts.make(self.encoder, names, start.shape[-2], self.class_position)
         context = start.clone().requires_grad_()
-        queries, labels = shots.samples()
+        return [context], lambda: [prompts.encoded(context).to(shots.features), context]
 
-        def logits(rows: Tensor) -> Tensor:
-            vectors = prompts.encoded(context).to(queries)
-            return self._head([vectors], queries[rows], self._unit_text)
-
-        history = train(
-            [context],
-            logits,
-            labels,
-            self._training(shots),
-            description=type(self).__name__,
-        )
-        context = context.detach()
-        with torch.no_grad():
-            return [prompts.encoded(context).to(queries), context], history
-
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         return self._logit_scale * features @ parameters[0].mT
 
     def _automatic_epochs(self, shots: Shots) -> int:

@@ -87,13 +87,13 @@ class TaskResClassifier(TrainedHeadClassifier):
     _warm_up_epochs: ClassVar[int] = 1
     _epsilon: ClassVar[float] = 1e-8
 
-    def _start(self, text: Tensor) -> Parameters:
+    def _start(self) -> Parameters:
         positive("residual_scale", self.residual_scale, owner=self, auto=False)
-        return [torch.zeros_like(text)]
+        return [torch.zeros_like(self._unit_text)]
 
     def _automatic_epochs(self, shots: Shots) -> int:
         return 100 if shots.per_class < MANY_SHOTS else 200
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        moved = unit_rows(self._text_length * text + self.residual_scale * parameters[0])
-        return self._logit_scale * features @ moved.mT
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
+        moved = self._text_length * self._unit_text + self.residual_scale * parameters[0]
+        return self._logit_scale * features @ unit_rows(moved).mT

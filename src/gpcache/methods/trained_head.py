@@ -6,6 +6,7 @@ temperature and the held-out figures come from cross-validation: the head is tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -48,17 +49,17 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     # For subclasses to define.
 
-    def _start(self, text: Tensor) -> Parameters:
-        """The parameters at step 0, for unit text vectors (c, d)."""
+    def _start(self) -> Parameters:
+        """The parameters at step 0."""
         raise AssertionError("a trained head defines its parameters")
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        """Logits (m, c) of rows (m, d), from unit text vectors (c, d)."""
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
+        """Logits (m, c) of rows (m, d)."""
         raise AssertionError("a trained head defines its logits")
 
-    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor | None:
+    def _penalty(self, parameters: Parameters, shots: Shots) -> Tensor | float:
         """A penalty that is added to the loss."""
-        return None
+        return 0.0
 
     def _automatic_epochs(self, shots: Shots) -> int:
         """The authors' number of epochs for these shots."""
@@ -66,6 +67,18 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _prepare(self) -> None:
         """Prepare the training, once for the shots and their folds."""
+
+    def _made(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
+        """What is trained, and a function that makes the parameters of the head from it."""
+        trained = [start.clone().requires_grad_() for start in self._start()]
+        if self._per_class:
+            # Every image is a negative example of a class without shots: it keeps its text instead.
+            present = (~shots.absent).to(self._unit_text)[:, None]
+            for parameter in trained:
+                parameter.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: gradient * present
+                )
+        return trained, lambda: trained
 
     # Shared by all heads.
 
@@ -146,35 +159,18 @@ class TrainedHeadClassifier(FeatureClassifier):
         positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
 
     def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
-        text = self._unit_text
-        parameters = [start.clone().requires_grad_() for start in self._start(text)]
+        trained, made = self._made(shots)
         queries, labels = shots.samples()
-        penalised = self._penalty(parameters, text, shots) is not None
-        if self._per_class:
-            # Every image is a negative example of a class without shots: it keeps its text instead.
-            present = (~shots.absent).to(text)[:, None]
-            for parameter in parameters:
-                parameter.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: gradient * present
-                )
-
-        def logits(rows: Tensor) -> Tensor:
-            return self._head(parameters, queries[rows], text)
-
-        def penalty() -> Tensor:
-            value = self._penalty(parameters, text, shots)
-            assert value is not None
-            return value
-
         history = train(
-            parameters,
-            logits,
+            trained,
+            lambda rows: self._head(made(), queries[rows]),
             labels,
             self._training(shots),
-            penalty=penalty if penalised else None,
+            penalty=lambda: self._penalty(trained, shots),
             description=type(self).__name__,
         )
-        return [parameter.detach() for parameter in parameters], history
+        with torch.no_grad():
+            return [parameter.detach() for parameter in made()], history
 
     def _training(self, shots: Shots) -> Schedule:
         return Schedule(
@@ -190,25 +186,23 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _calibrate(self, shots: Shots, validation: Any) -> None:
         self._accept_calibration(Calibration())
-        protocol = "none: most classes have one shot" if self.calibrate else "none: not requested"
+        asked = self.calibrate and validation is None
+        reason = "none: most classes have one shot" if asked else "none: not requested"
+        self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, reason)
         if validation is not None:
             features, labels = self._read_validation(validation)
             self._accept_calibration(fit_calibration(self._logits(features), labels))
-            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not requested")
-            return
-        if not self.calibrate or not shots.has_pairs:
-            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
-            return
-        folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
-        logits = []
-        for train_rows, held in folds:
-            parameters, _ = self._trained(shots[train_rows])
-            with torch.no_grad():
-                logits.append(self._head(parameters, shots.features[held], self._unit_text))
-        rows = torch.cat([held for _, held in folds])
-        held_out = HeldOutLogits(torch.cat(logits), rows, folds_protocol(len(folds)))
-        self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
-        self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
+        elif asked and shots.has_pairs:
+            folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
+            logits = []
+            for train_rows, held in folds:
+                parameters, _ = self._trained(shots[train_rows])
+                with torch.no_grad():
+                    logits.append(self._head(parameters, shots.features[held]))
+            rows = torch.cat([held for _, held in folds])
+            held_out = HeldOutLogits(torch.cat(logits), rows, folds_protocol(len(folds)))
+            self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
+            self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
 
     def _write_state(self, state: State) -> None:
         named = {f"parameter{i}": one for i, one in enumerate(self.parameters_)}
@@ -226,4 +220,4 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _logits(self, features: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._head(self.parameters_, features, self._unit_text)
+            return self._head(self.parameters_, features)
