@@ -25,7 +25,6 @@ from gpcache.methods.cache.held_out import (
     report_folds,
 )
 from gpcache.methods.cache.shots import Shots, fold_rows
-from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.weighing import HyperParameters as HyperParameters
 from gpcache.methods.weighing import WeightSearch, added, columns_of, given_values
 from gpcache.metrics import Calibration, fit_calibration
@@ -108,10 +107,7 @@ class AdditiveClassifier(FeatureClassifier):
         ['cat', 'dog', 'fox']
         """
         self._check_options(validation)
-        if views is not None and not self.learns_from_views:
-            raise DataError(
-                f"{type(self).__name__} takes one vector per image: pass the mean of its views."
-            )
+        self._check_views(views)
         features, labels = self._read_training(X, y)
         if "text" in self.needs and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
@@ -133,12 +129,7 @@ class AdditiveClassifier(FeatureClassifier):
         for name, value in hyper_parameters.items():
             setattr(self, f"{name}_", value)
 
-    @classmethod
-    def _saved_options(cls, state: State) -> dict[str, Any]:
-        return super()._saved_options(state) | saved_projection(state)
-
     def _write_state(self, state: State) -> None:
-        add_projection(self.projection, state)
         state.settings["hyper_parameters"] = self._chosen
         self._shots.write(state.arrays)
         self.loo_.write(self.search_, *state)

@@ -181,7 +181,7 @@ class CALIPClassifier(FeatureClassifier):
             _, labels = self._read_training(prior.vectors, prior.classes)
         else:
             raise DataError("CALIPClassifier.fit needs both X and y, or neither of them.")
-        self._text = self._text_vectors()
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
         tested, truth = images, self._label_numbers(labels)
         if validation is not None:
             tested, truth = self._read_validation(validation)
@@ -265,7 +265,7 @@ class CALIPClassifier(FeatureClassifier):
         self.loo_.write({}, *state)
 
     def _read_state(self, state: State) -> None:
-        self._text = self._text_vectors()
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
         self._take(state.settings.get("hyper_parameters") or state.settings["numbers"])  # as in 0.1
         self.loo_, _ = HeldOutReport.read(*state)
 
@@ -273,17 +273,14 @@ class CALIPClassifier(FeatureClassifier):
 
     def _parts(self, images: Tensor) -> Tensor:
         """The three terms (3, n, c) of the logits, in blocks of images that keep memory small."""
-        assert self._text is not None
-        assert self.text_prior is not None
-        scale = self.text_prior.logit_scale
-        text = self._text / scale
+        text = self._unit_text
         classes, width = text.shape
         size = max(1, BATCH_ELEMENTS // (images.shape[1] * (2 * width + 2 * classes)))
         terms = []
         for block in torch.split(images, size):
             rows = unit_rows(block.to(self._device, self._dtype))
             terms.append(torch.stack(attended(rows[:, 0], rows[:, 1:], text)))
-        return scale * torch.cat(terms, dim=1)
+        return self._logit_scale * torch.cat(terms, dim=1)
 
     def _logits(self, features: Tensor) -> Tensor:
         parts = self._parts(features)

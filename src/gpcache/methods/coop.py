@@ -128,7 +128,7 @@ class CoOpClassifier(TrainedHeadClassifier):
                 "no access to the tokens of a text: use an encoder whose has_tokens is true."
             )
 
-    def _made(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
+    def _trained_parts(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
         assert self.encoder is not None
         width = shots.features.shape[1]
         if width != self.encoder.dim:

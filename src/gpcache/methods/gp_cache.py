@@ -324,45 +324,6 @@ class GPCacheFClassifier(CacheClassifier):
         preset = PAPER | {"training": training}
         return cls.from_options(text_prior=text_prior, **(preset | options))
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
-        views: ArrayLike | None = None,
-    ) -> Self:
-        """Fit the model on shots, and train its keys.
-
-        Parameters
-        ----------
-        X : array of shape (n, d)
-            Features of the shots.
-        y : array of shape (n,)
-            Labels of the shots.
-        validation : tuple of arrays, optional
-            Rows (X, y) to choose hyper-parameters and the stop on.
-        views : array of shape (n, v, d), optional
-            Augmented views of the shots, used as further queries.
-
-        Returns
-        -------
-        GPCacheFClassifier
-            The fitted estimator.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from gpcache import GPCacheFClassifier
-        >>> from gpcache.methods import Training
-        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
-        >>> views = X[:, None] + 0.05
-        >>> training = Training(epochs=2, calibrate=False)
-        >>> GPCacheFClassifier(training=training).fit(X, y, views=views).epochs_
-        2
-        """
-        return self._fit(X, y, validation, views)
-
     def _trainer(self) -> Trainer:
         training = self._given()["training"]
         one_of("trains", training.trains, ("keys", "metric", "classes"), owner=self)

@@ -108,13 +108,10 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     def _learn(self, shots: Shots) -> Blend:
         if not is_auto(self.epochs):
             whole("epochs", self.epochs, least=0)
-        assert self.text_prior is not None
-        scaled = self._text_vectors()
-        assert scaled is not None
-        scale = self.text_prior.logit_scale
+        text, scale = self._unit_text_and_scale()
         samples, labels = shots.samples()
         seed = int(self.random_state) if self.as_published else None
-        return Blend(samples, labels, scaled / scale, MIXTURE_START * scale, seed)
+        return Blend(samples, labels, text, MIXTURE_START * scale, seed)
 
 
 class TrainedProbe(NamedTuple):

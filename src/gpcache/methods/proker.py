@@ -93,12 +93,10 @@ class ProKeRClassifier(AdditiveClassifier):
     _needs_shots_of_a_class: ClassVar[bool] = False
 
     def _learn(self, shots: Shots) -> Ridge:
-        assert self.text_prior is not None
-        assert self._text is not None
-        scale = self.text_prior.logit_scale
+        text, scale = self._unit_text_and_scale()
         keys, labels = shots.samples()
         values = torch.nn.functional.one_hot(labels, shots.n_classes).to(keys)
-        residuals = values - keys @ self._text.mT / scale
+        residuals = values - keys @ text.mT
         # The shots say nothing about a class without shots.
         return Ridge(keys, residuals.masked_fill(shots.absent, 0), scale)
 

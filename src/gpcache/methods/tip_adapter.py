@@ -12,7 +12,7 @@ to stop; the authors chose the epoch by test accuracy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -152,43 +152,6 @@ class TipAdapterFClassifier(CacheClassifier):
     _fixed: ClassVar[dict[str, Any]] = PLAIN
     _presets: ClassVar[dict[str, Any]] = {"training": Training(learning_rate=1e-3, epsilon=1e-4)}
     learns_from_views = True
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
-        views: ArrayLike | None = None,
-    ) -> Self:
-        """Fit the model on shots, and train its keys.
-
-        Parameters
-        ----------
-        X : array of shape (n, d)
-            Features of the shots.
-        y : array of shape (n,)
-            Labels of the shots.
-        validation : tuple of arrays, optional
-            Rows (X, y) to choose hyper-parameters and the stop on.
-        views : array of shape (n, v, d), optional
-            Augmented views of the shots, used as further queries.
-
-        Returns
-        -------
-        TipAdapterFClassifier
-            The fitted estimator.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from gpcache.methods import TipAdapterFClassifier, Training
-        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
-        >>> model = TipAdapterFClassifier(training=Training(epochs=2, calibrate=False))
-        >>> model.fit(X, y, views=X[:, None] + 0.05).predict(np.eye(3)).tolist()
-        ['cat', 'dog', 'fox']
-        """
-        return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:
         return trainer_of(self._given()["training"], self, start=(START_ALPHA, START_BETA))

@@ -99,10 +99,8 @@ class TipXClassifier(AdditiveClassifier):
     _defaults: ClassVar[HyperParameters] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
 
     def _learn(self, shots: Shots) -> TwoVotes:
-        assert self.text_prior is not None
-        assert self._text is not None
-        values = torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(shots.features)
-        return TwoVotes(shots.features, values, self._text / self.text_prior.logit_scale)
+        text, _ = self._unit_text_and_scale()
+        return TwoVotes(shots.features, shots.one_hot, text)
 
 
 class TwoVotes:

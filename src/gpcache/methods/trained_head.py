@@ -68,7 +68,7 @@ class TrainedHeadClassifier(FeatureClassifier):
     def _prepare(self) -> None:
         """Prepare the training, once for the shots and their folds."""
 
-    def _made(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
+    def _trained_parts(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
         """What is trained, and a function that makes the parameters of the head from it."""
         trained = [start.clone().requires_grad_() for start in self._start()]
         if self._per_class:
@@ -143,11 +143,9 @@ class TrainedHeadClassifier(FeatureClassifier):
         self.parameters_ = parameters
 
     def _read_text(self) -> None:
-        scaled = self._text_vectors()
-        assert scaled is not None
         assert self.text_prior is not None
-        self._logit_scale, self._text_length = self.text_prior.logit_scale, self.text_prior.length
-        self._unit_text = scaled / self._logit_scale
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
+        self._text_length = self.text_prior.length
 
     def _check_options(self) -> None:
         if not is_auto(self.epochs):
@@ -159,18 +157,18 @@ class TrainedHeadClassifier(FeatureClassifier):
         positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
 
     def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
-        trained, made = self._made(shots)
+        trained, parameters = self._trained_parts(shots)
         queries, labels = shots.samples()
         history = train(
             trained,
-            lambda rows: self._head(made(), queries[rows]),
+            lambda rows: self._head(parameters(), queries[rows]),
             labels,
             self._training(shots),
             penalty=lambda: self._penalty(trained, shots),
             description=type(self).__name__,
         )
         with torch.no_grad():
-            return [parameter.detach() for parameter in made()], history
+            return [one.detach() for one in parameters()], history
 
     def _training(self, shots: Shots) -> Schedule:
         return Schedule(
