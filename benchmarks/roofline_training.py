@@ -138,9 +138,7 @@ def similarity_tasks(images: int, width: int, device: torch.device) -> Iterator[
     original, views = paired_rows(*clustered(images, width, device), device)
     start = Progress(identity_weights(width, bottleneck=1, residual=True, seed=0))
     learner = _Learner(original, views, options, start)
-    learner.mine()
-    assert learner.sets is not None
-    steps, anchors, size = len(learner), options.batch_size, options.neighbours
+    steps, anchors, size = learner.steps, options.batch_size, options.neighbours
     batch = learner.sets[torch.arange(anchors, device=device) * (images // anchors)]
     distinct = len(torch.unique(batch))
     cosines = min(anchors * size**2, distinct**2)  # sets overlap

@@ -9,7 +9,7 @@ import torch
 
 from gpcache import DataError
 from gpcache.methods import TipAdapterClassifier
-from gpcache.methods.ape_t import APETClassifier
+from gpcache.methods.ape import APETClassifier
 from gpcache.methods.cache.shots import Shots
 
 spec = importlib.util.spec_from_file_location("text_off", Path(__file__).with_name("text_off.py"))

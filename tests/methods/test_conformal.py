@@ -13,7 +13,7 @@ from gpcache.methods import (
     ZeroShotClassifier,
     conformal,
 )
-from gpcache.methods.conformal import conformal_sets
+from gpcache.methods.conformal import sets_of
 
 
 def brute_force(problem, estimator, tools, *, space, prior, text, eta=0.0, conditional=False):
@@ -79,8 +79,8 @@ def test_full_conformal_is_refitting_for_every_label(
         eta=eta,
         conditional=conditional,
     )
-    found = conformal_sets(
-        estimator, problem.queries, error=0.2, protocol="full", class_conditional=conditional
+    found = estimator.predict_set(
+        problem.queries, error=0.2, protocol="full", class_conditional=conditional
     )
     np.testing.assert_allclose(found.p_values, expected, atol=1e-12)
     np.testing.assert_array_equal(found.included, expected > 0.2)
@@ -91,7 +91,7 @@ def test_one_shot_a_class_is_enough_for_full_conformal(tools):
     problem = tools.make_problem(shots=(1, 1, 1, 1, 1))
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     expected = brute_force(problem, estimator, tools, space="raw", prior="residual", text=True)
-    found = conformal_sets(estimator, problem.queries, error=0.3)
+    found = estimator.predict_set(problem.queries, error=0.3)
     np.testing.assert_allclose(found.p_values, expected, atol=1e-12)
 
 
@@ -101,21 +101,21 @@ def test_after_an_update_it_is_that_of_all_shots(problem, tools):
     updated = tools.gp_cache(problem, kernel_space="raw").fit(part.X, part.y).add(rest.X, rest.y)
     whole = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     updated.temperature_ = whole.temperature_
-    expected, found = (conformal_sets(one, problem.queries) for one in (whole, updated))
+    expected, found = (one.predict_set(problem.queries) for one in (whole, updated))
     np.testing.assert_allclose(found.p_values, expected.p_values)
 
 
 def test_batches_change_nothing(problem, tools, monkeypatch):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    whole = conformal_sets(estimator, problem.queries).p_values
+    whole = estimator.predict_set(problem.queries).p_values
     monkeypatch.setattr(conformal, "BATCH_ELEMENTS", 150)
-    np.testing.assert_array_equal(conformal_sets(estimator, problem.queries).p_values, whole)
+    np.testing.assert_array_equal(estimator.predict_set(problem.queries).p_values, whole)
 
 
 def test_a_copy_of_a_shot_ties_with_it(problem, tools):
     """Row and copy are exchangeable, so with its label the copy is no worse than the shot."""
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    found = conformal_sets(estimator, problem.X)
+    found = estimator.predict_set(problem.X)
     own = np.searchsorted(estimator.classes_, problem.y)
     assert (found.p_values[np.arange(14), own] >= 2 / 15 - 1e-12).all()
 
@@ -125,7 +125,7 @@ def test_float32_says_nearly_the_same(problem, tools):
         tools.gp_cache(problem, kernel_space="raw", dtype=dtype).fit(problem.X, problem.y)
         for dtype in ("float64", "float32")
     )
-    expected, found = (conformal_sets(one, problem.queries).p_values for one in (double, single))
+    expected, found = (one.predict_set(problem.queries).p_values for one in (double, single))
     assert (np.abs(found - expected) <= 1 / 15 + 1e-12).all()
     assert (found == expected).mean() > 0.9
 
@@ -146,7 +146,7 @@ def test_sets_hold_the_truth_as_promised(conditional, tools):
         X, y = one_kind(generator, n + 20)
         estimator = tools.gp_cache(kernel_space="raw").fit(X[:n], y[:n])
         estimator.temperature_ = 1.0
-        found = conformal_sets(estimator, X[n:], class_conditional=conditional)
+        found = estimator.predict_set(X[n:], class_conditional=conditional)
         assert found.protocol.endswith("; exact")
         true = found.p_values[np.arange(20), y[n:]]
         hits.append([(true > error).mean() for error in errors])
@@ -163,7 +163,7 @@ def test_split_conformal_holds_for_any_method():
         generator = np.random.default_rng(draw)
         X, y = one_kind(generator, 100)
         estimator = TipAdapterClassifier().fit(X[:40], y[:40])
-        found = conformal_sets(estimator, X[70:], error=0.2, calibration=(X[40:70], y[40:70]))
+        found = estimator.predict_set(X[70:], error=0.2, calibration=(X[40:70], y[40:70]))
         assert found.protocol == "split conformal on 30 calibration rows"
         hits.append(found.included[np.arange(30), y[70:]].mean())
     spread = np.std(hits) / np.sqrt(len(hits))
@@ -198,7 +198,7 @@ def test_split_conformal_holds_for_any_method():
 def test_without_a_closed_form_held_out_shots_speak(make):
     X, y = one_kind(np.random.default_rng(0), 60)
     estimator = make().fit(X[:40], y[:40])
-    found = conformal_sets(estimator, X[40:], error=0.2)
+    found = estimator.predict_set(X[40:], error=0.2)
     assert found.protocol.startswith("cross-conformal; approximate, from ")
     report = estimator.loo_
     held_out = report.probabilities[np.arange(40), y[:40]][report.counted]
@@ -212,36 +212,36 @@ def test_without_a_closed_form_held_out_shots_speak(make):
 def test_what_is_not_exchangeable_is_said(tools):
     X, y = one_kind(np.random.default_rng(0), 40)
     chosen = GPCacheClassifier.from_options(likelihood="gaussian", kernel_space="raw").fit(X, y)
-    told = conformal_sets(chosen, X[:2]).protocol
+    told = chosen.predict_set(X[:2]).protocol
     assert told.endswith(
         "approximate, because the chosen hyper-parameters saw the shots and not the new row"
     )
     whitened = tools.gp_cache().fit(X, y)
     whitened.temperature_ = 1.0
-    told = conformal_sets(whitened, X[:2], protocol="full").protocol
+    told = whitened.predict_set(X[:2], protocol="full").protocol
     assert "because the whitening saw the shots" in told
     centred = tools.gp_cache(kernel_space="centred").fit(X, y)
     centred.temperature_ = 1.0
-    assert "the centre of the space" in conformal_sets(centred, X[:2]).protocol
+    assert "the centre of the space" in centred.predict_set(X[:2]).protocol
 
 
 def test_too_few_rows_rule_nothing_out_and_it_is_said_why(problem, tools):
     few = problem.rows(np.arange(6))
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(few.X, few.y)
-    found = conformal_sets(estimator, problem.queries, error=0.1)
+    found = estimator.predict_set(problem.queries, error=0.1)
     assert found.included.all()
     assert (found.sizes == 5).all()
     assert found.note == (
         "Every set contains every class: 6 labelled rows cannot rule out any class at an error "
         "of 0.1, which needs 9 or more."
     )
-    assert conformal_sets(estimator, problem.queries, error=0.2).note == ""
+    assert estimator.predict_set(problem.queries, error=0.2).note == ""
 
 
 def test_where_nothing_was_held_out_nothing_is_ruled_out(tools):
     problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
     estimator = GDAClassifier(text_prior=problem.prior).fit(problem.X, problem.y)
-    found = conformal_sets(estimator, problem.queries)
+    found = estimator.predict_set(problem.queries)
     assert found.included.all()
     assert "0 labelled rows" in found.note
     assert found.protocol.endswith("; 4 shots that are alone in their class are not counted")
@@ -270,14 +270,14 @@ def test_the_only_shot_of_a_class_has_its_say(tools):
     held_out[row] = calibrated[0, truth[row]]
     chances = estimator.predict_proba(problem.queries)
     expected = (1 + (held_out[:, None, None] <= chances + 1e-12).sum(0)) / 14
-    found = conformal_sets(estimator, problem.queries)
+    found = estimator.predict_set(problem.queries)
     np.testing.assert_allclose(found.p_values, expected, atol=1e-12)
 
 
 def test_classes_with_few_rows_are_in_every_set(problem, tools):
     """Shots: ash 3, elm 2, fir 4, oak 5, yew 0 (text alone); at 0.2 it takes four."""
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    found = conformal_sets(estimator, problem.queries, error=0.2, class_conditional=True)
+    found = estimator.predict_set(problem.queries, error=0.2, class_conditional=True)
     assert found.included[:, [0, 1, 4]].all()
     assert not found.included[:, [2, 3]].all()
     assert found.note.startswith(
@@ -294,7 +294,9 @@ def test_an_estimator_gives_its_sets_itself(problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     for options in ({}, {"error": 0.3, "class_conditional": True}, {"protocol": "held_out"}):
         found = estimator.predict_set(problem.queries, **options)
-        expected = conformal_sets(estimator, problem.queries, **options)
+        features = estimator._read_queries(problem.queries)
+        probabilities = estimator.predict_proba(problem.queries)
+        expected = sets_of(estimator, features, probabilities, **{"error": 0.1} | options)
         np.testing.assert_array_equal(found.included, expected.included)
         assert (found.error, found.protocol) == (expected.error, expected.protocol)
     split = estimator.predict_set(problem.queries, calibration=(problem.X, problem.y))
@@ -303,7 +305,7 @@ def test_an_estimator_gives_its_sets_itself(problem, tools):
 
 def test_sets_list_their_labels_best_first(problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
-    found = conformal_sets(estimator, problem.queries, error=0.2)
+    found = estimator.predict_set(problem.queries, error=0.2)
     for labels, p, kept in zip(found.labels, found.p_values, found.included, strict=True):
         assert set(labels) == set(estimator.classes_[kept])
         ranks = p[np.searchsorted(estimator.classes_, labels)]
@@ -315,7 +317,7 @@ def test_sets_list_their_labels_best_first(problem, tools):
 def test_an_error_is_a_rate(error, problem, tools):
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     with tools.one_sentence(DataError, "^error must be a rate between 0 and 1"):
-        conformal_sets(estimator, problem.queries, error=error)
+        estimator.predict_set(problem.queries, error=error)
 
 
 def test_bad_requests_are_one_sentence(problem, tools):
@@ -324,14 +326,14 @@ def test_bad_requests_are_one_sentence(problem, tools):
     plain = TipAdapterClassifier().fit(problem.X, problem.y)
     queries = problem.queries
     with tools.one_sentence(DataError, "^protocol of GPCacheClassifier must be one of"):
-        conformal_sets(cache, queries, protocol="split")
+        cache.predict_set(queries, protocol="split")
     with tools.one_sentence(ProtocolError, "^ZeroShotClassifier learns nothing from labelled"):
-        conformal_sets(text, queries)
+        text.predict_set(queries)
     with tools.one_sentence(ProtocolError, "TipAdapterClassifier cannot leave shots out"):
-        conformal_sets(plain, queries, protocol="full")
+        plain.predict_set(queries, protocol="full")
     with tools.one_sentence(DataError, "validation must be a pair"):
-        conformal_sets(plain, queries, calibration=(queries,))
-    found = conformal_sets(text, queries, calibration=(problem.X, problem.y))
+        plain.predict_set(queries, calibration=(queries,))
+    found = text.predict_set(queries, calibration=(problem.X, problem.y))
     assert found.p_values.shape == (9, 5)
 
 
@@ -339,4 +341,4 @@ def test_too_little_memory_is_told_before_it_is_taken(problem, tools, monkeypatc
     estimator = tools.gp_cache(problem, kernel_space="raw").fit(problem.X, problem.y)
     monkeypatch.setattr("gpcache.support.devices.free_memory", lambda _: 1000)
     with tools.one_sentence(NumericalError, "Leaving 14 shots of 5 classes out needs"):
-        conformal_sets(estimator, problem.queries)
+        estimator.predict_set(problem.queries)

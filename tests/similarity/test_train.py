@@ -113,7 +113,6 @@ def test_rows_projected_once_or_each_time_give_one_gradient(noisy_directions):
     for shared in (True, False):
         learner = _Learner(*rows, options, Progress(weights))
         learner.shared = shared
-        learner.mine()
         loss = learner._loss(learner.sets[:64], torch.ones(len(original), dtype=torch.int64))
         gradients.append(torch.autograd.grad(loss, learner.weights)[0])
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)

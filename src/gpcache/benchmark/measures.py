@@ -18,7 +18,6 @@ from sklearn.metrics import average_precision_score
 from gpcache import metrics
 from gpcache.benchmark.task import Drawn
 from gpcache.methods import FeatureClassifier
-from gpcache.methods.conformal import conformal_sets
 from gpcache.model.audit import audit
 from gpcache.model.predictions import HeldOutScores
 
@@ -68,7 +67,7 @@ def coverage(prediction: Predicted) -> Figures:
     """Share of prediction sets that contain the true class, and their mean size, at each error."""
     if not isinstance(prediction.model, FeatureClassifier) or not hasattr(prediction.model, "loo_"):
         return {}
-    p_values = conformal_sets(prediction.model, prediction.features).p_values
+    p_values = prediction.model.predict_set(prediction.features).p_values
     rows = np.arange(len(prediction.labels))
     figures: Figures = {}
     for error in ERRORS:

@@ -1,7 +1,6 @@
 """Methods of the comparison, each a scikit-learn classifier on features."""
 
-from gpcache.methods.ape import APEClassifier
-from gpcache.methods.ape_t import APETClassifier
+from gpcache.methods.ape import APEClassifier, APETClassifier
 from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.cache.held_out import HeldOutReport
 from gpcache.methods.cache.model import Explanation

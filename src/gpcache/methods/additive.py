@@ -1,14 +1,11 @@
 """Methods that add scores to the zero-shot logits: logits = s · f W + Σ_k weight_k · scores_k(f).
 
 The weights and the other hyper-parameters are chosen on held-out rows: by cross-validation on the
-shots, with everything refitted in each fold, or on a validation set. By NLL, Newton's method finds
-the exact weights for each setting of the other hyper-parameters; by accuracy all are taken from
-grids, as in the papers.
+shots, with everything refitted in each fold, or on a validation set.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -24,30 +21,15 @@ from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.cache.held_out import (
     HeldOutLogits,
     HeldOutReport,
-    best_without,
-    cross_fitted,
     folds_protocol,
     report_folds,
 )
 from gpcache.methods.cache.shots import Shots, fold_rows
-from gpcache.methods.projections import add_projection, saved_projection
-from gpcache.methods.text_prior import TextPrior
-from gpcache.metrics import (
-    Calibration,
-    fit_calibration,
-    fit_scales,
-    fit_temperature,
-    mean_nll,
-    smoothed_losses,
-)
-from gpcache.support.checks import is_auto, one_of, positive, whole
+from gpcache.methods.weighing import HyperParameters as HyperParameters
+from gpcache.methods.weighing import WeightSearch, added, columns_of, given_values
+from gpcache.metrics import Calibration, fit_calibration
+from gpcache.support.checks import one_of, whole
 from gpcache.support.devices import explained_memory_errors
-from gpcache.support.progress import progress_bar
-
-HyperParameters = dict[str, float]
-
-# The least weight of the text relative to the scores.
-LEAST_GAIN = 1e-3
 
 
 class Learned(Protocol):
@@ -60,6 +42,13 @@ class Learned(Protocol):
 class AdditiveClassifier(FeatureClassifier):
     """Base of the additive methods; a subclass defines its hyper-parameters and `_learn`."""
 
+    #: Options of every method; a constructor lists those that it takes.
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    random_state: int = 0
+
     #: The weights of the scores, in order, with the values to try by accuracy.
     _weights: ClassVar[dict[str, Sequence[float]]]
     #: The other hyper-parameters, with the values to try.
@@ -70,27 +59,6 @@ class AdditiveClassifier(FeatureClassifier):
     #: Whether its scores mean nothing for a class without shots.
     _needs_shots_of_a_class: ClassVar[bool] = True
     _uses_text: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.projection = projection
-        self.criterion = criterion
-        self.selection = selection
-        self.n_folds = n_folds
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     def _learn(self, shots: Shots) -> Learned:
         """Learn from shots what does not depend on the hyper-parameters."""
@@ -139,42 +107,29 @@ class AdditiveClassifier(FeatureClassifier):
         ['cat', 'dog', 'fox']
         """
         self._check_options(validation)
-        if views is not None and not self.learns_from_views:
-            raise DataError(
-                f"{type(self).__name__} takes one vector per image: pass the mean of its views."
-            )
+        self._check_views(views)
         features, labels = self._read_training(X, y)
         if "text" in self.needs and self.text_prior is None:
             raise DataError(f"{type(self).__name__} needs text: give it text_prior=TextPrior(…).")
         self._text = self._text_vectors() if self._uses_text else None
         self._mapping = self._read_projection(self.projection)
-        shots = self._shots = self._make_shots(features, self._label_numbers(labels), views)
-        held_out = (
-            None if validation is None else self._make_shots(*self._read_validation(validation))
-        )
-        self._learned = self._learned_from(shots)
-        rows, scores_at, protocol = self._evidence(shots, held_out)
-        tested = shots[rows] if held_out is None else held_out
-        if scores_at is None:
-            self._chosen = self._defaults | self._given()
-            self.search_ = {name: np.array([value]) for name, value in self._chosen.items()}
-        else:
-            self._choose(scores_at, tested)
-        self._expose_hyper_parameters()
-        self._calibrate(shots, tested, rows, scores_at, protocol, held_out is None)
+        shots = self._make_shots(features, self._label_numbers(labels))
+        if views is not None:
+            shots = replace(shots, views=self._read_views(views, features))
+        held_out = None
+        if validation is not None:
+            held_out = self._make_shots(*self._read_validation(validation))
+        self._shots, self._learned = shots, self._learned_from(shots)
+        self._choose(held_out)
         return self
 
-    def _expose_hyper_parameters(self) -> None:
-        """Set the hyper-parameters in use as attributes."""
-        for name, value in self._chosen.items():
+    def _take(self, hyper_parameters: HyperParameters) -> None:
+        """Set the hyper-parameters in use, also as attributes."""
+        self._chosen = hyper_parameters
+        for name, value in hyper_parameters.items():
             setattr(self, f"{name}_", value)
 
-    @classmethod
-    def _saved_options(cls, state: State) -> dict[str, Any]:
-        return super()._saved_options(state) | saved_projection(state)
-
     def _write_state(self, state: State) -> None:
-        add_projection(self.projection, state)
         state.settings["hyper_parameters"] = self._chosen
         self._shots.write(state.arrays)
         self.loo_.write(self.search_, *state)
@@ -188,10 +143,9 @@ class AdditiveClassifier(FeatureClassifier):
             raise DataError("The saved model lacks its shots.")
         shots = self._make_shots(features, labels)
         self._shots = replace(shots, views=self._tensor(arrays, "views"))
-        self._chosen = settings.get("hyper_parameters") or settings["numbers"]  # as 0.1 wrote it
+        self._take(settings.get("hyper_parameters") or settings["numbers"])  # as 0.1 wrote it
         self._mapping = self._read_projection(self.projection)
         self._learned = self._learned_from(self._shots)
-        self._expose_hyper_parameters()
         self.loo_, self.search_ = HeldOutReport.read(settings, arrays)
 
     def _check_options(self, validation: Any) -> None:
@@ -199,20 +153,16 @@ class AdditiveClassifier(FeatureClassifier):
         one_of("selection", self.selection, ("auto", "folds", "validation"), owner=self)
         whole("n_folds", self.n_folds, least=2)
         whole("random_state", self.random_state, least=0)
-        for name in (*self._weights, *self._shapes):
-            value = getattr(self, name)
-            if not is_auto(value):
-                positive(name, value, owner=self, allow_zero=True)
+        given_values(self, self._defaults)
         if self.selection == "validation" and validation is None:
             raise ProtocolError(
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
                 "pass fit(X, y, validation=(X_val, y_val)), or use selection='auto'."
             )
 
-    def _make_shots(self, features: Tensor, labels: Tensor, views: Any = None) -> Shots:
+    def _make_shots(self, features: Tensor, labels: Tensor) -> Shots:
         zero_shot = None if self._text is None else features @ self._text.mT
-        shots = Shots(features, labels, len(self.classes_), zero_shot)
-        return shots if views is None else replace(shots, views=self._read_views(views, features))
+        return Shots(features, labels, len(self.classes_), zero_shot)
 
     def _learned_from(self, shots: Shots) -> Learned:
         """Learn from projected shots; their text logits stay as they are."""
@@ -242,135 +192,50 @@ class AdditiveClassifier(FeatureClassifier):
         scores = learned.scores(features, hyper_parameters)
         return neutral(scores, self._shots.absent) if self._needs_shots_of_a_class else scores
 
-    # Choosing.
-
-    def _evidence(self, shots: Shots, held_out: Shots | None) -> tuple[Tensor, Any, str]:
-        """Held-out rows (k,), a function that scores them, and how they were held out."""
-        nothing = torch.zeros(0, dtype=torch.long, device=shots.labels.device)
-        if held_out is not None:
-            learned, queries = self._learned, self._mapped(held_out.features)
-            return nothing, lambda n: self._scored(learned, queries, n), "validation set"
-        if not shots.can_be_held_out:
-            return nothing, None, "none: most classes have one shot"
-        folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
-        parts = [
-            (self._learned_from(shots[train]), self._mapped(shots.features[held]))
-            for train, held in folds
-        ]
-        rows = torch.cat([held for _, held in folds])
-
-        def scores_at(hyper_parameters: HyperParameters) -> Tensor:
-            return torch.cat([self._scored(*part, hyper_parameters) for part in parts], dim=1)
-
-        return rows, scores_at, folds_protocol(len(parts))
-
-    def _given(self) -> HyperParameters:
-        names = (*self._weights, *self._shapes)
-        return {
-            name: float(getattr(self, name)) for name in names if not is_auto(getattr(self, name))
-        }
-
-    def _choose(self, scores_at: Any, tested: Shots) -> None:
-        given = self._given()
-        grids = [
-            [given[name]] if name in given else list(grid) for name, grid in self._shapes.items()
-        ]
-        tried: list[tuple[float, HyperParameters, float, float, Tensor]] = []
-        total = int(np.prod([len(grid) for grid in grids])) if grids else 1
-        with progress_bar(f"{type(self).__name__}: choosing", total=total, unit="setting") as bar:
-            for values in itertools.product(*grids):
-                shape = dict(zip(self._shapes, values, strict=True))
-                scores = scores_at(shape)
-                weights = self._best_weights(scores, tested, given)
-                logits = self._added(tested.zero_shot, scores, weights)
-                nll = float(mean_nll(logits, tested.labels))
-                accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
-                tempered = logits / fit_temperature(logits, tested.labels)
-                losses = smoothed_losses(tempered, tested.labels)
-                if self.criterion == "accuracy":
-                    losses = (logits.argmax(-1) != tested.labels) + 1e-6 * losses
-                tried.append((float(losses.mean()), shape | weights, nll, accuracy, losses))
-                bar.update()
-        tried.sort(key=lambda one: one[0])
-        self._chosen = tried[0][1]
-        self._trail = [(one[1], one[4]) for one in tried]
-        columns = [one[1] | {"nll": one[2], "accuracy": one[3], "score": one[0]} for one in tried]
-        self.search_ = {name: np.array([row[name] for row in columns]) for name in columns[0]}
-
-    def _best_weights(
-        self, scores: Tensor, tested: Shots, given: HyperParameters
-    ) -> HyperParameters:
-        """The weights of scores (k, n, c): exact by NLL, or from the grids by accuracy."""
-        names = list(self._weights)
-        free = [row for row, name in enumerate(names) if name not in given]
-        offset = tested.zero_shot
-        for row, name in enumerate(names):
-            if name in given:
-                fixed = given[name] * scores[row]
-                offset = fixed if offset is None else offset + fixed
-        weights = {name: given[name] for name in names if name in given}
-        if not free:
-            return weights
-        if self.criterion == "nll":
-            # If a class has no shots, held-out shots cannot show what its text is worth.
-            all_have_shots = len(torch.unique(self._shots.labels)) == self._shots.n_classes
-            best_scales = _fitted(scores[free], tested.labels, offset, free_gain=all_have_shots)
-            return weights | {names[row]: best_scales[i] for i, row in enumerate(free)}
-        best: tuple[float, float, HyperParameters] = (-1.0, 0.0, {})
-        for values in itertools.product(*(self._weights[names[row]] for row in free)):
-            tried = {names[row]: value for row, value in zip(free, values, strict=True)}
-            logits = self._added(tested.zero_shot, scores, weights | tried)
-            accuracy = float((logits.argmax(-1) == tested.labels).double().mean())
-            loss = float(mean_nll(logits, tested.labels))
-            if (accuracy, -loss) > best[:2]:
-                best = (accuracy, -loss, tried)
-        return weights | best[2]
-
-    def _added(self, zero_shot: Tensor | None, scores: Tensor, weights: HyperParameters) -> Tensor:
-        scales = scores.new_tensor([weights[name] for name in self._weights])
-        total = torch.einsum("k,kmc->mc", scales, scores)
-        return total if zero_shot is None else total + zero_shot
-
-    def _calibrate(
-        self,
-        shots: Shots,
-        tested: Shots,
-        rows: Tensor,
-        scores_at: Any,
-        protocol: str,
-        rows_are_shots: bool,
-    ) -> None:
-        """Fit the calibration on the held-out rows, and report their figures."""
-        self._accept_calibration(Calibration())
-        self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
-        if scores_at is None:
+    def _choose(self, validation: Shots | None) -> None:
+        """Choose hyper-parameters and calibration on held-out rows, and report their figures."""
+        shots, seed = self._shots, int(self.random_state)
+        given = given_values(self, self._defaults)
+        empty = HeldOutReport.empty(len(shots), shots.n_classes, "validation set")
+        if validation is not None:
+            tested, parts = validation, [(self._learned, validation.features)]
+        elif shots.can_be_held_out:
+            folds = fold_rows(shots.folds(self.n_folds, seed))
+            rows = torch.cat([held for _, held in folds])
+            parts = [
+                (self._learned_from(shots[train]), shots.features[held]) for train, held in folds
+            ]
+            tested = shots[rows]
+        else:
+            self._take(self._defaults | given)
+            self._accept_calibration(Calibration())
+            self.search_ = {name: np.array([value]) for name, value in self._chosen.items()}
+            self.loo_ = replace(empty, protocol="none: most classes have one shot")
             return
-        logits = self._added(tested.zero_shot, scores_at(self._chosen), self._chosen)
+        mapped = [(learned, self._mapped(features)) for learned, features in parts]
+
+        def scores_at(shape: HyperParameters) -> Tensor:
+            return torch.cat([self._scored(*part, shape) for part in mapped], dim=1)
+
+        # If a class has no shots, held-out shots cannot show what its text is worth.
+        free_gain = not bool(shots.absent.any())
+        grids = self._weights, self._shapes
+        search = WeightSearch(tested, scores_at, *grids, given, self.criterion, free_gain)
+        tried = search.tried(type(self).__name__)
+        self._take({name: tried[0].setting[name] for name in self._defaults})
+        self.search_ = columns_of(tried)
+        logits = search.logits(self._chosen)
         self._accept_calibration(fit_calibration(logits, tested.labels))
-        if rows_are_shots:
-            seed = int(self.random_state)
-            nested = self._nested(scores_at, tested, report_folds(shots, rows, seed))
-            held = HeldOutLogits(logits, rows, protocol)
-            self.loo_ = HeldOutReport.of_shots(shots, held, seed, nested)
-        del self._trail
-
-    def _nested(self, scores_at: Any, tested: Shots, fold: Tensor) -> Tensor:
-        """Probabilities (k, c) of held-out rows; hyper-parameters come from the other folds."""
-
-        def logits_at(setting: int, other_rows: Tensor) -> Tensor:
-            hyper_parameters = self._trail[setting][0]
-            scores = scores_at({name: hyper_parameters[name] for name in self._shapes})
-            weights = self._best_weights(scores[:, other_rows], tested[other_rows], self._given())
-            return self._added(tested.zero_shot, scores, weights)
-
-        losses = torch.stack([losses for _, losses in self._trail])
-        chosen = best_without(losses, losses.new_zeros(len(losses)), fold)
-        return cross_fitted(logits_at, chosen, fold, tested.labels)
+        self.loo_ = empty
+        if validation is None:
+            nested = search.nested(tried, report_folds(shots, rows, seed))
+            held_out = HeldOutLogits(logits, rows, folds_protocol(len(parts)))
+            self.loo_ = HeldOutReport.of_shots(shots, held_out, seed, nested)
 
     def _logits(self, features: Tensor) -> Tensor:
         zero_shot = None if self._text is None else features @ self._text.mT
         scores = self._scored(self._learned, self._mapped(features), self._chosen)
-        return self._added(zero_shot, scores, self._chosen)
+        return added(zero_shot, scores, [self._chosen[name] for name in self._weights])
 
 
 def neutral(scores: Tensor, absent: Tensor) -> Tensor:
@@ -381,19 +246,3 @@ def neutral(scores: Tensor, absent: Tensor) -> Tensor:
     if not bool(absent.any()):
         return scores
     return torch.where(absent, scores[..., ~absent].mean(-1, keepdim=True), scores)
-
-
-def _fitted(
-    scores: Tensor, labels: Tensor, offset: Tensor | None, *, free_gain: bool
-) -> list[float]:
-    """The weights of scores (k, n, c), which are added to the offset (n, c).
-
-    With `free_gain`, the temperature is fitted as well: overconfident scores would otherwise get
-    too little weight.
-    """
-    if offset is None or not free_gain:
-        scales, _ = fit_scales(scores[:, None], labels, offset=offset)
-        return [float(scale) for scale in scales[0]]
-    scales, _ = fit_scales(torch.cat([offset[None], scores])[:, None], labels)
-    gain = max(float(scales[0, 0]), LEAST_GAIN)
-    return [float(scale) / gain for scale in scales[0, 1:]]

@@ -17,7 +17,12 @@ from torch import Tensor
 
 from gpcache.errors import DataError, NumericalError
 from gpcache.gp.feature_maps import Projection
-from gpcache.methods.reading import projection_map, unit_tensor
+from gpcache.methods.reading import (
+    add_projection,
+    projection_map,
+    saved_projection,
+    unit_tensor,
+)
 from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
@@ -201,13 +206,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return self._unit(array, "X"), labels
 
     def _read_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows as they are, and labels; sets device, width and classes."""
+        """Rows as they are, and labels; sets device, width and classes (of the text, if any)."""
         self._device = resolve_device(self.device)
         self._dtype = resolve_dtype(self.dtype, self._device)
-        return self._read_labelled(X, y)
-
-    def _read_labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows as they are, and labels; sets width and classes (those of the text, if any)."""
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -287,6 +288,12 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             )
         return features, self._label_numbers(labels)
 
+    def _check_views(self, views: ArrayLike | None) -> None:
+        if views is not None and not self.learns_from_views:
+            raise DataError(
+                f"{type(self).__name__} takes one vector per image: pass the mean of its views."
+            )
+
     def _read_views(self, views: ArrayLike, features: Tensor) -> Tensor:
         """Augmented views (n, v, d) of the rows (n, d), as unit rows."""
         array = np.asarray(to_numpy(views))
@@ -321,6 +328,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             return None
         vectors = torch.as_tensor(prior.aligned(self.classes_ if classes is None else classes))
         return (prior.logit_scale * vectors).to(self._device, self._dtype)
+
+    def _unit_text_and_scale(self) -> tuple[Tensor, float]:
+        """Unit text vectors (c, d) and the logit scale, of a method that needs text."""
+        assert self.text_prior is not None
+        scaled, scale = self._text_vectors(), self.text_prior.logit_scale
+        assert scaled is not None
+        return scaled / scale, scale
 
     def with_projection(self, projection: SimilarityProjection | None) -> Self:
         """Set a similarity projection.
@@ -586,11 +600,13 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         >>> sets.included.shape
         (2, 10)
         """
-        from gpcache.methods.conformal import conformal_sets
+        from gpcache.methods.conformal import sets_of
 
-        return conformal_sets(
+        features = self._read_queries(X)
+        return sets_of(
             self,
-            X,
+            features,
+            self._probabilities(self._logits(features)),
             error=error,
             class_conditional=class_conditional,
             protocol=protocol,
@@ -635,12 +651,11 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             "entropy_slope": float(self.entropy_slope_),
         }
         arrays: Arrays = {}
-        if self.text_prior is not None:
-            names = np.asarray(self.text_prior.class_names).tolist()
-            prior = self.text_prior
-            settings["text"] = {"classes": names, "scale": prior.logit_scale}
-            settings["text"]["length"] = prior.length
-            arrays["text"] = np.asarray(self.text_prior.vectors)
+        if (prior := self.text_prior) is not None:
+            names = np.asarray(prior.class_names).tolist()
+            text = {"classes": names, "scale": prior.logit_scale, "length": prior.length}
+            settings["text"], arrays["text"] = text, np.asarray(prior.vectors)
+        add_projection(getattr(self, "projection", None), settings, arrays)
         state = State(settings, arrays)
         self._write_state(state)
         return state
@@ -695,7 +710,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     @classmethod
     def _saved_options(cls, state: State) -> dict[str, Any]:
         """The flat options of a saved model, including arrays."""
-        return dict(state.settings["options"])
+        options: dict[str, Any] = state.settings["options"]
+        return options | saved_projection(*state)
 
     def _write_state(self, state: State) -> None:
         """Add the learned values of this method."""

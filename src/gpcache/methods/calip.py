@@ -12,9 +12,8 @@ image needs its own class vectors (d, c).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -27,18 +26,14 @@ from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.precision import BATCH_ELEMENTS, rank_within
-from gpcache.methods.additive import LEAST_GAIN, HyperParameters
 from gpcache.methods.base import FeatureClassifier, State
-from gpcache.methods.cache.held_out import (
-    N_REPORT_FOLDS,
-    HeldOutLogits,
-    HeldOutReport,
-    cross_fitted,
-)
+from gpcache.methods.cache.held_out import N_REPORT_FOLDS, HeldOutLogits, HeldOutReport
 from gpcache.methods.cache.search import Auto
+from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
-from gpcache.metrics import fit_calibration, fit_scales, mean_nll
-from gpcache.support.checks import is_auto, one_of, positive, to_numpy
+from gpcache.methods.weighing import HyperParameters, WeightSearch, added, given_values
+from gpcache.metrics import Calibration, fit_calibration
+from gpcache.support.checks import one_of, to_numpy
 from gpcache.support.devices import explained_memory_errors
 
 # The paper's (β₂, β₃) for ImageNet, used without labelled rows.
@@ -86,6 +81,7 @@ def image_and_places(
     return np.concatenate([features[:, None], places], axis=1)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CALIPClassifier(FeatureClassifier):
     """CALIP: zero-shot classification with attention between text and image places.
 
@@ -118,27 +114,17 @@ class CALIPClassifier(FeatureClassifier):
     ['cat', 'dog']
     """
 
+    text_prior: TextPrior | None = None
+    image_weight: float | Auto = "auto"
+    text_weight: float | Auto = "auto"
+    criterion: Literal["nll", "accuracy"] = "nll"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+
     publication = (
         "Guo et al., 2023, CALIP: Zero-Shot Enhancement of CLIP with Parameter-free Attention"
     )
     needs = ("text", "spatial features")
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        image_weight: float | Auto = "auto",
-        text_weight: float | Auto = "auto",
-        criterion: Literal["nll", "accuracy"] = "nll",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-    ) -> None:
-        self.text_prior = text_prior
-        self.image_weight = image_weight
-        self.text_weight = text_weight
-        self.criterion = criterion
-        self.device = device
-        self.dtype = dtype
 
     @explained_memory_errors("A fit", "Use fewer shots.")
     def fit(
@@ -179,7 +165,8 @@ class CALIPClassifier(FeatureClassifier):
         >>> CALIPClassifier(text_prior=prior).fit(X, ["cat", "dog"]).predict(X).tolist()
         ['cat', 'dog']
         """
-        self._check_options()
+        one_of("criterion", self.criterion, ("nll", "accuracy"), owner=self)
+        given = given_values(self, SHIPPED)
         prior = self.text_prior
         if not isinstance(prior, TextPrior):
             raise DataError(
@@ -193,38 +180,45 @@ class CALIPClassifier(FeatureClassifier):
             _, labels = self._read_training(prior.vectors, prior.classes)
         else:
             raise DataError("CALIPClassifier.fit needs both X and y, or neither of them.")
-        self._text = self._text_vectors()
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
         tested, truth = images, self._label_numbers(labels)
         if validation is not None:
             tested, truth = self._read_validation(validation)
         n, c = 0 if images is None else len(images), len(self.classes_)
         self.loo_ = HeldOutReport.empty(n, c, "none: no labelled rows of two classes")
-        if tested is None or len(torch.unique(truth)) < 2:
-            self._take(SHIPPED | self._given())
-            self.temperature_ = 1.0
-            return self
-        logits = self._choose(self._parts(tested), truth)
-        if validation is None:
-            self.loo_ = self._reported(tested, truth, logits)
-        else:
-            self.loo_ = replace(self.loo_, protocol="none: a validation set was given")
+        self._take(SHIPPED | given)
+        self._accept_calibration(Calibration())
+        if tested is not None and len(torch.unique(truth)) > 1:
+            self._choose(self._parts(tested), truth, given, report=validation is None)
         return self
 
     def _take(self, hyper_parameters: HyperParameters) -> None:
         """Set the chosen weights."""
         self._chosen = hyper_parameters
-        self.image_weight_, self.text_weight_ = (
-            hyper_parameters["image_weight"],
-            hyper_parameters["text_weight"],
-        )
+        self.image_weight_ = hyper_parameters["image_weight"]
+        self.text_weight_ = hyper_parameters["text_weight"]
+
+    def _choose(
+        self, parts: Tensor, labels: Tensor, given: HyperParameters, *, report: bool
+    ) -> None:
+        """Fit weights and calibration on rows with parts (3, n, c), and report their figures."""
+        tested = Shots(parts[0], labels, len(self.classes_), zero_shot=parts[0])
+        search = WeightSearch(tested, lambda _: parts[1:], GRIDS, {}, given, self.criterion)
+        tried = search.tried(type(self).__name__)
+        self._take({name: tried[0].setting[name] for name in SHIPPED})
+        logits = search.logits(self._chosen)
+        self._accept_calibration(fit_calibration(logits, labels))
+        rows = torch.arange(len(labels), device=labels.device)
+        fold = rank_within(labels, rows) % N_REPORT_FOLDS
+        if not report:
+            self.loo_ = replace(self.loo_, protocol="none: a validation set was given")
+        elif len(torch.unique(fold)) < 2:
+            self.loo_ = replace(self.loo_, protocol="none: no class has two rows")
+        else:
+            held_out = HeldOutLogits(logits, rows, PROTOCOL)
+            self.loo_ = HeldOutReport.of(labels, held_out, search.nested(tried, fold))
 
     # Reading input.
-
-    def _check_options(self) -> None:
-        one_of("criterion", self.criterion, ("nll", "accuracy"), owner=self)
-        for name in SHIPPED:
-            if not is_auto(getattr(self, name)):
-                positive(name, getattr(self, name), owner=self, allow_zero=True)
 
     def _read_images(self, X: ArrayLike) -> Tensor:
         """Images (n, 1 + positions, d), checked; they are scaled later, block by block."""
@@ -263,67 +257,6 @@ class CALIPClassifier(FeatureClassifier):
             )
         return images
 
-    # Choosing.
-
-    def _given(self) -> HyperParameters:
-        """The weights that the user gave."""
-        return {
-            name: float(getattr(self, name)) for name in SHIPPED if not is_auto(getattr(self, name))
-        }
-
-    def _choose(self, parts: Tensor, labels: Tensor) -> Tensor:
-        """Fit weights and calibration on rows with parts (3, n, c); returns their logits (n, c)."""
-        self._take(self._weights(parts, labels))
-        logits = self._added(parts, self._chosen)
-        self._accept_calibration(fit_calibration(logits, labels))
-        return logits
-
-    def _weights(self, parts: Tensor, labels: Tensor) -> HyperParameters:
-        by = self._by_nll if self.criterion == "nll" else self._by_accuracy
-        return by(parts, labels)
-
-    def _reported(self, images: Tensor, labels: Tensor, logits: Tensor) -> HeldOutReport:
-        """Held-out figures of the rows; the weights of each fold are chosen on the other folds."""
-        parts = self._parts(images)
-        rows = torch.arange(len(labels), device=labels.device)
-        fold = rank_within(labels, rows) % N_REPORT_FOLDS
-        if len(torch.unique(fold)) < 2:
-            return replace(self.loo_, protocol="none: no class has two rows")
-
-        def logits_at(_: int, other_rows: Tensor) -> Tensor:
-            return self._added(parts, self._weights(parts[:, other_rows], labels[other_rows]))
-
-        same = dict.fromkeys(torch.unique(fold).tolist(), 0)
-        nested = cross_fitted(logits_at, same, fold, labels)
-        return HeldOutReport.of(labels, HeldOutLogits(logits, rows, PROTOCOL), nested)
-
-    def _by_nll(self, parts: Tensor, labels: Tensor) -> HyperParameters:
-        """The exact weights, with the temperature fitted as well."""
-        given = self._given()
-        free = [row for row, name in enumerate(SHIPPED, start=1) if name not in given]
-        fixed = self._added(parts, dict.fromkeys(SHIPPED, 0.0) | given)
-        scales, _ = fit_scales(torch.cat([fixed[None], parts[free]])[:, None], labels)
-        gain, *weights = scales[0].tolist()
-        names = [name for name in SHIPPED if name not in given]
-        fitted = {
-            name: weight / max(gain, LEAST_GAIN)
-            for name, weight in zip(names, weights, strict=True)
-        }
-        return given | fitted
-
-    def _by_accuracy(self, parts: Tensor, labels: Tensor) -> HyperParameters:
-        """The most accurate grid point; ties go to the lowest NLL."""
-        given = self._given()
-        grids = [(given[name],) if name in given else GRIDS[name] for name in SHIPPED]
-        points = [dict(zip(SHIPPED, values, strict=True)) for values in itertools.product(*grids)]
-
-        def worth(hyper_parameters: HyperParameters) -> tuple[float, float]:
-            logits = self._added(parts, hyper_parameters)
-            accuracy = (logits.argmax(1) == labels).double().mean()
-            return float(accuracy), -float(mean_nll(logits, labels))
-
-        return max(points, key=worth)
-
     # Saving.
 
     def _write_state(self, state: State) -> None:
@@ -331,35 +264,26 @@ class CALIPClassifier(FeatureClassifier):
         self.loo_.write({}, *state)
 
     def _read_state(self, state: State) -> None:
-        self._text = self._text_vectors()
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
         self._take(state.settings.get("hyper_parameters") or state.settings["numbers"])  # as in 0.1
         self.loo_, _ = HeldOutReport.read(*state)
 
     # Answering.
 
-    def _added(self, parts: Tensor, hyper_parameters: HyperParameters) -> Tensor:
-        """Logits (n, c) of parts (3, n, c)."""
-        weights = parts.new_tensor(
-            [1.0, hyper_parameters["image_weight"], hyper_parameters["text_weight"]]
-        )
-        return torch.einsum("k,knc->nc", weights, parts)
-
     def _parts(self, images: Tensor) -> Tensor:
         """The three terms (3, n, c) of the logits, in blocks of images that keep memory small."""
-        assert self._text is not None
-        assert self.text_prior is not None
-        scale = self.text_prior.logit_scale
-        text = self._text / scale
+        text = self._unit_text
         classes, width = text.shape
         size = max(1, BATCH_ELEMENTS // (images.shape[1] * (2 * width + 2 * classes)))
         terms = []
         for block in torch.split(images, size):
             rows = unit_rows(block.to(self._device, self._dtype))
             terms.append(torch.stack(attended(rows[:, 0], rows[:, 1:], text)))
-        return scale * torch.cat(terms, dim=1)
+        return self._logit_scale * torch.cat(terms, dim=1)
 
     def _logits(self, features: Tensor) -> Tensor:
-        return self._added(self._parts(features), self._chosen)
+        parts = self._parts(features)
+        return added(parts[0], parts[1:], [self._chosen[name] for name in SHIPPED])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -14,6 +14,7 @@ epochs at their rate end far below zero-shot accuracy on DTD with one shot.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CLAPClassifier(TrainedHeadClassifier):
     """CLAP: a linear classifier that starts at the text and is pulled back to it.
 
@@ -65,6 +67,17 @@ class CLAPClassifier(TrainedHeadClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    epochs: int = 300
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    weight_decay: float = 0.0
+    calibrate: bool = True
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Silva-Rodríguez et al., 2024, A Closer Look at the Few-Shot Adaptation of Large VLMs"
     )
@@ -74,42 +87,15 @@ class CLAPClassifier(TrainedHeadClassifier):
     _per_class: ClassVar[bool] = True
     _warm_up_epochs: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        epochs: int = 300,
-        batch_size: int = 256,
-        learning_rate: float = 0.1,
-        weight_decay: float = 0.0,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
+    def _start(self) -> Parameters:
+        return [self._text_length * self._unit_text]
 
-    def _start(self, text: Tensor) -> Parameters:
-        return [self._text_length * text]
-
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         return self._logit_scale * features @ unit_rows(parameters[0]).mT
 
-    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor:
-        trust = class_trust(shots)
-        return (trust * (parameters[0] - self._text_length * text).square().sum(1)).mean()
+    def _penalty(self, parameters: Parameters, shots: Shots) -> Tensor:
+        distance = parameters[0] - self._text_length * self._unit_text
+        return (class_trust(shots) * distance.square().sum(1)).mean()
 
 
 def class_trust(shots: Shots) -> Tensor:

@@ -8,6 +8,7 @@ they are scaled to length one; stores keep unit vectors, so here x has length on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -22,6 +23,7 @@ from gpcache.support.checks import positive
 REDUCTION = 4
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CLIPAdapterClassifier(TrainedHeadClassifier):
     """CLIP-Adapter: a trained bottleneck on the image features (Gao et al., 2023).
 
@@ -62,56 +64,39 @@ class CLIPAdapterClassifier(TrainedHeadClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    ratio: float = 0.2
+    epochs: int = 100
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    calibrate: bool = True
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Gao et al., 2023, CLIP-Adapter: Better VLMs with Feature Adapters"
     trains = True
     needs = ("text", "shots")
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        ratio: float = 0.2,
-        epochs: int = 100,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.ratio = ratio
-
-    def _start(self, text: Tensor) -> Parameters:
+    def _start(self) -> Parameters:
         ratio = positive("ratio", self.ratio, owner=self, allow_zero=True, auto=False)
         if ratio > 1:
             raise DataError(f"ratio of CLIPAdapterClassifier is a share of at most 1, got {ratio}.")
         generator = torch.Generator().manual_seed(int(self.random_state))
-        width = text.shape[1]
+        width = self.n_features_in_
         inner = max(1, width // REDUCTION)
 
         def drawn(rows: int, columns: int) -> Tensor:
             # As torch starts its linear layers: uniform within 1 / √columns.
             values = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
-            return ((2 * values - 1) / sqrt(columns)).to(text)
+            return ((2 * values - 1) / sqrt(columns)).to(self._unit_text)
 
         return [drawn(inner, width), drawn(width, inner)]
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         first, second = parameters
         adapted = torch.relu(torch.relu(features @ first.mT) @ second.mT)
         mixed = unit_rows(self.ratio * adapted + (1 - self.ratio) * features)
-        return self._logit_scale * mixed @ text.mT
+        return self._logit_scale * mixed @ self._unit_text.mT

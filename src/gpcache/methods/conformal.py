@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ from gpcache.support.checks import one_of
 from gpcache.support.devices import ensure_memory
 
 Protocol = Literal["auto", "full", "held_out"]
+# Probabilities (n, c) and labels (n,) of rows that were not learned from, and how they were made.
+Known = tuple[NDArray[np.float64], NDArray[np.int64], str]
 
 # Left-out logits held at once: 16 MB in float64, small enough to stay near the processor.
 BATCH_ELEMENTS = 2**21
@@ -88,35 +90,6 @@ class ConformalSets:
         ]
 
 
-def conformal_sets(
-    model: FeatureClassifier,
-    X: ArrayLike,
-    *,
-    error: float = 0.1,
-    class_conditional: bool = False,
-    protocol: Protocol = "auto",
-    calibration: tuple[ArrayLike, ArrayLike] | None = None,
-) -> ConformalSets:
-    """Sets for rows X (m, d) that miss the true class at a rate of at most `error`.
-
-    With `calibration` rows (X, y) that the model has not seen, this is split conformal prediction,
-    exact for every method. Without them, "full" leaves out shots in closed form (exact posterior,
-    untrained keys), and "held_out" uses the held-out scores of `loo_`. "auto" takes "full" if the
-    kernel's space does not depend on labels. `class_conditional` bounds the rate for every class: a
-    class with k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
-    """
-    features = model._read_queries(X)
-    return sets_of(
-        model,
-        features,
-        _probabilities(model, features),
-        error=error,
-        class_conditional=class_conditional,
-        protocol=protocol,
-        calibration=calibration,
-    )
-
-
 def sets_of(
     model: FeatureClassifier,
     features: Tensor,
@@ -127,52 +100,49 @@ def sets_of(
     protocol: Protocol = "auto",
     calibration: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> ConformalSets:
-    """Like `conformal_sets`, for unit rows (m, d) whose probabilities (m, c) are known."""
+    """Sets for unit rows (m, d) with probabilities (m, c); they miss at a rate of at most `error`.
+
+    With `calibration` rows (X, y) that the model has not seen, this is split conformal prediction,
+    exact for every method. Without them, "full" leaves out shots in closed form (exact posterior,
+    untrained keys), and "held_out" uses the held-out scores of `loo_`. "auto" takes "full" if the
+    kernel's space does not depend on labels. `class_conditional` bounds the rate for every class: a
+    class with k rows has p-values in steps of 1/(k + 1), and is never ruled out below that.
+    """
     check_error(error)
     one_of("protocol", protocol, ("auto", "full", "held_out"), owner=model)
     fitted: Fitted | None = getattr(model, "fitted_", None)
-    if calibration is not None:
-        rows, labels = model._read_validation(calibration)
-        known = _Calibration.of(_probabilities(model, rows), labels)
-        how = f"split conformal on {len(labels)} calibration rows"
-        p_by_class = _compared(probabilities, known, class_conditional)
-    elif protocol == "full" or (protocol == "auto" and _closed_form(fitted, blind=True)):
-        if fitted is None or not _closed_form(fitted, blind=False):
+    exact = fitted if fitted is not None and _has_closed_form(fitted) else None
+    if calibration is None and protocol == "auto":
+        blind = exact is not None and not exact.recipe.space.sees_labels
+        protocol = "full" if blind else "held_out"
+    if calibration is None and protocol == "full":
+        if exact is None:
             raise ProtocolError(
                 f"This {type(model).__name__} cannot leave shots out in closed form: full "
                 "conformal sets need likelihood='gaussian', approximation='exact' and untrained "
                 "keys; use protocol='held_out' or give calibration=(X, y)."
             )
-        labels = fitted.shots.labels
+        labels = exact.shots.labels.cpu().numpy()
         how = "full conformal, every shot left out in closed form"
-        how += _caveats(fitted, model._calibration)
-        p_by_class = _full(fitted, model._calibration, features, class_conditional)
+        how += _caveats(exact, model._calibration)
+        p_by_class = _full(exact, model._calibration, features, class_conditional)
     else:
-        known, how = _held_out(model, fitted)
-        labels = known.labels
-        p_by_class = _compared(probabilities, known, class_conditional)
+        known, labels, how = (
+            _held_out(model, fitted) if calibration is None else _split(model, calibration)
+        )
+        known_scores = lac_scores(known)[np.arange(len(labels)), labels]
+        scores = lac_scores(probabilities)
+        if class_conditional:
+            p_by_class = class_p_values(known_scores, labels, scores)
+        else:
+            p_by_class = p_values(known_scores, scores)
     note = _note(labels, len(model.classes_), error, class_conditional)
     return ConformalSets(in_set(p_by_class, error), p_by_class, model.classes_, error, note, how)
 
 
-class _Calibration(NamedTuple):
-    """Scores (n,) of labelled rows that the model had not seen, and their class numbers (n,)."""
-
-    scores: NDArray[np.float64]
-    labels: Tensor
-
-    @classmethod
-    def of(cls, probabilities: NDArray[np.float64], labels: Tensor) -> _Calibration:
-        """From the probabilities (n, c) of such rows."""
-        at_label = np.arange(len(probabilities)), labels.cpu().numpy()
-        return cls(lac_scores(probabilities)[at_label], labels)
-
-
-def _closed_form(fitted: Fitted | None, *, blind: bool) -> bool:
-    """Whether shots can be left out in closed form; `blind`: in a space independent of labels."""
-    if fitted is None or fitted.model.closed_form is None or fitted.training is not None:
-        return False
-    return not (blind and fitted.recipe.space.sees_labels)
+def _has_closed_form(fitted: Fitted) -> bool:
+    """Whether shots can be left out in closed form."""
+    return fitted.model.closed_form is not None and fitted.training is None
 
 
 def _caveats(fitted: Fitted, calibration: Calibration) -> str:
@@ -188,7 +158,13 @@ def _caveats(fitted: Fitted, calibration: Calibration) -> str:
     return f"; approximate, because {' and '.join(learned)} saw the shots and not the new row"
 
 
-def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibration, str]:
+def _split(model: FeatureClassifier, calibration: tuple[ArrayLike, ArrayLike]) -> Known:
+    rows, labels = model._read_validation(calibration)
+    how = f"split conformal on {len(labels)} calibration rows"
+    return model._probabilities(model._logits(rows)), labels.cpu().numpy(), how
+
+
+def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> Known:
     report: HeldOutReport | None = getattr(model, "loo_", None)
     if report is None:
         raise ProtocolError(
@@ -199,13 +175,12 @@ def _held_out(model: FeatureClassifier, fitted: Fitted | None) -> tuple[_Calibra
     how = f"cross-conformal; approximate, from {report.protocol}"
     if not known.all():
         if fitted is not None and _can_leave_out_alone(fitted):
-            probabilities = np.where(
-                known[:, None], probabilities, _left_out_alone(fitted, model._calibration)
-            )
+            alone = model._probabilities(_left_out_alone(fitted))
+            probabilities = np.where(known[:, None], probabilities, alone)
             known, labels = np.ones_like(known), fitted.shots.labels.cpu().numpy()
         elif fitted is None or fitted.streamed is None:
             how += f"; {np.sum(~known)} shots that are alone in their class are not counted"
-    return _Calibration.of(probabilities[known], torch.as_tensor(labels[known])), how
+    return probabilities[known], labels[known], how
 
 
 def _can_leave_out_alone(fitted: Fitted) -> bool:
@@ -217,44 +192,25 @@ def _can_leave_out_alone(fitted: Fitted) -> bool:
 
 
 @torch.no_grad()
-def _left_out_alone(fitted: Fitted, calibration: Calibration) -> NDArray[np.float64]:
-    """Probabilities (n, c) of shots that are the only ones of their class, left out one by one.
+def _left_out_alone(fitted: Fitted) -> Tensor:
+    """Logits (n, c) of shots that are the only ones of their class, left out one by one.
 
     They cannot be held out in folds, but without them rare classes would not be represented. The
     result is unbiased: the only shot of a class adds nothing to the scatter within classes.
     """
     model, shots = fitted.model, fitted.shots
-    if model.is_softmax:
-        rows = torch.nonzero(~shots.with_company()).flatten()
-        logits = shots.values.new_zeros(shots.values.shape)
-        logits[rows] = left_out_alone(model, shots, rows)
-    else:
-        logits = model.fused(shots.zero_shot, *model.precision.leave_one_out())
-    probabilities = calibration.probabilities(logits.cpu().double())
-    return np.asarray(probabilities)
+    if not model.is_softmax:
+        return model.fused(shots.zero_shot, *model.precision.leave_one_out())
+    rows = torch.nonzero(~shots.with_company()).flatten()
+    logits = shots.values.new_zeros(shots.values.shape)
+    logits[rows] = left_out_alone(model, shots, rows)
+    return logits
 
 
-def _compared(
-    probabilities: NDArray[np.float64], known: _Calibration, class_conditional: bool
-) -> NDArray[np.float64]:
-    """p-values (m, c) of rows with probabilities (m, c), from calibration scores."""
-    scores = lac_scores(probabilities)
-    if class_conditional:
-        return class_p_values(known.scores, known.labels.cpu().numpy(), scores)
-    return p_values(known.scores, scores)
-
-
-def _probabilities(model: FeatureClassifier, features: Tensor) -> NDArray[np.float64]:
-    """`predict_proba` of unit rows (m, d)."""
-    probabilities: NDArray[np.float64]
-    probabilities = model._calibration.probabilities(model._logits(features).cpu().double()).numpy()
-    return probabilities
-
-
-def _note(labels: Tensor, n_classes: int, error: float, class_conditional: bool) -> str:
+def _note(labels: NDArray[np.int64], n_classes: int, error: float, class_conditional: bool) -> str:
     if not class_conditional:
         return why_everything(len(labels), error)
-    counts = torch.bincount(labels, minlength=n_classes)
+    counts = np.bincount(labels, minlength=n_classes)
     needed = least_rows(error)
     short = int((counts < needed).sum())
     if not short:

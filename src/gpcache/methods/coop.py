@@ -8,7 +8,7 @@ separately. The authors drop the last, smaller batch of an epoch; here it counts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -23,7 +23,6 @@ from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.trained_head import Parameters, TrainedHeadClassifier
-from gpcache.methods.training import train
 from gpcache.support.checks import one_of, shown, whole
 
 SPREAD = 0.02
@@ -32,6 +31,7 @@ POSITIONS = ("end", "middle", "front")
 WORD, OTHER = "x", "z"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CoOpClassifier(TrainedHeadClassifier):
     """CoOp: prompts that are learned through the text encoder (Zhou et al., 2022).
 
@@ -86,48 +86,27 @@ class CoOpClassifier(TrainedHeadClassifier):
     (2,)
     """
 
+    text_prior: TextPrior | None = None
+    encoder: Encoder | None = None
+    context_length: int = 16
+    context: str | None = None
+    class_position: Literal["end", "middle", "front"] = "end"
+    class_specific: bool = False
+    epochs: int | Auto = "auto"
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    weight_decay: float = 5e-4
+    calibrate: bool = False
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhou et al., 2022, Learning to Prompt for Vision-Language Models"
     trains = True
     needs = ("text", "shots", "encoder")
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "sgd"
     _warm_up_epochs: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        encoder: Encoder | None = None,
-        context_length: int = 16,
-        context: str | None = None,
-        class_position: Literal["end", "middle", "front"] = "end",
-        class_specific: bool = False,
-        epochs: int | Auto = "auto",
-        batch_size: int = 32,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 5e-4,
-        calibrate: bool = False,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.encoder = encoder
-        self.context_length = context_length
-        self.context = context
-        self.class_position = class_position
-        self.class_specific = class_specific
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -149,7 +128,7 @@ class CoOpClassifier(TrainedHeadClassifier):
                 "no access to the tokens of a text: use an encoder whose has_tokens is true."
             )
 
-    def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
+    def _trained_parts(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
         assert self.encoder is not None
         width = shots.features.shape[1]
         if width != self.encoder.dim:
@@ -157,28 +136,12 @@ class CoOpClassifier(TrainedHeadClassifier):
                 f"X has {width} features but the encoder {self.encoder.name!r} gives "
                 f"{self.encoder.dim}: X must come from that encoder."
             )
-        names = self._names()
-        start = self._start_of_context(self.encoder)
+        names, start = self._names(), self._start_of_context(self.encoder)
         prompts = LearnedPrompts.make(self.encoder, names, start.shape[-2], self.class_position)
         context = start.clone().requires_grad_()
-        queries, labels = shots.samples()
+        return [context], lambda: [prompts.encoded(context).to(shots.features), context]
 
-        def logits(rows: Tensor) -> Tensor:
-            vectors = prompts.encoded(context).to(queries)
-            return self._head([vectors], queries[rows], self._unit_text)
-
-        history = train(
-            [context],
-            logits,
-            labels,
-            self._training(shots),
-            description=type(self).__name__,
-        )
-        context = context.detach()
-        with torch.no_grad():
-            return [prompts.encoded(context).to(queries), context], history
-
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
         return self._logit_scale * features @ parameters[0].mT
 
     def _automatic_epochs(self, shots: Shots) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from gpcache.methods.cache.shots import Shots
 from gpcache.methods.text_prior import TextPrior
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GDAClassifier(AdditiveClassifier):
     """Gaussian discriminant analysis with one shrunk precision matrix (Wang et al., 2024).
 
@@ -62,6 +64,16 @@ class GDAClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Wang et al., 2024, A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation"
     )
@@ -69,31 +81,6 @@ class GDAClassifier(AdditiveClassifier):
         "alpha": tuple(10.0**power for power in range(-4, 3))
     }
     _defaults: ClassVar[HyperParameters] = {"alpha": 0.02}
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.alpha = alpha
 
     def _learn(self, shots: Shots) -> GaussianScores:
         samples, labels = shots.samples()

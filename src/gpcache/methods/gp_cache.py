@@ -11,6 +11,7 @@ for classes without shots.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -53,6 +54,7 @@ PAPER: dict[str, Any] = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GPCacheClassifier(CacheClassifier):
     """Gaussian-process cache on image features; every choice is made on held-out shots.
 
@@ -120,37 +122,21 @@ or a value, default="auto"
     (0.93, 0.93)
     """
 
+    text_prior: TextPrior | None = None
+    likelihood: Likelihood | Regression = "softmax"
+    approximation: Approximation = "auto"
+    kernel_space: Space | Whitened = "whitened"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    tau: float | Auto = "auto"
+    weights: Auto | Weights = "auto"
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     _likelihoods = ("softmax", "gaussian")
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        likelihood: Likelihood | Regression = "softmax",
-        approximation: Approximation = "auto",
-        kernel_space: Space | Whitened = "whitened",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        tau: float | Auto = "auto",
-        weights: Auto | Weights = "auto",
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.tau = tau
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
@@ -185,6 +171,7 @@ or a value, default="auto"
         return {"likelihood": "gaussian"} | super()._saved_options(state)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PaperGPCacheClassifier(CacheClassifier):
     """GPCache as published: regression on labels with raw features and confidence scaling.
 
@@ -226,39 +213,25 @@ class PaperGPCacheClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    likelihood: Regression | None = None
+    approximation: Approximation = "exact"
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    weights: Auto | Weights | None = None
+    selection: SelectionRows | Selection | None = None
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     _presets: ClassVar[dict[str, Any]] = PAPER | {
         "selection": Selection(criterion="accuracy", strategy="grid")
     }
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        likelihood: Regression | None = None,
-        approximation: Approximation = "exact",
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        weights: Auto | Weights | None = None,
-        selection: SelectionRows | Selection | None = None,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class GPCacheFClassifier(CacheClassifier):
     """GPCache whose keys are trained on the shots and, if given, on augmented views of them.
 
@@ -307,39 +280,23 @@ class GPCacheFClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    training: Training | None = None
+    likelihood: Regression | None = None
+    approximation: Approximation = "exact"
+    kernel_space: Space | Whitened = "whitened"
+    projection: Projection | ArrayLike | None = None
+    beta: float | Auto = "auto"
+    weights: Auto | Weights = "auto"
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = PUBLICATION
     trains = True
     _presets: ClassVar[dict[str, Any]] = {"training": Training(), "likelihood": Regression()}
     learns_from_views = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        training: Training | None = None,
-        likelihood: Regression | None = None,
-        approximation: Approximation = "exact",
-        kernel_space: Space | Whitened = "whitened",
-        projection: Projection | ArrayLike | None = None,
-        beta: float | Auto = "auto",
-        weights: Auto | Weights = "auto",
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.training = training
-        self.likelihood = likelihood
-        self.approximation = approximation
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.beta = beta
-        self.weights = weights
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
@@ -366,45 +323,6 @@ class GPCacheFClassifier(CacheClassifier):
         training = Training(learning_rate=1e-3, epsilon=1e-4, stopping="last")
         preset = PAPER | {"training": training}
         return cls.from_options(text_prior=text_prior, **(preset | options))
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
-        views: ArrayLike | None = None,
-    ) -> Self:
-        """Fit the model on shots, and train its keys.
-
-        Parameters
-        ----------
-        X : array of shape (n, d)
-            Features of the shots.
-        y : array of shape (n,)
-            Labels of the shots.
-        validation : tuple of arrays, optional
-            Rows (X, y) to choose hyper-parameters and the stop on.
-        views : array of shape (n, v, d), optional
-            Augmented views of the shots, used as further queries.
-
-        Returns
-        -------
-        GPCacheFClassifier
-            The fitted estimator.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from gpcache import GPCacheFClassifier
-        >>> from gpcache.methods import Training
-        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
-        >>> views = X[:, None] + 0.05
-        >>> training = Training(epochs=2, calibrate=False)
-        >>> GPCacheFClassifier(training=training).fit(X, y, views=views).epochs_
-        2
-        """
-        return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:
         training = self._given()["training"]

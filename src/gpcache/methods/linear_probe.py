@@ -13,6 +13,7 @@ the solution of the next smaller one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ HISTORY = 10
 LEAST_GRADIENT = 1e-3
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearProbeClassifier(AdditiveClassifier):
     """Linear probe: logistic regression on features; text is not used.
 
@@ -71,6 +73,16 @@ class LinearProbeClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    strength: float | Auto = "auto"
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
     )
@@ -81,31 +93,6 @@ class LinearProbeClassifier(AdditiveClassifier):
     _uses_text: ClassVar[bool] = False
     _needs_shots_of_a_class: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        strength: float | Auto = "auto",
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.strength = strength
 
     def _learn(self, shots: Shots) -> Probe:
         if not is_auto(self.strength):

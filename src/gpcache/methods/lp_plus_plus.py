@@ -22,6 +22,7 @@ tenth step takes the sum of all gradients so far (perhaps not deliberately).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -40,6 +41,7 @@ MIXTURE_EVERY = 10
 MIXTURE_START = 2.5
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LPPlusPlusClassifier(AdditiveClassifier):
     """LP++: a linear probe blended with the text, class by class (Huang et al., 2024).
 
@@ -79,6 +81,17 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    epochs: int | Auto = "auto"
+    as_published: bool = False
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Huang et al., 2024, LP++: A Surprisingly Strong Linear Probe for Few-Shot CLIP"
     trains = True
     needs = ("text", "shots")
@@ -92,43 +105,13 @@ class LPPlusPlusClassifier(AdditiveClassifier):
     _uses_text: ClassVar[bool] = False
     alpha = 1.0  # its logits are what they are
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        epochs: int | Auto = "auto",
-        as_published: bool = False,
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.epochs = epochs
-        self.as_published = as_published
-
     def _learn(self, shots: Shots) -> Blend:
         if not is_auto(self.epochs):
             whole("epochs", self.epochs, least=0)
-        assert self.text_prior is not None
-        scaled = self._text_vectors()
-        assert scaled is not None
-        scale = self.text_prior.logit_scale
+        text, scale = self._unit_text_and_scale()
         samples, labels = shots.samples()
         seed = int(self.random_state) if self.as_published else None
-        return Blend(samples, labels, scaled / scale, MIXTURE_START * scale, seed)
+        return Blend(samples, labels, text, MIXTURE_START * scale, seed)
 
 
 class TrainedProbe(NamedTuple):

@@ -6,8 +6,10 @@ names; `CacheOptions` is that flat list, and the one form that the rest of the c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from gpcache.errors import DataError, ProtocolError
 from gpcache.gp.low_rank import Cross
@@ -325,28 +327,42 @@ class CacheOptions:
 
 OPTION_NAMES = tuple(field.name for field in fields(CacheOptions))
 TRAINING_NAMES = tuple(field.name for field in fields(Training))
-_APPROXIMATIONS: dict[str, type] = {
-    "explicit": Explicit,
-    "grouped": Grouped,
-    "nystrom": Nystrom,
-    "fourier": Fourier,
-    "class_mean": ClassMean,
+
+
+class _Group(NamedTuple):
+    """The constructor argument that takes a group, what it implies, and flat names of members."""
+
+    argument: str
+    implied: Mapping[str, str] = MappingProxyType({})
+    renamed: Mapping[str, str] = MappingProxyType({})
+
+
+_GROUPS: dict[type, _Group] = {
+    Regression: _Group("likelihood", {"likelihood": "gaussian"}),
+    Explicit: _Group("approximation", {"precision": "explicit"}),
+    Fourier: _Group("approximation", {"precision": "fourier"}),
+    ClassMean: _Group("approximation", {"precision": "class_mean"}),
+    Grouped: _Group("approximation", {"precision": "grouped"}),
+    Nystrom: _Group("approximation", {"precision": "nystrom"}),
+    Whitened: _Group("kernel_space", {"kernel_space": "whitened"}),
+    Weights: _Group("weights", renamed={"cache": "alpha", "text": "gain"}),
+    Selection: _Group("selection", renamed={"rows": "selection"}),
+    Training: _Group("training"),
 }
+
+
+def _flat_names(kind: type) -> dict[str, str]:
+    """The flat name of each member of a group."""
+    renamed = _GROUPS[kind].renamed
+    return {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+
+
 # The constructor argument that holds each flat option.
-GROUPS = {
-    "alpha": "weights=Weights(cache=…)",
-    "gain": "weights=Weights(text=…)",
-    "discriminant": "weights=Weights(discriminant=…)",
-    "shrinkage": "kernel_space=Whitened(shrinkage=…)",
-    "precision": "approximation=…",
-    "n_groups": "approximation=Grouped(…)",
-    "n_landmarks": "approximation=Nystrom(…)",
-    "n_features": "approximation=Fourier(…)",
-    "cross": "approximation=Nystrom(cross=…)",
+GROUPS = {"precision": "approximation=…"} | {
+    flat: f"{group.argument}={kind.__name__}({name}=…)"
+    for kind, group in _GROUPS.items()
+    for name, flat in _flat_names(kind).items()
 }
-GROUPS |= {field.name: f"likelihood=Regression({field.name}=…)" for field in fields(Regression)}
-GROUPS |= {name: f"selection=Selection({name}=…)" for name in ("criterion", "strategy", "n_folds")}
-GROUPS |= {field.name: f"training=Training({field.name}=…)" for field in fields(Training)}
 
 
 def flattened(options: dict[str, Any]) -> dict[str, Any]:
@@ -354,35 +370,22 @@ def flattened(options: dict[str, Any]) -> dict[str, Any]:
 
     A member that is also given by its own name keeps that value.
     """
-    flat = dict(options)
+    flat: dict[str, Any] = {}
     members: dict[str, Any] = {}
-    if isinstance(regression := flat.get("likelihood"), Regression):
-        flat["likelihood"] = "gaussian"
-        members |= vars(regression)
-    approximation: Any = flat.pop("approximation", None)
-    for name, kind in _APPROXIMATIONS.items():
-        if isinstance(approximation, kind):
-            members |= vars(approximation)
-            approximation = name
-    if approximation is not None:
-        members["precision"] = approximation
-    if isinstance(space := flat.get("kernel_space"), Whitened):
-        flat["kernel_space"] = "whitened"
-        members |= vars(space)
-    weights = flat.pop("weights", "auto")
-    if isinstance(weights, Weights):
-        members |= {
-            "alpha": weights.cache,
-            "gain": weights.text,
-            "discriminant": weights.discriminant,
-        }
-    elif weights != "auto":
-        raise DataError(f"weights must be 'auto' or a Weights(…), got {weights!r}.")
-    if isinstance(selection := flat.get("selection"), Selection):
-        flat["selection"] = selection.rows
-        members |= {name: one for name, one in vars(selection).items() if name != "rows"}
-    if isinstance(training := flat.pop("training", None), Training):
-        members |= vars(training)
+    for name, value in options.items():
+        group = _GROUPS.get(type(value))
+        if group is not None and group.argument == name:
+            names = _flat_names(type(value))
+            members |= {names[one]: part for one, part in vars(value).items()}
+            members |= group.implied
+        elif name == "weights":
+            if value != "auto":
+                raise DataError(f"weights must be 'auto' or a Weights(…), got {value!r}.")
+        elif name == "approximation":
+            if value is not None:
+                members["precision"] = value
+        elif name != "training":
+            flat[name] = value
     return members | flat
 
 
@@ -395,28 +398,21 @@ def grouped(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     given = flattened(options)
     every = asdict(CacheOptions())
     flat = every | flattened(defaults) | given
-    groups: dict[str, Any] = {}
-
-    def group(kind: type, **renamed: str) -> Any:
-        return kind(**{one.name: flat[renamed.get(one.name, one.name)] for one in fields(kind)})
-
-    if flat["likelihood"] == "gaussian":
-        groups["likelihood"] = group(Regression)
-    else:
+    if flat["likelihood"] != "gaussian":
         for option in fields(Regression):
             if option.name in given and not _same(given[option.name], option.default):
                 raise ProtocolError(
                     f"{option.name}={given[option.name]!r} belongs to regression on the labels: "
                     "add likelihood='gaussian'."
                 )
-    approximation = _APPROXIMATIONS.get(flat["precision"])
-    groups["approximation"] = group(approximation) if approximation else flat["precision"]
-    if flat["kernel_space"] == "whitened" and flat["shrinkage"] != "auto":
-        groups["kernel_space"] = group(Whitened)
-    groups["weights"] = group(Weights, cache="alpha", text="gain")
-    groups["selection"] = group(Selection, rows="selection")
-    if "training" in defaults:
-        groups["training"] = group(Training)
+    groups: dict[str, Any] = {"approximation": flat["precision"]}
+    for kind, (argument, implied, _) in _GROUPS.items():
+        is_meant = all(flat[name] == value for name, value in implied.items())
+        if kind is Whitened and flat["shrinkage"] == "auto":
+            is_meant = False  # the name of the space says it all
+        if is_meant and argument in defaults:
+            names = _flat_names(kind)
+            groups[argument] = kind(**{name: flat[one] for name, one in names.items()})
     arguments = {name: groups.get(name, flat.get(name)) for name in defaults}
     for name, value in given.items():
         in_group = GROUPS.get(name, "").split("=")[0] in defaults

@@ -11,6 +11,7 @@ validation set.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -27,6 +28,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.support.devices import ensure_memory
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProKeRClassifier(AdditiveClassifier):
     """ProKeR: kernel ridge regression around the zero-shot logits (Bendou et al., 2025).
 
@@ -68,6 +70,18 @@ class ProKeRClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    beta: float | Auto = "auto"
+    lam: float | Auto = "auto"
+    alpha: float | Auto = 1.0
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Bendou et al., 2025, ProKeR: A Kernel Perspective on Few-Shot Adaptation"
     needs = ("text", "shots")
     _weights: ClassVar[dict[str, Sequence[float]]] = {"alpha": (1.0,)}
@@ -78,42 +92,11 @@ class ProKeRClassifier(AdditiveClassifier):
     _defaults: ClassVar[HyperParameters] = {"alpha": 1.0, "beta": 0.5, "lam": 0.1}
     _needs_shots_of_a_class: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        beta: float | Auto = "auto",
-        lam: float | Auto = "auto",
-        alpha: float | Auto = 1.0,
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.beta = beta
-        self.lam = lam
-        self.alpha = alpha
-
     def _learn(self, shots: Shots) -> Ridge:
-        assert self.text_prior is not None
-        assert self._text is not None
-        scale = self.text_prior.logit_scale
+        text, scale = self._unit_text_and_scale()
         keys, labels = shots.samples()
         values = torch.nn.functional.one_hot(labels, shots.n_classes).to(keys)
-        residuals = values - keys @ self._text.mT / scale
+        residuals = values - keys @ text.mT
         # The shots say nothing about a class without shots.
         return Ridge(keys, residuals.masked_fill(shots.absent, 0), scale)
 

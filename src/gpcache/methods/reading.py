@@ -1,7 +1,8 @@
-"""Turns user input into tensors: rows of features and similarity projections."""
+"""Turns user input into tensors: rows of features and similarity projections, also saved ones."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import Projection, ResidualProjection
 from gpcache.gp.kernels import unit_rows
-from gpcache.similarity import SimilarityProjection
+from gpcache.similarity import ProjectionFacts, SimilarityProjection
 from gpcache.support.checks import to_numpy
 
 
@@ -65,3 +66,27 @@ def projection_map(
     if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
         raise DataError("projection must hold finite numbers only.")
     return ResidualProjection(torch.as_tensor(matrix, device=device).to(dtype))
+
+
+def add_projection(projection: Any, settings: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """Add the matrix to a saved state, and where it came from if it says so."""
+    if projection is None:
+        return
+    facts = None
+    if isinstance(projection, SimilarityProjection):
+        projection, facts = projection.matrix, projection.facts
+    elif callable(projection):
+        raise DataError("A projection that is a function cannot be saved: give its matrix instead.")
+    arrays["projection"] = np.asarray(to_numpy(projection))
+    settings["projection"] = None if facts is None else asdict(facts)
+
+
+def saved_projection(settings: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    """The option `projection` of a saved state, if it has one."""
+    if "projection" not in arrays:
+        return {}
+    facts = settings.get("projection")
+    known = None if facts is None else ProjectionFacts(**facts)
+    return {
+        "projection": SimilarityProjection((torch.from_numpy(arrays["projection"]),), facts=known)
+    }

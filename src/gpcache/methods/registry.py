@@ -17,7 +17,7 @@ _METHODS = {
     "tip-adapter-f": "tip_adapter.TipAdapterFClassifier",
     "tip-x": "tip_x.TipXClassifier",
     "ape": "ape.APEClassifier",
-    "ape-t": "ape_t.APETClassifier",
+    "ape-t": "ape.APETClassifier",
     "gda": "gda.GDAClassifier",
     "timo": "timo.TIMOClassifier",
     "proker": "proker.ProKeRClassifier",

@@ -9,6 +9,7 @@ as much. The authors train 100 epochs, 200 from 8 shots on, with Adam after one 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,7 @@ from gpcache.support.checks import positive
 MANY_SHOTS = 8
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TaskResClassifier(TrainedHeadClassifier):
     """TaskRes: trained residuals of the text vectors (Yu et al., 2023).
 
@@ -65,6 +67,18 @@ class TaskResClassifier(TrainedHeadClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    residual_scale: float = 0.5
+    epochs: int | Auto = "auto"
+    batch_size: int = 256
+    learning_rate: float = 2e-3
+    weight_decay: float = 5e-4
+    calibrate: bool = True
+    n_folds: int = 4
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Yu et al., 2023, Task Residual for Tuning Vision-Language Models"
     trains = True
     needs = ("text", "shots")
@@ -73,42 +87,13 @@ class TaskResClassifier(TrainedHeadClassifier):
     _warm_up_epochs: ClassVar[int] = 1
     _epsilon: ClassVar[float] = 1e-8
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        residual_scale: float = 0.5,
-        epochs: int | Auto = "auto",
-        batch_size: int = 256,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 5e-4,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            calibrate=calibrate,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.residual_scale = residual_scale
-
-    def _start(self, text: Tensor) -> Parameters:
+    def _start(self) -> Parameters:
         positive("residual_scale", self.residual_scale, owner=self, auto=False)
-        return [torch.zeros_like(text)]
+        return [torch.zeros_like(self._unit_text)]
 
     def _automatic_epochs(self, shots: Shots) -> int:
         return 100 if shots.per_class < MANY_SHOTS else 200
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        moved = unit_rows(self._text_length * text + self.residual_scale * parameters[0])
-        return self._logit_scale * features @ moved.mT
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
+        moved = self._text_length * self._unit_text + self.residual_scale * parameters[0]
+        return self._logit_scale * features @ unit_rows(moved).mT

@@ -11,6 +11,7 @@ chosen, this is the authors' TIMO-S, except that they also choose the number of 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from gpcache.methods.text_prior import TextPrior
 from gpcache.support.checks import shown, to_numpy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TIMOClassifier(AdditiveClassifier):
     """TIMO: GDA on shots and prompts, with prompts weighted by the shots (Li et al., 2025).
 
@@ -73,6 +75,18 @@ class TIMOClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    prompt_vectors: Mapping[Hashable, ArrayLike] | None = None
+    alpha: float | Auto = "auto"
+    strength: float | Auto = 50.0
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Li et al., 2025, Text and Image Are Mutually Beneficial (TIMO)"
     needs = ("text", "shots", "prompts")
     _weights: ClassVar[dict[str, Sequence[float]]] = {
@@ -87,35 +101,6 @@ class TIMOClassifier(AdditiveClassifier):
     _uses_text: ClassVar[bool] = False
     _needs_shots_of_a_class: ClassVar[bool] = False
     gain = 1.0
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        prompt_vectors: Mapping[Hashable, ArrayLike] | None = None,
-        alpha: float | Auto = "auto",
-        strength: float | Auto = 50.0,
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.prompt_vectors = prompt_vectors
-        self.alpha = alpha
-        self.strength = strength
 
     def _learn(self, shots: Shots) -> MutualGuidance:
         assert self.text_prior is not None

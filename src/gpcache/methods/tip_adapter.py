@@ -11,7 +11,8 @@ to stop; the authors chose the epoch by test accuracy.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -37,6 +38,7 @@ DEFAULTS = Defaults(
 PLAIN: dict[str, Any] = {"prior": "zero_shot", "precision_weighting": False}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TipAdapterClassifier(CacheClassifier):
     """Tip-Adapter: every shot votes for its label by its similarity (Zhang et al., 2022).
 
@@ -75,36 +77,23 @@ class TipAdapterClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gain: float | Auto = 1.0
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gain: float | Auto = 1.0,
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.alpha = alpha
-        self.beta = beta
-        self.gain = gain
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class TipAdapterFClassifier(CacheClassifier):
     """Tip-Adapter-F: Tip-Adapter with trained keys (Zhang et al., 2022).
 
@@ -145,76 +134,24 @@ class TipAdapterFClassifier(CacheClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    training: Training | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gain: float | Auto = 1.0
+    kernel_space: Space | Whitened = "raw"
+    projection: Projection | ArrayLike | None = None
+    selection: SelectionRows | Selection = "auto"
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = "Zhang et al., 2022, Tip-Adapter: Training-free Adaption of CLIP"
     trains = True
     _defaults = DEFAULTS
     _fixed: ClassVar[dict[str, Any]] = PLAIN
     _presets: ClassVar[dict[str, Any]] = {"training": Training(learning_rate=1e-3, epsilon=1e-4)}
     learns_from_views = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        training: Training | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gain: float | Auto = 1.0,
-        kernel_space: Space | Whitened = "raw",
-        projection: Projection | ArrayLike | None = None,
-        selection: SelectionRows | Selection = "auto",
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.training = training
-        self.alpha = alpha
-        self.beta = beta
-        self.gain = gain
-        self.kernel_space = kernel_space
-        self.projection = projection
-        self.selection = selection
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
-        views: ArrayLike | None = None,
-    ) -> Self:
-        """Fit the model on shots, and train its keys.
-
-        Parameters
-        ----------
-        X : array of shape (n, d)
-            Features of the shots.
-        y : array of shape (n,)
-            Labels of the shots.
-        validation : tuple of arrays, optional
-            Rows (X, y) to choose hyper-parameters and the stop on.
-        views : array of shape (n, v, d), optional
-            Augmented views of the shots, used as further queries.
-
-        Returns
-        -------
-        TipAdapterFClassifier
-            The fitted estimator.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from gpcache.methods import TipAdapterFClassifier, Training
-        >>> X, y = np.vstack([np.eye(3) + 0.1, np.eye(3) + 0.2]), ["cat", "dog", "fox"] * 2
-        >>> model = TipAdapterFClassifier(training=Training(epochs=2, calibrate=False))
-        >>> model.fit(X, y, views=X[:, None] + 0.05).predict(np.eye(3)).tolist()
-        ['cat', 'dog', 'fox']
-        """
-        return self._fit(X, y, validation, views)
 
     def _trainer(self) -> Trainer:
         return trainer_of(self._given()["training"], self, start=(START_ALPHA, START_BETA))

@@ -11,6 +11,7 @@ both ranges are those between the shots, the same for every query.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -27,6 +28,7 @@ from gpcache.methods.text_prior import TextPrior
 TEMPERATURE = 0.5
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TipXClassifier(AdditiveClassifier):
     """Tip-X: each shot votes by image similarity and by similarity of text affinities.
 
@@ -70,6 +72,18 @@ class TipXClassifier(AdditiveClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    alpha: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    gamma: float | Auto = "auto"
+    projection: Projection | ArrayLike | None = None
+    criterion: Literal["nll", "accuracy"] = "nll"
+    selection: Literal["auto", "folds", "validation"] = "auto"
+    n_folds: int = 8
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+    random_state: int = 0
+
     publication = (
         "Udandarao et al., 2023, SuS-X: Training-Free Name-Only Transfer of Vision-Language Models"
     )
@@ -84,40 +98,9 @@ class TipXClassifier(AdditiveClassifier):
     learns_from_views: ClassVar[bool] = False
     _defaults: ClassVar[HyperParameters] = {"alpha": 8.0, "gamma": 8.0, "beta": 8.0}
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        alpha: float | Auto = "auto",
-        beta: float | Auto = "auto",
-        gamma: float | Auto = "auto",
-        projection: Projection | ArrayLike | None = None,
-        criterion: Literal["nll", "accuracy"] = "nll",
-        selection: Literal["auto", "folds", "validation"] = "auto",
-        n_folds: int = 8,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            text_prior=text_prior,
-            projection=projection,
-            criterion=criterion,
-            selection=selection,
-            n_folds=n_folds,
-            device=device,
-            dtype=dtype,
-            random_state=random_state,
-        )
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-
     def _learn(self, shots: Shots) -> TwoVotes:
-        assert self.text_prior is not None
-        assert self._text is not None
-        values = torch.nn.functional.one_hot(shots.labels, shots.n_classes).to(shots.features)
-        return TwoVotes(shots.features, values, self._text / self.text_prior.logit_scale)
+        text, _ = self._unit_text_and_scale()
+        return TwoVotes(shots.features, shots.one_hot, text)
 
 
 class TwoVotes:

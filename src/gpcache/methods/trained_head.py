@@ -6,6 +6,7 @@ temperature and the held-out figures come from cross-validation: the head is tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +19,6 @@ from gpcache.methods.base import FeatureClassifier, State, add_tensors
 from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport, folds_protocol
 from gpcache.methods.cache.search import Auto
 from gpcache.methods.cache.shots import Shots, fold_rows
-from gpcache.methods.text_prior import TextPrior
 from gpcache.methods.training import Schedule, train
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.checks import is_auto, positive, whole
@@ -30,6 +30,15 @@ Parameters = list[Tensor]
 class TrainedHeadClassifier(FeatureClassifier):
     """Base of trained heads; a subclass defines its parameters and the logits that they give."""
 
+    #: Options of every head, which each constructor lists.
+    epochs: int | Auto
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    calibrate: bool
+    n_folds: int
+    random_state: int
+
     _optimiser: ClassVar[Literal["adamw", "adam", "sgd"]] = "adamw"
     #: Whether the parameters have a row for each class.
     _per_class: ClassVar[bool] = False
@@ -38,44 +47,19 @@ class TrainedHeadClassifier(FeatureClassifier):
     _warm_up_epochs: ClassVar[int] = 0
     _epsilon: ClassVar[float] = 1e-4
 
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        epochs: int | Auto = 100,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        calibrate: bool = True,
-        n_folds: int = 4,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.text_prior = text_prior
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.calibrate = calibrate
-        self.n_folds = n_folds
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
-
     # For subclasses to define.
 
-    def _start(self, text: Tensor) -> Parameters:
-        """The parameters at step 0, for unit text vectors (c, d)."""
+    def _start(self) -> Parameters:
+        """The parameters at step 0."""
         raise AssertionError("a trained head defines its parameters")
 
-    def _head(self, parameters: Parameters, features: Tensor, text: Tensor) -> Tensor:
-        """Logits (m, c) of rows (m, d), from unit text vectors (c, d)."""
+    def _head(self, parameters: Parameters, features: Tensor) -> Tensor:
+        """Logits (m, c) of rows (m, d)."""
         raise AssertionError("a trained head defines its logits")
 
-    def _penalty(self, parameters: Parameters, text: Tensor, shots: Shots) -> Tensor | None:
+    def _penalty(self, parameters: Parameters, shots: Shots) -> Tensor | float:
         """A penalty that is added to the loss."""
-        return None
+        return 0.0
 
     def _automatic_epochs(self, shots: Shots) -> int:
         """The authors' number of epochs for these shots."""
@@ -83,6 +67,18 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _prepare(self) -> None:
         """Prepare the training, once for the shots and their folds."""
+
+    def _trained_parts(self, shots: Shots) -> tuple[Parameters, Callable[[], Parameters]]:
+        """What is trained, and a function that makes the parameters of the head from it."""
+        trained = [start.clone().requires_grad_() for start in self._start()]
+        if self._per_class:
+            # Every image is a negative example of a class without shots: it keeps its text instead.
+            present = (~shots.absent).to(self._unit_text)[:, None]
+            for parameter in trained:
+                parameter.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: gradient * present
+                )
+        return trained, lambda: trained
 
     # Shared by all heads.
 
@@ -147,11 +143,9 @@ class TrainedHeadClassifier(FeatureClassifier):
         self.parameters_ = parameters
 
     def _read_text(self) -> None:
-        scaled = self._text_vectors()
-        assert scaled is not None
         assert self.text_prior is not None
-        self._logit_scale, self._text_length = self.text_prior.logit_scale, self.text_prior.length
-        self._unit_text = scaled / self._logit_scale
+        self._unit_text, self._logit_scale = self._unit_text_and_scale()
+        self._text_length = self.text_prior.length
 
     def _check_options(self) -> None:
         if not is_auto(self.epochs):
@@ -163,35 +157,18 @@ class TrainedHeadClassifier(FeatureClassifier):
         positive("weight_decay", self.weight_decay, owner=self, allow_zero=True, auto=False)
 
     def _trained(self, shots: Shots) -> tuple[Parameters, list[float]]:
-        text = self._unit_text
-        parameters = [start.clone().requires_grad_() for start in self._start(text)]
+        trained, parameters = self._trained_parts(shots)
         queries, labels = shots.samples()
-        penalised = self._penalty(parameters, text, shots) is not None
-        if self._per_class:
-            # Every image is a negative example of a class without shots: it keeps its text instead.
-            present = (~shots.absent).to(text)[:, None]
-            for parameter in parameters:
-                parameter.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: gradient * present
-                )
-
-        def logits(rows: Tensor) -> Tensor:
-            return self._head(parameters, queries[rows], text)
-
-        def penalty() -> Tensor:
-            value = self._penalty(parameters, text, shots)
-            assert value is not None
-            return value
-
         history = train(
-            parameters,
-            logits,
+            trained,
+            lambda rows: self._head(parameters(), queries[rows]),
             labels,
             self._training(shots),
-            penalty=penalty if penalised else None,
+            penalty=lambda: self._penalty(trained, shots),
             description=type(self).__name__,
         )
-        return [parameter.detach() for parameter in parameters], history
+        with torch.no_grad():
+            return [one.detach() for one in parameters()], history
 
     def _training(self, shots: Shots) -> Schedule:
         return Schedule(
@@ -207,25 +184,23 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _calibrate(self, shots: Shots, validation: Any) -> None:
         self._accept_calibration(Calibration())
-        protocol = "none: most classes have one shot" if self.calibrate else "none: not requested"
+        asked = self.calibrate and validation is None
+        reason = "none: most classes have one shot" if asked else "none: not requested"
+        self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, reason)
         if validation is not None:
             features, labels = self._read_validation(validation)
             self._accept_calibration(fit_calibration(self._logits(features), labels))
-            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, "none: not requested")
-            return
-        if not self.calibrate or not shots.has_pairs:
-            self.loo_ = HeldOutReport.empty(len(shots), shots.n_classes, protocol)
-            return
-        folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
-        logits = []
-        for train_rows, held in folds:
-            parameters, _ = self._trained(shots[train_rows])
-            with torch.no_grad():
-                logits.append(self._head(parameters, shots.features[held], self._unit_text))
-        rows = torch.cat([held for _, held in folds])
-        held_out = HeldOutLogits(torch.cat(logits), rows, folds_protocol(len(folds)))
-        self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
-        self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
+        elif asked and shots.has_pairs:
+            folds = fold_rows(shots.folds(self.n_folds, int(self.random_state)))
+            logits = []
+            for train_rows, held in folds:
+                parameters, _ = self._trained(shots[train_rows])
+                with torch.no_grad():
+                    logits.append(self._head(parameters, shots.features[held]))
+            rows = torch.cat([held for _, held in folds])
+            held_out = HeldOutLogits(torch.cat(logits), rows, folds_protocol(len(folds)))
+            self._accept_calibration(fit_calibration(held_out.logits, shots.labels[rows]))
+            self.loo_ = HeldOutReport.of_shots(shots, held_out, int(self.random_state))
 
     def _write_state(self, state: State) -> None:
         named = {f"parameter{i}": one for i, one in enumerate(self.parameters_)}
@@ -243,4 +218,4 @@ class TrainedHeadClassifier(FeatureClassifier):
 
     def _logits(self, features: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._head(self.parameters_, features, self._unit_text)
+            return self._head(self.parameters_, features)

@@ -39,7 +39,7 @@ def train(
     labels: Tensor,
     training: Schedule,
     *,
-    penalty: Callable[[], Tensor] | None = None,
+    penalty: Callable[[], Tensor | float] | None = None,
     until: int | None = None,
     after_epoch: Callable[[int], None] | None = None,
     description: str = "training",

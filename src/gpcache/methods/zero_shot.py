@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -13,6 +14,7 @@ from gpcache.methods.base import FeatureClassifier, State
 from gpcache.methods.text_prior import TextPrior
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ZeroShotClassifier(FeatureClassifier):
     """Zero-shot CLIP: classify by text only (Radford et al., 2021).
 
@@ -39,22 +41,15 @@ class ZeroShotClassifier(FeatureClassifier):
     ['cat', 'dog', 'fox']
     """
 
+    text_prior: TextPrior | None = None
+    device: str | torch.device = "auto"
+    dtype: str | torch.dtype = "auto"
+
     publication = (
         "Radford et al., 2021, Learning Transferable Visual Models From Language Supervision"
     )
     needs = ("text",)
     exports_to_onnx = True
-
-    def __init__(
-        self,
-        *,
-        text_prior: TextPrior | None = None,
-        device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "auto",
-    ) -> None:
-        self.text_prior = text_prior
-        self.device = device
-        self.dtype = dtype
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Match the text with the labels; nothing is learned from the rows.

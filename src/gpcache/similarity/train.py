@@ -12,11 +12,11 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import NumericalError
@@ -83,25 +83,25 @@ def learn_projection(
     (8, 1)
     """
     options = options or ProjectionOptions()
-    place = resolve_device(device)
-    image_rows, view_rows = paired_rows(original, views, place)
+    image_rows, view_rows = paired_rows(original, views, resolve_device(device))
     _ensure_memory(image_rows, options)
     key = "" if checkpoint is None else _key(image_rows, view_rows, options)
     progress = None if checkpoint is None else checkpoint.read(key)
     if progress is None:
-        dim, seed = image_rows.shape[1], options.seed
-        start = identity_weights(
-            dim, bottleneck=options.bottleneck, residual=options.residual, seed=seed
+        progress = Progress(
+            identity_weights(
+                image_rows.shape[1],
+                bottleneck=options.bottleneck,
+                residual=options.residual,
+                seed=options.seed,
+            )
         )
-        progress = Progress(start)
     learner = _Learner(image_rows, view_rows, options, progress)
-    steps = len(learner) * (options.epochs - len(progress.history))
-    if steps > 0:
-        learner.mine()
+    epochs = range(len(progress.history), options.epochs)
     # In full float32: an H200 takes 1.9 times as long for a step as in TF32, which torch can only
     # allow for the whole process. Callers may: torch.set_float32_matmul_precision("high").
-    with progress_bar("Similarity", total=steps, unit="step") as bar:
-        for epoch in range(len(progress.history), options.epochs):
+    with progress_bar("Similarity", total=learner.steps * len(epochs), unit="step") as bar:
+        for epoch in epochs:
             loss = learner.epoch(epoch, bar.update)
             if not math.isfinite(loss):
                 raise NumericalError(
@@ -128,7 +128,7 @@ class _Learner:
         # Neighbours overlap: on a CPU each row is projected once. On a GPU the product is
         # cheap, and summing the gradients of shared rows has no fixed order.
         self.shared = original.device.type == "cpu"
-        self.sets: Tensor | None = None
+        self.steps = -(-len(original) // options.batch_size)  # of an epoch
         device = original.device
         self.weights = tuple(
             weight.to(device, copy=True).requires_grad_() for weight in progress.weights
@@ -142,26 +142,22 @@ class _Learner:
         for weight, momentum in zip(self.weights, progress.momenta, strict=False):
             self.optimiser.state[weight]["momentum_buffer"] = momentum.to(device, copy=True)
 
-    def __len__(self) -> int:
-        """Steps an epoch."""
-        return -(-len(self.original) // self.options.batch_size)
-
-    def mine(self) -> None:
-        """Find the images to contrast, once for all epochs."""
-        if self.options.hard_mining:
-            self.sets = nearest_sets(self.original, self.options.neighbours)
+    @cached_property
+    def sets(self) -> Tensor:
+        """The images to contrast with each anchor, found once for all epochs."""
+        return nearest_sets(self.original, self.options.neighbours)
 
     def epoch(self, epoch: int, stepped: Callable[[], object]) -> float:
         """Train on all images once; returns the mean loss of an image."""
         options, images = self.options, len(self.original)
         # A new generator for each epoch: continuing there needs no earlier state.
         generator = np.random.default_rng([options.seed, epoch])
-        order = self._to_device(generator.permutation(images))
-        shown = self._to_device(generator.integers(self.count, size=images))
+        drawn = generator.permutation(images), generator.integers(self.count, size=images)
+        order, shown = (torch.from_numpy(one).to(self.original.device) for one in drawn)
         # Summed on the device: reading a loss every step would make the host wait for it.
         total = torch.zeros((), dtype=torch.float64, device=self.original.device)
         for step, anchors in enumerate(torch.split(order, options.batch_size)):
-            self._set_rate(epoch * len(self) + step)
+            self._set_rate(epoch * self.steps + step)
             loss = self._loss(self._sets_of(anchors, generator), shown)
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -195,18 +191,15 @@ class _Learner:
         )
 
     def _sets_of(self, anchors: Tensor, generator: np.random.Generator) -> Tensor:
-        if self.sets is not None:
+        if self.options.hard_mining:
             return self.sets[anchors]
         return random_sets(anchors, len(self.original), self.options.neighbours, generator)
 
     def _set_rate(self, step: int) -> None:
         """The learning rate along a cosine from its start to zero."""
-        done = step / (len(self) * self.options.epochs)
+        done = step / (self.steps * self.options.epochs)
         for group in self.optimiser.param_groups:
             group["lr"] = self.options.learning_rate * (1 + math.cos(math.pi * done)) / 2
-
-    def _to_device(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.original.device)
 
 
 def _warn_of_collapse(history: list[float], options: ProjectionOptions) -> None:

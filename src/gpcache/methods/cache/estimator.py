@@ -46,7 +46,6 @@ from gpcache.methods.options import (
     flattened,
     grouped,
 )
-from gpcache.methods.projections import add_projection, saved_projection
 from gpcache.methods.text_prior import TextPrior, require_text_prior
 from gpcache.support.checks import further_labels, label_array, row_numbers, whole
 
@@ -159,7 +158,12 @@ class CacheClassifier(FeatureClassifier):
     # Fitting.
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
     ) -> Self:
         """Fit the model on shots.
 
@@ -174,7 +178,9 @@ class CacheClassifier(FeatureClassifier):
         y : array of shape (n,)
             Labels of the shots.
         validation : tuple of arrays, optional
-            Rows (X, y) to choose hyper-parameters on.
+            Rows (X, y) to choose hyper-parameters on and, with trained keys, the stop.
+        views : array of shape (n, v, d), optional
+            Augmented views of the shots: further queries of a method that trains its keys.
 
         Returns
         -------
@@ -197,15 +203,7 @@ class CacheClassifier(FeatureClassifier):
         >>> round(model.score(X[60:160], y[60:160]), 2)
         0.95
         """
-        return self._fit(X, y, validation, None)
-
-    def _fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        validation: tuple[ArrayLike, ArrayLike] | None,
-        views: ArrayLike | None,
-    ) -> Self:
+        self._check_views(views)
         options = self._options()
         settings_of(options, self)  # options are checked before rows
         trainer = self._trainer()
@@ -709,12 +707,7 @@ class CacheClassifier(FeatureClassifier):
         known = {*OPTION_NAMES, *TRAINING_NAMES, "random_state"}
         return {name: one for name, one in flattened(self._given()).items() if name in known}
 
-    @classmethod
-    def _saved_options(cls, state: State) -> dict[str, Any]:
-        return super()._saved_options(state) | saved_projection(state)
-
     def _write_state(self, state: State) -> None:
-        add_projection(self.projection, state)
         write_cache(self.fitted_, state)
 
     def _read_state(self, state: State) -> None:
