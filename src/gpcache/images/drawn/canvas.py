@@ -127,17 +127,13 @@ def blend(under: Any, over: Any, share: Field) -> Colours:
     return picture
 
 
-def shade(height: Field, angle: float, depth: float = 1.0) -> Colours:
-    """The light (h, w, 1) on a surface of this height in pixels, from the side of `angle`."""
+def shade(rng: Random, height: Field, depth: float) -> Colours:
+    """The light (h, w, 1) on a surface of this height in pixels; it comes mostly from above."""
+    angle = rng.normal(-pi / 2, 0.7)
     down, right = np.gradient(height)
     light = 1 - depth * (right * cos(angle) + down * sin(angle))
     lit: Colours = np.clip(light, 0.25, 1.9)
     return lit[..., None]
-
-
-def light_angle(rng: Random) -> float:
-    """Where the light comes from: mostly above."""
-    return rng.normal(-pi / 2, 0.7)
 
 
 def photograph(rng: Random, picture: Colours) -> Image.Image:

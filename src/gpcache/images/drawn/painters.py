@@ -17,7 +17,6 @@ from gpcache.images.drawn.canvas import (
     cells,
     choose_palette,
     frame,
-    light_angle,
     noise,
     plane,
     ramp,
@@ -49,7 +48,7 @@ def bricks(rng: Random) -> Colours:
     tone = 0.75 * random_value(rng, row, column) + 0.12 + 0.08 * noise(rng, 1.3)
     mortar = choose_palette(rng, "mortar")[0] * (1 + 0.06 * rough[..., None])
     height = 2.2 * face + 0.25 * rough + 0.8 * np.minimum(edge, 0.3)
-    return blend(mortar * 0.85, ramp(tone, clay), face) * shade(height, light_angle(rng), 0.5)
+    return blend(mortar * 0.85, ramp(tone, clay), face) * shade(rng, height, 0.5)
 
 
 def wood(rng: Random) -> Colours:
@@ -75,8 +74,7 @@ def wood(rng: Random) -> Colours:
     )
     timber = choose_palette(rng, "timber")
     seam = smooth(gap, 0.005, 0.025 + 0.015 * rng.random())
-    height = 0.5 * fibre + 3 * seam
-    light = shade(height, light_angle(rng), 0.12)
+    light = shade(rng, 0.5 * fibre + 3 * seam, 0.12)
     return ramp(tone - dark, timber) * (0.3 + 0.7 * seam[..., None]) * light
 
 
@@ -122,7 +120,7 @@ def knitting(rng: Random) -> Colours:
     colour = rng.permutation(yarn)[thread] * (0.93 + 0.05 * fibre[..., None])
     height = 4 * bulge + 0.25 * fibre + 3 * noise(rng, 2.4)
     lit: Colours = colour * (0.35 + 0.65 * bulge[..., None])
-    return lit * shade(height, light_angle(rng), 0.22)
+    return lit * shade(rng, height, 0.22)
 
 
 def tartan(rng: Random) -> Colours:
@@ -141,7 +139,7 @@ def tartan(rng: Random) -> Colours:
     colour = np.where(over[..., None], colours[sett[i % len(sett)]], colours[sett[j % len(sett)]])
     thread = np.where(over, np.sin(pi * (u - i)), np.sin(pi * (v - j)))
     wool = noise(rng, 0.5, size=12)
-    light = shade(rng.uniform(6, 25) * fold, light_angle(rng), 0.35)
+    light = shade(rng, rng.uniform(6, 25) * fold, 0.35)
     lit: Colours = colour * (0.72 + 0.3 * thread + 0.05 * wool)[..., None] * light
     return lit
 
@@ -157,8 +155,7 @@ def pebbles(rng: Random) -> Colours:
     colours = choose_palette(rng, "pebbles")
     mineral = 1 + 0.1 * noise(rng, 0.7, size=15) * random_value(rng, stone + 9)
     height = 9 * dome + 0.15 * noise(rng, 0.8)
-    angle, wet = light_angle(rng), rng.uniform(0, 0.35)
-    light = shade(height, angle, 0.45)
+    light, wet = shade(rng, height, 0.45), rng.uniform(0, 0.35)
     colour = ramp(tone, colours) * mineral[..., None] * light
     colour = colour * (0.15 + 0.85 * smooth(gap, 0.0, 0.22)[..., None])
     return colour + wet * smooth(light[..., 0], 1.35, 1.8)[..., None]
@@ -306,14 +303,14 @@ def clock(rng: Random) -> Colours:
         draw.line(line, fill=colour, width=width)
 
     for size, colour in ((1.12, "#33291f"), (1.0, "#f5f0e4")):
-        draw.ellipse(_box((x, y), r * size), fill=colour)
+        draw.circle((x, y), r * size, fill=colour)
     for minute in range(60):
         hand(minute * tau / 60, 0.92 - 0.1 * (minute % 5 == 0), 0.96, 2 + 6 * (minute % 5 == 0))
     time = rng.uniform(0, 12)
     hand(time * tau / 12, -0.1, 0.5, 12)
     hand(time * tau, -0.1, 0.78, 7)
     hand(rng.uniform(0, tau), -0.2, 0.85, 3, "#a81f1f")
-    draw.ellipse(_box((x, y), 11), fill="#a81f1f")
+    draw.circle((x, y), 11, fill="#a81f1f")
     return _painted(image)
 
 
@@ -336,13 +333,8 @@ def _flower(draw: ImageDraw.ImageDraw, at: Point, r: float, head: Colours, rng: 
     petals = int(rng.integers(6, 12))
     for angle in rng.uniform(0, tau) + np.arange(petals) * tau / petals:
         petal = at[0] + r * cos(angle), at[1] + 0.8 * r * sin(angle)
-        draw.ellipse(_box(petal, r * 0.5), fill=_rgb(head[0]))
-    draw.ellipse(_box(at, r * 0.45), fill=_rgb(head[-1]))
-
-
-def _box(centre: Point, radius: float) -> list[float]:
-    x, y = centre
-    return [x - radius, y - radius, x + radius, y + radius]
+        draw.circle(petal, r * 0.5, fill=_rgb(head[0]))
+    draw.circle(at, r * 0.45, fill=_rgb(head[-1]))
 
 
 def _rgb(colour: Colours) -> tuple[int, int, int]:
