@@ -17,9 +17,8 @@ from pages import table, write_page
 
 from gpcache import load_encoder
 from gpcache.encoders import Encoder
-from gpcache.encoders.efficientnet import load_network
+from gpcache.encoders.efficientnet import load_network, weights_file
 from gpcache.encoders.lite import LiteEncoder
-from gpcache.support.extras import require
 
 BATCH, WANTED, LEAST = 32, 10, 3
 PATIENCE = 20 * 60  # seconds
@@ -53,7 +52,7 @@ def tasks(encoder: LiteEncoder) -> dict[str, Callable[[], object]]:
     shape = (BATCH, encoder.preprocess.size, encoder.preprocess.size, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
-    network = load_network(encoder.recipe.weights)
+    network = load_network(encoder.recipe)
 
     def eager() -> None:
         with torch.inference_mode():
@@ -81,9 +80,7 @@ def quiet_rates(works: dict[str, Callable[[], object]]) -> dict[str, list[float]
 
 def megabytes(encoder: LiteEncoder) -> float:
     """The size of the image network's weights on disk."""
-    weights = encoder.recipe.weights
-    package = require(weights.package, weights.extra)
-    return Path(getattr(package, weights.holder).get_model_file_path()).stat().st_size / 1e6
+    return weights_file(encoder.recipe).stat().st_size / 1e6
 
 
 def main() -> None:

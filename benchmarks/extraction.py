@@ -51,10 +51,9 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
     """One batch of pixels through the image network, in the ways that were tried."""
     pixels = noise(encoder)
     images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
-    weights = encoder.recipe.weights
-    plain, folded = load_network(weights), encoder._vision._layers
+    plain, folded = load_network(encoder.recipe), encoder._vision._layers
     last = images.contiguous(memory_format=torch.channels_last)
-    plain_last = load_network(weights).to(memory_format=torch.channels_last)
+    plain_last = load_network(encoder.recipe).to(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
         "eager torch": lambda: plain.extract_features(images),
         "eager torch, inference mode off": lambda: _with_gradient(plain, images),

@@ -45,14 +45,15 @@ def encoding_tasks(count: int) -> Iterator[Task]:
 
     from gpcache import load_encoder
     from gpcache.encoders.efficientnet import load_network
-    from gpcache.encoders.lite_recipes import LITE2
+    from gpcache.encoders.lite_recipes import RECIPES
     from gpcache.features.extract import extract
     from gpcache.images.sources import open_source
 
     encoder = load_encoder("lite", device="cpu")
     counter = FlopCounterMode(display=False)
+    recipe = RECIPES["lite"]
     with counter, torch.no_grad():
-        load_network(LITE2).extract_features(torch.zeros(1, 3, LITE2.size, LITE2.size))
+        load_network(recipe).extract_features(torch.zeros(1, 3, recipe.size, recipe.size))
     with tempfile.TemporaryDirectory() as place:
         photos = Path(place) / "photos" / "one class"
         write_photos(photos, count)

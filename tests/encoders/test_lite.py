@@ -54,7 +54,7 @@ def test_images_and_texts_share_a_space_of_unit_vectors(lite, images):
 def test_the_graph_gives_what_the_package_gives(lite, batch):
     """Batch norm folded and run by ONNX Runtime, against the package's own network in torch."""
     with torch.inference_mode():
-        expected = load_network(lite.recipe.weights).extract_features(batch)
+        expected = load_network(lite.recipe).extract_features(batch)
         maps = lite._maps(batch)
     assert maps.shape == (2, 1280, places(lite), places(lite))
     np.testing.assert_allclose(maps, expected, atol=1e-4)
@@ -86,7 +86,7 @@ def test_the_text_is_read_as_transformers_reads_it(lite):
 def test_conse_is_the_weighted_mean_of_the_likeliest_class_names(lite, images):
     """A slow reading of the definition, from the package's logits and MiniLM's sentences."""
     pixels = torch.from_numpy(np.stack([lite.preprocess.pixels(_rgb(image)) for image in images]))
-    network, names = load_network(lite.recipe.weights), imagenet_classes()
+    network, names = load_network(lite.recipe), imagenet_classes()
     with torch.inference_mode():
         logits = network(lite.preprocess.normalised(pixels))
     for image, row in zip(images, logits, strict=True):
@@ -104,9 +104,7 @@ def test_the_rest_is_the_pooled_feature(lite, images):
     """Its square root in `lite`, itself in `lite0`; from the package's own network in torch."""
     pixels = torch.from_numpy(np.stack([lite.preprocess.pixels(_rgb(image)) for image in images]))
     with torch.inference_mode():
-        maps = load_network(lite.recipe.weights).extract_features(
-            lite.preprocess.normalised(pixels)
-        )
+        maps = load_network(lite.recipe).extract_features(lite.preprocess.normalised(pixels))
     pooled = maps.mean((2, 3)).double()
     features = functional.normalize(pooled.sqrt() if lite.name == "lite" else pooled, dim=1)
     share = {"lite": 0.9, "lite0": 0.8}[lite.name]
@@ -176,9 +174,7 @@ def test_spatial_features_are_unit_vectors_of_places(lite, images):
     # Row by row, each from its own column of the package's feature map.
     pixels = torch.from_numpy(np.stack([lite.preprocess.pixels(_rgb(images[0]))]))
     with torch.inference_mode():
-        maps = load_network(lite.recipe.weights).extract_features(
-            lite.preprocess.normalised(pixels)
-        )
+        maps = load_network(lite.recipe).extract_features(lite.preprocess.normalised(pixels))
     for row, column in [(0, 0), (1, 4), (side - 1, 2)]:
         place = maps[0, :, row, column]
         expected = functional.normalize(place.sqrt() if lite.name == "lite" else place, dim=0)
@@ -231,11 +227,13 @@ GOLDEN = [
 @pytest.mark.parametrize("name", ["lite", "lite0"])
 def test_foreign_weights_are_refused(name, tmp_path, monkeypatch):
     monkeypatch.setenv("GPCACHE_CACHE", str(tmp_path / "empty"))
-    weights = module.RECIPES[name].weights
+    recipe = module.RECIPES[name]
     foreign = tmp_path / "weights.pth"
     foreign.write_bytes(b"not the weights")
     monkeypatch.setattr(
-        getattr(importlib.import_module(weights.package), weights.holder),
+        getattr(
+            importlib.import_module(recipe.package), f"EfficientnetLite{recipe.version}ModelFile"
+        ),
         "get_model_file_path",
         staticmethod(lambda: foreign),
     )
@@ -247,7 +245,7 @@ def test_foreign_weights_are_refused(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["lite", "lite0"])
 def test_a_missing_package_is_one_sentence_that_names_the_extra(name, tmp_path, monkeypatch):
     monkeypatch.setenv("GPCACHE_CACHE", str(tmp_path / "empty"))
-    package = module.RECIPES[name].weights.package
+    package = module.RECIPES[name].package
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as refusal:
         load_encoder(name, device="cpu")

@@ -7,7 +7,12 @@ import pytest
 from PIL import Image
 
 from gpcache import ImageRefusedError
-from gpcache.images.thumbnails import SIDE, thumbnail
+from gpcache.images import Preprocess
+from gpcache.images.worker import THUMBNAIL, prepare
+
+
+def thumbnail(source, side=THUMBNAIL):
+    return prepare(source, Preprocess(size=1), None, "", thumbnail=side).thumbnail
 
 
 def opened(data):
@@ -79,4 +84,4 @@ def test_what_is_no_image_is_refused(tmp_path):
     for source in (tmp_path / "text.jpg", tmp_path / "gone.jpg", b"text"):
         with pytest.raises(ImageRefusedError):
             thumbnail(source)
-    assert SIDE == 160
+    assert THUMBNAIL == 160

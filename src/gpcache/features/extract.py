@@ -125,11 +125,8 @@ def extract(
     name = readable(source.name)  # a path, which may hold bytes that are not UTF-8
     settings = {"views": views, "batch_size": batch_size, "workers": workers}
     images = stream(source, encoder, known=store.hashes(), **settings)
-    with _Writer(store, shard_rows) as writer:
-        for image in _with_progress(images, source, "extract"):
-            if isinstance(image, Refused):
-                report.refused.append(image)
-                continue
+    with closing(_Writer(store, shard_rows)) as writer:
+        for image in _encoded_images(images, source, "extract", report):
             record = image.record
             report.notes += [Refused(record.name, note) for note in image.notes]
             if image.features is None:
@@ -139,9 +136,6 @@ def extract(
                 writer.add(image.hash, image.features)
             known = (record.label, record.split or split, record.group)
             items.append(Item(name, record.name, image.hash, *known))
-    # The refusals of a stream are complete only at its end.
-    report.refused += source.refused
-    report.notices += source.notices
     store.record(name, items, report.refused)
     report.seconds = time.perf_counter() - start
     return report
@@ -224,10 +218,8 @@ def gather(
     rows: list[NDArray[np.float32]] = []
     known: dict[str, NDArray[np.float32]] = {}
     pictures: dict[str, NDArray[np.uint8]] = {}
-    for image in _with_progress(encoded(source, encoder, views=views), source, description):
-        if isinstance(image, Refused):
-            gathered.refused.append(image)
-            continue
+    images = encoded(source, encoder, views=views)
+    for image in _encoded_images(images, source, description, gathered):
         if image.features is not None:
             known[image.hash] = image.features
         if picture is not None and image.pixels is not None:
@@ -236,9 +228,6 @@ def gather(
         gathered.hashes.append(image.hash)
         gathered.notices += [f"{image.record.name}: {note}" for note in image.notes]
         rows.append(known[image.hash])
-    # The refusals of a stream are complete only at its end.
-    gathered.refused += source.refused
-    gathered.notices += source.notices
     if rows:
         gathered.features = np.stack(rows)
     if picture is not None:
@@ -283,13 +272,23 @@ def stored_text_weights(
     return known
 
 
-def _with_progress(
-    images: Generator[Encoded | Refused, None, None], source: Source, description: str
-) -> Iterator[Encoded | Refused]:
+def _encoded_images(
+    images: Generator[Encoded | Refused, None, None],
+    source: Source,
+    description: str,
+    report: Extraction | Gathered,
+) -> Iterator[Encoded]:
+    """The images that were not refused; refusals and notices go to the report."""
     with closing(images), progress_bar(description, total=source.total, unit="image") as bar:
         for image in images:
             bar.update()
-            yield image
+            if isinstance(image, Refused):
+                report.refused.append(image)
+            else:
+                yield image
+    # Those of a stream are complete only at its end.
+    report.refused += source.refused
+    report.notices += source.notices
 
 
 class _Writer:
@@ -305,17 +304,12 @@ class _Writer:
         self._rows.append((image_hash, features))
         late = time.monotonic() - self._written > SHARD_SECONDS
         if late or len(self._rows) >= self._shard_rows:
-            self._write()
+            self.close()
 
-    def _write(self) -> None:
+    def close(self) -> None:
+        """Write the vectors that were added since the last shard."""
         if self._rows:
             hashes, features = zip(*self._rows, strict=True)
             self._store.append(hashes, np.stack(features))
             self._rows = []
         self._written = time.monotonic()
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write()

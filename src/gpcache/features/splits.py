@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,13 @@ def draw_shots(labels: Sequence[Any], names: Sequence[Any], shots: int, seed: in
     """
     whole("shots", shots, least=1)
     whole("seed", seed, least=0)
-    rows_of = _rows_by_class(labels, names)
+    try:
+        rows_of = sorted(_rows_by_class(labels, names).items(), key=itemgetter(0))
+    except TypeError:
+        raise DataError("Labels must be of one kind: all text, or all numbers.") from None
     drawn: list[int] = []
     short: dict[Hashable, int] = {}
-    for label in _sorted_classes(rows_of):
-        rows = rows_of[label]
+    for label, rows in rows_of:
         by_name = sorted(rows)
         order = _random_order(len(rows), str(label), int(seed))
         drawn += [rows[by_name[place]] for place in order[:shots]]
@@ -169,14 +172,6 @@ def _rows_by_class(labels: Sequence[Any], names: Sequence[Any]) -> dict[Hashable
     if not rows_of:
         raise DataError("A draw needs labels, but no row has one.")
     return rows_of
-
-
-def _sorted_classes(rows_of: Mapping[Hashable, Any]) -> list[Any]:
-    classes: list[Any] = list(rows_of)
-    try:
-        return sorted(classes)
-    except TypeError:
-        raise DataError("Labels must be of one kind: all text, or all numbers.") from None
 
 
 def _random_order(count: int, label: str, seed: int) -> list[int]:

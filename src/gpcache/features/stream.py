@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from gpcache.errors import ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode, read_file
-from gpcache.images.preprocess import Preprocess
 from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import DecodePool, Prepared, prepare
 from gpcache.support.files import sha256
@@ -67,14 +66,13 @@ def encoded(
     Images whose hash is `known` are not decoded, nor is a copy of an earlier one, unless `repeat`.
     """
     size = images_at_once(encoder, views, batch_size)
-    preprocess = encoder.preprocess
     hashes = None if repeat else set(known or ())
     failed: dict[str, str] = {}
     batch: list[tuple[_Task, Prepared | Refused | None]] = []
     waiting = 0
     with (
-        DecodePool(preprocess, views, workers=workers) as pool,
-        closing(_Reader(source, hashes, pool, preprocess, views).ahead(2 * size + 2)) as tasks,
+        DecodePool(encoder.preprocess, views, workers=workers) as pool,
+        closing(_ahead(_tasks(source, hashes, pool, encoder, views), 2 * size + 2)) as tasks,
     ):
         for task in tasks:
             outcome = _result(task, failed)
@@ -128,60 +126,48 @@ def _encode(
             yield Encoded(task.record, task.hash, next(rows), outcome.notes, outcome.pixels[0])
 
 
-class _Reader:
-    """Reads and hashes the records of a source and passes them to the decoders, one at a time.
+def _tasks(
+    source: Source,
+    known: set[str] | None,
+    pool: DecodePool,
+    encoder: Encoder,
+    views: Views | None,
+) -> Iterator[_Task]:
+    """Read and hash the records of a source and pass them to the decoders, one at a time.
 
     Hashes of images in progress are added to `known`; None decodes everything.
     """
-
-    def __init__(
-        self,
-        source: Source,
-        known: set[str] | None,
-        pool: DecodePool,
-        preprocess: Preprocess,
-        views: Views | None,
-    ) -> None:
-        self._records = iter(source.records)
-        self._known, self._pool = known, pool
-        self._preprocess, self._views = preprocess, views
-
-    def ahead(self, count: int) -> Generator[_Task, None, None]:
-        """The records in their order, read by another thread up to `count` images in advance."""
-        reader = ThreadPoolExecutor(1)
-        try:
-            waiting = deque(reader.submit(self._next) for _ in range(count))
-            while (task := waiting.popleft().result()) is not None:
-                waiting.append(reader.submit(self._next))
-                yield task
-        finally:
-            reader.shutdown(cancel_futures=True)
-
-    def _next(self) -> _Task | None:
-        record = next(self._records, None)
-        if record is None:
-            return None
-        refused: Future[Prepared] = Future()
-        try:
-            return self._task(record)
-        except ImageRefusedError as error:
-            refused.set_exception(error)
-        return _Task(record, "", refused)
-
-    def _task(self, record: Record) -> _Task:
-        content = record.content
-        image = read_file(content) if isinstance(content, Path) else content
-        if isinstance(image, bytes):
-            key = sha256(image)
-        else:
-            image = decode(image).image
-            key = sha256(f"{image.size}".encode() + image.tobytes())
-        if self._known is not None:
-            if key in self._known:
-                return _Task(record, key, None)
-            self._known.add(key)
-        if isinstance(image, bytes):
-            return _Task(record, key, self._pool.submit(image, key))
+    for record in source.records:
+        key, content = "", record.content
         done: Future[Prepared] = Future()
-        done.set_result(prepare(image, self._preprocess, self._views, key))
-        return _Task(record, key, done)
+        try:
+            image = read_file(content) if isinstance(content, Path) else content
+            if isinstance(image, bytes):
+                key = sha256(image)
+            else:
+                image = decode(image).image
+                key = sha256(f"{image.size}".encode() + image.tobytes())
+            if known is not None and key in known:
+                yield _Task(record, key, None)
+                continue
+            if known is not None:
+                known.add(key)
+            if isinstance(image, bytes):
+                done = pool.submit(image, key)
+            else:
+                done.set_result(prepare(image, encoder.preprocess, views, key))
+        except ImageRefusedError as error:
+            done.set_exception(error)
+        yield _Task(record, key, done)
+
+
+def _ahead(tasks: Iterator[_Task], count: int) -> Generator[_Task, None, None]:
+    """The tasks in their order, made by another thread up to `count` of them in advance."""
+    reader = ThreadPoolExecutor(1)
+    try:
+        waiting = deque(reader.submit(next, tasks, None) for _ in range(count))
+        while (task := waiting.popleft().result()) is not None:
+            waiting.append(reader.submit(next, tasks, None))
+            yield task
+    finally:
+        reader.shutdown(cancel_futures=True)

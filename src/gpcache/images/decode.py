@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
-from gpcache.images.arrays import pixels_in_memory
 from gpcache.images.integrity import check_file, check_items, notes_of, stream_of
+from gpcache.support.checks import to_numpy
 from gpcache.support.extras import require
 
 # Warning filters are global: only one thread at a time may change them.
@@ -41,6 +41,13 @@ _UPRIGHT = {
 }
 
 _BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
+
+# Arrays and tensors.
+_CHANNELS = (1, 3, 4)
+# Tolerance for rounding in float32.
+_ROUNDING = 1e-4
+
+KINDS = "a path, bytes, a Pillow image, a numpy array (h, w, 3) or a torch tensor (3, h, w)"
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ def _decode(source: Any, policy: Policy) -> Decoded:
     elif isinstance(source, Image.Image):
         image, notes = source, []
     else:
-        image, notes = _from_array(pixels_in_memory(source), policy), []
+        image, notes = _from_array(_pixels_in_memory(source), policy), []
     _check_size(image.size, policy)
     image.load()
     with _warnings_as(notes):  # damaged EXIF data
@@ -111,26 +118,24 @@ def _decode(source: Any, policy: Policy) -> Decoded:
 def read_file(path: Path, policy: Policy = POLICY) -> bytes:
     """The bytes of an image file; not a file, or too large a file, is refused without reading."""
     refused = partial(ImageRefusedError, name=str(path))
-    content = b""
     try:
         status = path.stat()
-        readable = stat.S_ISREG(status.st_mode) and status.st_size <= policy.max_bytes
-        if readable:
-            with path.open("rb") as file:
-                # Read one byte more than allowed, to notice a file that grows.
-                content = file.read(policy.max_bytes + 1)
+        if stat.S_ISDIR(status.st_mode):
+            raise refused("it is a folder, not a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise refused("it is not a regular file")
+        if status.st_size > policy.max_bytes:
+            raise refused(_too_many_bytes(policy))
+        with path.open("rb") as file:
+            # One byte more than `decode` accepts, for a file that grows.
+            return file.read(policy.max_bytes + 1)
+    except ImageRefusedError:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise refused("there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise refused(f"it cannot be read ({reason})") from None
-    if stat.S_ISDIR(status.st_mode):
-        raise refused("it is a folder, not a file")
-    if not stat.S_ISREG(status.st_mode):
-        raise refused("it is not a regular file")
-    if not readable or len(content) > policy.max_bytes:
-        raise refused(_too_many_bytes(policy))
-    return content
 
 
 def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
@@ -262,3 +267,55 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
 def _sixteen_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
     """0…65535 → 0…255, rounded to the nearest."""
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _pixels_in_memory(image: Any) -> NDArray[Any]:
+    """Pixels (h, w) or (h, w, c), uint8 or uint16, of an array or tensor.
+
+    Numpy arrays have their channels last, torch tensors first; both hold uint8, uint16, or floats
+    from 0 to 1. Everything else raises ImageRefusedError.
+    """
+    array: NDArray[Any] = to_numpy(image)
+    if not isinstance(array, np.ndarray):
+        raise ImageRefusedError(f"it must be {KINDS}, got {described(image)}")
+    order = "(h, w, c)"
+    if not isinstance(image, np.ndarray):
+        order = "(c, h, w)"
+        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+    coloured = array.ndim == 3 and array.shape[2] in _CHANNELS
+    if 0 in array.shape or not (coloured or array.ndim == 2):
+        raise ImageRefusedError(
+            f"it must be (h, w) or {order} with 1, 3 or 4 channels, got a {described(image)}"
+        )
+    if array.dtype.kind == "f":
+        low, high = float(array.min()), float(array.max())
+        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+            raise ImageRefusedError(
+                "its floats must go from 0 to 1, so undo any normalisation, got "
+                f"{low:.3g} to {high:.3g} in a {described(image)}"
+            )
+        pixels: NDArray[np.uint8] = np.rint(255 * array.clip(0, 1)).astype(np.uint8)
+        return pixels
+    if array.dtype not in (np.uint8, np.uint16):
+        raise ImageRefusedError(
+            f"it must hold uint8 or uint16, or floats from 0 to 1, got a {described(image)}"
+        )
+    return array
+
+
+def is_one_image(images: Any) -> bool:
+    """Whether this is a single image, not a sequence of images."""
+    if isinstance(images, str | Path | bytes | bytearray | memoryview | Image.Image):
+        return True
+    shape = getattr(images, "shape", ())
+    return len(shape) == 3 and shape[-1 if isinstance(images, np.ndarray) else 0] in _CHANNELS
+
+
+def described(value: Any) -> str:
+    """A value's type for an error; of an array or tensor the dtype and shape, too."""
+    array = to_numpy(value)
+    if not isinstance(array, np.ndarray):
+        return type(value).__name__
+    kind = "numpy array" if isinstance(value, np.ndarray) else "torch tensor"
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{kind} of {dtype} with shape {tuple(value.shape)}"

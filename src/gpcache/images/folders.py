@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +24,16 @@ JUNK = frozenset(("thumbs.db", "desktop.ini", "__macosx"))
 
 @dataclass
 class _Walk:
-    """The state of one search below `root`: skipped files, and the links that were followed."""
+    """The state of one search below `root`: what was skipped, and the links that were followed."""
 
     root: Path
     follow: bool
     refused: list[Refused] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     linked: set[Path] = field(default_factory=set)
+    classes: list[str] = field(default_factory=list)
 
-    def entries(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:
+    def _entries(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:
         """The entries that may hold images, sorted, each with its name relative to the root."""
         try:
             with os.scandir(folder) as scanned:
@@ -46,24 +48,25 @@ class _Walk:
             else:
                 yield entry, name
 
-    def files(self, folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-        """Every file below `folder`, at any depth, with its name."""
-        waiting: list[tuple[Path, str, tuple[Path, ...]]]
-        waiting = [(folder, prefix, (self.root, folder.resolve()))]
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Every file, at any depth, with its name; the folders in the root go to `classes`."""
+        waiting: deque[tuple[Path, str, tuple[Path, ...]]] = deque()
+        waiting.append((self.root, "", (self.root,)))
         while waiting:
-            folder, prefix, chain = waiting.pop()
-            for entry, name in self.entries(folder, prefix):
-                if not self.allowed(entry, name, chain):
+            folder, prefix, chain = waiting.popleft()
+            for entry, name in self._entries(folder, prefix):
+                path = Path(entry.path)
+                if not self._allowed(entry, name, chain):
                     continue
                 if entry.is_dir():
-                    path = Path(entry.path)
+                    self.classes += [] if prefix else [name]
                     waiting.append((path, f"{name}/", (*chain, path.resolve())))
                 elif entry.is_file():
-                    yield name, Path(entry.path)
+                    yield name, path
                 else:
                     self._refuse(name, "it is not a regular file")
 
-    def allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
+    def _allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
         """Whether to read an entry: links must not leave the root or form a cycle.
 
         Every linked folder is read once, because links among many folders could repeat endlessly.
@@ -106,50 +109,30 @@ def from_folder(path: str | Path, *, follow: bool = False) -> Source:
     if not root.is_dir():
         raise DataError(f"There is no folder {str(path)!r}.")
     walk = _Walk(root, follow)
-    classes: list[tuple[Path, str]] = []
-    outside: list[Record] = []
-    for entry, name in walk.entries(root, ""):
-        if not walk.allowed(entry, name, (root,)):
-            continue
-        if entry.is_dir():
-            classes.append((Path(entry.path), name))
-        else:
-            outside.append(Record(name, Path(entry.path)))
-    if classes and outside:
+    files = sorted(walk.files())
+    source = Source(str(path), (), len(files), walk.refused)
+    names = ClassNames(source.notices)
+    labels = {name: names.add(name) for name in walk.classes}
+    outside = [name for name, _ in files if "/" not in name]
+    if labels and outside:
         raise DataError(
-            f"{str(path)!r} holds class folders and, outside of them, "
-            f"{listed([record.name for record in outside])}: put every image into a class folder."
+            f"{str(path)!r} holds class folders and, outside of them, {listed(outside)}: put every "
+            "image into a class folder."
         )
-    source = Source(str(path), outside, refused=walk.refused)
-    records = outside or _classed(walk, classes, source)
-    if not records:
+    if not files:
         refused = f" ({plural(len(walk.refused), 'file')} refused)" if walk.refused else ""
         raise DataError(
             f"There is no image in {str(path)!r}{refused}: put images into it, or a folder of "
             "images for each class."
         )
-    source.records, source.total = records, len(records)
+    source.records = [Record(name, file, labels.get(name.split("/")[0])) for name, file in files]
+    source.classes = names.sorted()
+    if empty := sorted(set(source.classes) - {record.label for record in source.records}):
+        noun = "A class" if len(empty) == 1 else f"{len(empty)} classes"
+        source.notices.append(f"{noun} without images: {listed(empty)}.")
     if walk.skipped:
         source.notices.append(
             f"{plural(len(walk.skipped), 'file')} that cannot be an image skipped: "
             f"{listed(walk.skipped)}."
         )
     return source
-
-
-def _classed(walk: _Walk, classes: list[tuple[Path, str]], source: Source) -> list[Record]:
-    """The records of class folders, sorted by name; adds names and notices to the source."""
-    names = ClassNames()
-    labels = {name: names.add(name) for _, name in classes}
-    records = [
-        Record(name, file, labels[folder_name])
-        for folder, folder_name in classes
-        for name, file in walk.files(folder, f"{folder_name}/")
-    ]
-    records.sort(key=lambda record: record.name)
-    source.classes = names.sorted()
-    source.notices += names.notices
-    if empty := sorted(set(source.classes) - {str(record.label) for record in records}):
-        noun = "A class" if len(empty) == 1 else f"{len(empty)} classes"
-        source.notices.append(f"{noun} without images: {listed(empty)}.")
-    return records

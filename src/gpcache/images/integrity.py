@@ -10,12 +10,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
 from gpcache.errors import ImageRefusedError
-from gpcache.images.item_boxes import item_payloads
 
 # JPEG: picture data end at a marker that is neither a stuffed zero nor a restart marker.
 _END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
@@ -30,6 +29,14 @@ _DEFLATE = (8, 32946)
 _COMPRESSION, _OFFSETS, _LENGTHS = 259, (273, 324), (279, 325)
 _BLOCK = 2**20
 _MOST_BYTES = 16  # of a pixel: four channels of 32 bits
+
+
+# Boxes of AVIF and HEIC: the kinds of coded pictures, and boxes that must not be cut off.
+_CODED = (b"av01", b"hvc1")
+_WHOLE_FILE = (b"meta", b"mdat", b"moov")
+
+# Header, start and end of a scan.
+_Scan = tuple[bytes, int, int]
 
 
 class JpegStream(BytesIO):
@@ -51,14 +58,6 @@ class JpegStream(BytesIO):
         return super().read(self._edge - place if place < self._edge and whole else size)
 
 
-class _JpegParts(NamedTuple):
-    """Marker and header of the frame; header, start and end of each scan; whether it restarts."""
-
-    frame: bytes
-    scans: list[tuple[bytes, int, int]]
-    restarts: bool
-
-
 def stream_of(content: bytes) -> BytesIO:
     """The bytes for Pillow to read; a JPEG that lacks a part of its picture is refused."""
     if not content.startswith(b"\xff\xd8"):
@@ -78,8 +77,9 @@ def stream_of(content: bytes) -> BytesIO:
     return BytesIO(content)
 
 
-def _jpeg_parts(content: bytes) -> _JpegParts:
-    frame, scans, restarts, at = b"", list[tuple[bytes, int, int]](), False, 2
+def _jpeg_parts(content: bytes) -> tuple[bytes, list[_Scan], bool]:
+    """Marker and header of the frame, the scans of the picture, and whether it restarts."""
+    frame, scans, restarts, at = b"", list[_Scan](), False, 2
     while content[at : at + 1] == b"\xff" and (mark := content[at + 1 : at + 2]) != b"\xd9":
         if mark == b"\xff":  # padding
             at += 1
@@ -96,10 +96,10 @@ def _jpeg_parts(content: bytes) -> _JpegParts:
             frame = mark + header
         restarts |= mark == b"\xdd"
         at = start
-    return _JpegParts(frame, scans, restarts)
+    return frame, scans, restarts
 
 
-def _is_complete(frame: bytes, scans: list[tuple[bytes, int, int]]) -> bool:
+def _is_complete(frame: bytes, scans: list[_Scan]) -> bool:
     """Whether the scans of a JPEG contain all bits of every coefficient."""
     bits = {(one, at): 1 for one in frame[7::3] for at in range(64)}
     for header, _, _ in scans:
@@ -159,7 +159,7 @@ def _check_tiff(content: bytes, tags: Any, most: int) -> None:
 
 def check_items(content: bytes) -> None:
     """Refuse an AVIF or HEIC file whose coded pictures hold bytes that no coder writes."""
-    for kind, payload in item_payloads(content):
+    for kind, payload in _item_payloads(content):
         if kind == b"av01":
             if _ZEROS in payload:
                 raise _damaged("a part of it is zero")
@@ -176,6 +176,84 @@ def _network_units(payload: bytes) -> Iterator[bytes]:
             raise _damaged("the lengths of its parts do not add up")
         yield payload[at + 4 : at + 4 + length]
         at += 4 + length
+
+
+# The boxes of AVIF and HEIC files, which locate the coded pictures.
+
+
+def _item_payloads(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The kind and the bytes of every coded picture; parts that cannot be parsed are skipped.
+
+    The decoder refuses a file that it cannot parse.
+    """
+    try:
+        top = dict(_boxes(content, 0, len(content)))
+        start, end = top[b"meta"]
+        meta = dict(_boxes(content, start + 4, end))
+        kinds = dict(_kinds(content, *meta[b"iinf"]))
+        places = list(_places(content, meta[b"iloc"][0]))
+    except (KeyError, struct.error):
+        return
+    for number, extents in places:
+        if kinds.get(number) in _CODED:
+            yield kinds[number], b"".join(content[at : at + length] for at, length in extents)
+
+
+def _boxes(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """The kind of each box, and where its content starts and ends; the first of a kind is last."""
+    boxes: list[tuple[bytes, tuple[int, int]]] = []
+    while at + 8 <= end:
+        size, kind = struct.unpack_from(">I4s", content, at)
+        start = at + 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", content, start)
+            start += 8
+        size = size or end - at
+        if at + size > end and kind in _WHOLE_FILE:
+            raise _truncated()
+        if at + size > end or size < 8:
+            break
+        boxes.append((kind, (start, at + size)))
+        at += size
+    return reversed(boxes)
+
+
+def _kinds(content: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The number and the kind of each item."""
+    wide = content[start] > 0
+    for kind, (at, _) in _boxes(content, start + (8 if wide else 6), end):
+        version = content[at]
+        if kind == b"infe" and version in (2, 3):
+            form = ">H2x4s" if version == 2 else ">I2x4s"
+            yield struct.unpack_from(form, content, at + 4)
+
+
+def _places(content: bytes, at: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The number of each item in the file, and its parts: start and length."""
+    version, sizes, more = content[at], content[at + 4], content[at + 5]
+    number_size = 4 if version == 2 else 2
+    at += 6
+
+    def whole(size: int) -> int:
+        nonlocal at
+        at += size
+        if at > len(content):
+            raise struct.error
+        return int.from_bytes(content[at - size : at], "big")
+
+    for _ in range(whole(number_size)):
+        number = whole(number_size)
+        elsewhere = version > 0 and whole(2) & 15
+        whole(2)
+        base = whole(more >> 4)
+        extents = []
+        for _ in range(whole(2)):
+            if version > 0:
+                whole(more & 15)
+            start = base + whole(sizes >> 4)
+            extents.append((start, whole(sizes & 15)))
+        if not elsewhere:
+            yield number, extents
 
 
 def _damaged(how: str) -> ImageRefusedError:

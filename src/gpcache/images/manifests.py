@@ -14,7 +14,6 @@ from gpcache.support.checks import is_nan
 from gpcache.support.extras import require
 
 COLUMNS = ("path", "label", "split", "group")
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 # A row's number as a user counts it, and its cells by column.
 NumberedRow = tuple[int, dict[str, str]]
@@ -32,7 +31,7 @@ def from_manifest(path: str | Path, *, follow: bool = False) -> Source:
     source = Source(str(path), ())
     rows = _parquet_rows if file.suffix.lower() == ".parquet" else _text_rows
     base = file.resolve().parent
-    names = ClassNames()
+    names = ClassNames(source.notices)
     known: dict[str, tuple[int, Record]] = {}
     repeated = 0
     for number, cells in rows(file, source):
@@ -53,7 +52,6 @@ def from_manifest(path: str | Path, *, follow: bool = False) -> Source:
     if repeated:
         source.notices.append(f"{plural(repeated, 'row')} that repeat another were merged.")
     source.records, source.total = records, len(records)
-    source.notices += names.notices
     source.classes = names.sorted()
     return source
 
@@ -98,7 +96,7 @@ def _check_same(file: Path, first: Record, row: int, record: Record, number: int
 
 
 def _text_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
-    delimiter = DELIMITERS.get(file.suffix.lower(), ",")
+    delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.reader(opened, delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -124,16 +122,13 @@ def _parquet_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
     parquet = require("pyarrow.parquet", "parquet", purpose="Reading a parquet manifest")
     try:
         with parquet.ParquetFile(file) as table:
-            header = _header(table.schema_arrow.names, file, source)
-            used = [name for name in table.schema_arrow.names if name.strip().lower() in COLUMNS]
-            number = 0
-            for batch in table.iter_batches(columns=used):
-                columns = [column.to_pylist() for column in batch.columns]
-                present = [name for name in header if name in COLUMNS]
-                for values in zip(*columns, strict=True):
-                    number += 1
-                    texts = (_text(value, file, number) for value in values)
-                    yield number, dict(zip(present, texts, strict=True))
+            names = table.schema_arrow.names
+            used = set(_header(names, file, source)) & set(COLUMNS)
+            columns = {name: name.strip().lower() for name in names}
+            batches = table.iter_batches(columns=[name for name in names if columns[name] in used])
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, {columns[name]: _text(row[name], file, number) for name in row}
     except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
         if isinstance(error, DataError):
             raise

@@ -20,13 +20,6 @@ _MAX_SCALED = 50_000_000
 # More pixels on each side than any filter uses when it enlarges.
 _MARGIN = 4
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-
 
 @dataclass(frozen=True)
 class Preprocess:
@@ -61,9 +54,14 @@ class Preprocess:
         top = round((scaled[1] - self.size) / 2)
         if scaled[0] * scaled[1] > _MAX_SCALED:
             return self._crop_alone(image, scaled, left, top)
-        whole = image.resize(scaled, _FILTERS[self.interpolation])
-        crop = whole.crop((left, top, left + self.size, top + self.size))
+        crop = image.resize(scaled, self._filter).crop(
+            (left, top, left + self.size, top + self.size)
+        )
         return np.asarray(crop, dtype=np.uint8)
+
+    @property
+    def _filter(self) -> Image.Resampling:
+        return Image.Resampling[self.interpolation.upper()]
 
     def resized(
         self,
@@ -72,7 +70,7 @@ class Preprocess:
         box: tuple[float, float, float, float] | None = None,
     ) -> NDArray[np.uint8]:
         """`image`, or only its `box`, resized to `size` (width, height), as bytes."""
-        return np.asarray(image.resize(size, _FILTERS[self.interpolation], box=box), dtype=np.uint8)
+        return np.asarray(image.resize(size, self._filter, box=box), dtype=np.uint8)
 
     def _crop_alone(
         self, image: Image.Image, scaled: tuple[int, int], left: int, top: int

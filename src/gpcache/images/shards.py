@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
-from gpcache.errors import DataError
+from gpcache.errors import DataError, ImageRefusedError
 from gpcache.images.decode import POLICY
 from gpcache.images.records import (
     IMAGE_SUFFIXES,
@@ -61,16 +60,6 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-@dataclass
-class _Group:
-    """The image and label of one key, and the reason if the image is refused."""
-
-    key: str
-    image: bytes | None = None
-    labels: dict[str, bytes] = field(default_factory=dict)
-    reason: str | None = None
-
-
 def from_webdataset(shards: str | Path | Iterable[str | Path]) -> Source:
     """The images of tar shards, as a stream; members that share a key are one record.
 
@@ -90,53 +79,54 @@ def from_webdataset(shards: str | Path | Iterable[str | Path]) -> Source:
 
 
 def _records(paths: list[Path], source: Source) -> Iterator[Record]:
-    names = ClassNames()
+    names = ClassNames(source.notices)
     origins: set[str] = set()
     for path in paths:
         ignored: list[str] = []
-        seen: set[str] = set()
         try:
-            for group in _groups(path, ignored):
-                name = f"{readable(path.name)}/{group.key}"
-                label, origin = _label(group)
-                if group.key in seen:
-                    group.reason = "its key occurs twice in the shard"
-                seen.add(group.key)
-                if group.image is None or group.reason:
-                    reason = group.reason or "there is no image under its key"
-                    source.refused.append(Refused(name, reason))
+            for key, members in _groups(path, ignored):
+                name = f"{readable(path.name)}/{key}"
+                if isinstance(members, ImageRefusedError):
+                    source.refused.append(Refused(name, members.reason))
                     continue
+                image, label, origin = members
                 if label is not None:
                     origins.add(origin)
-                yield Record(name, group.image, names.label(label, repr(name)))
+                yield Record(name, image, names.label(label, repr(name)))
         except DataError:
             raise
         except Exception as error:  # tarfile and the decompressors raise many kinds
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            source.refused.append(
-                Refused(
-                    readable(path.name), f"the shard is broken, the rest was not read ({reason})"
-                )
-            )
+            reason = f"the shard is broken, the rest was not read ({reason})"
+            source.refused.append(Refused(readable(path.name), reason))
         if ignored:
             source.notices.append(
                 f"Links and devices in {path.name!r} were ignored: {listed(ignored)}."
             )
     if origins:
         source.notices.append(f"Labels were read from {', '.join(sorted(origins))} members.")
-    source.notices += names.notices
     source.classes = names.sorted()
 
 
-def _groups(path: Path, ignored: list[str]) -> Iterator[_Group]:
-    """The groups of neighbouring members with one key; an incomplete one is left out."""
+def _groups(
+    path: Path, ignored: list[str]
+) -> Iterator[tuple[str, tuple[bytes, str | None, str] | ImageRefusedError]]:
+    """The keys of a shard, each with its image, label and the label's origin, or a refusal.
+
+    Neighbouring members with one key belong together; an incomplete group is left out.
+    """
+    seen: set[str] = set()
     with tarfile.open(path, "r|*", tarinfo=_Header) as archive:
         members = _members(archive, MAX_RATIO * path.stat().st_size, ignored)
-        for key, grouped in groupby(members, key=itemgetter(0)):
-            group = _Group(key)
-            for _, suffix, member in grouped:
-                _take(group, archive, member, suffix)
-            yield group
+        for key, group in groupby(members, key=itemgetter(0)):
+            try:
+                image, labels = _contents(archive, group)
+                if key in seen:
+                    raise ImageRefusedError("its key occurs twice in the shard")
+                yield key, (image, *_label(labels))
+            except ImageRefusedError as refusal:
+                yield key, refusal
+            seen.add(key)
 
 
 def _members(
@@ -158,44 +148,50 @@ def _members(
             ignored.append(name)
 
 
-def _take(group: _Group, archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> None:
-    """Read a member that is an image or a label; others are not read."""
-    path = PurePosixPath(member.name)
-    is_image = suffix in IMAGE_SUFFIXES
-    limit = POLICY.max_bytes if is_image else MAX_LABEL_BYTES
-    if path.is_absolute() or ".." in path.parts:
-        group.reason = "its name is an absolute path or contains .."
-    elif is_image and group.image is not None:
-        group.reason = "there are two images under its key"
-    elif not is_image and suffix not in LABEL_SUFFIXES:
-        return
-    elif member.size > limit or member.issparse():
-        kind = "image" if is_image else "label"
-        group.reason = f"its {kind} is larger than {limit / 1e6:g} MB, or sparse"
-    else:
+def _contents(
+    archive: tarfile.TarFile, group: Iterable[tuple[str, str, tarfile.TarInfo]]
+) -> tuple[bytes, dict[str, bytes]]:
+    """The image of a group, and its members that may hold a label; others are not read."""
+    images: list[bytes] = []
+    labels: dict[str, bytes] = {}
+    for _, suffix, member in group:
+        path = PurePosixPath(member.name)
+        is_image = suffix in IMAGE_SUFFIXES
+        limit = POLICY.max_bytes if is_image else MAX_LABEL_BYTES
+        if path.is_absolute() or ".." in path.parts:
+            raise ImageRefusedError("its name is an absolute path or contains ..")
+        if is_image and images:
+            raise ImageRefusedError("there are two images under its key")
+        if not is_image and suffix not in LABEL_SUFFIXES:
+            continue
+        if member.size > limit or member.issparse():
+            kind = "image" if is_image else "label"
+            raise ImageRefusedError(f"its {kind} is larger than {limit / 1e6:g} MB, or sparse")
         opened = archive.extractfile(member)
         content = b"" if opened is None else opened.read()
         if is_image:
-            group.image = content
+            images.append(content)
         else:
-            group.labels[suffix] = content
+            labels[suffix] = content
+    if not images:
+        raise ImageRefusedError("there is no image under its key")
+    return images[0], labels
 
 
-def _label(group: _Group) -> tuple[str | None, str]:
+def _label(labels: dict[str, bytes]) -> tuple[str | None, str]:
     """The label of a group, and the suffix of the member that it comes from."""
     for suffix in LABEL_SUFFIXES:
-        if suffix not in group.labels:
+        if suffix not in labels:
             continue
         try:
-            text = group.labels[suffix].decode("utf-8-sig")
+            text = labels[suffix].decode("utf-8-sig")
             value = json.loads(text) if suffix == ".json" else text.strip()
         except (ValueError, RecursionError):
-            group.reason = group.reason or f"its {suffix} member is not UTF-8 or not JSON"
-            return None, suffix
+            raise ImageRefusedError(f"its {suffix} member is not UTF-8 or not JSON") from None
         if suffix == ".json":
             value = value.get("label") if isinstance(value, dict) else None
         if is_nan(value):
-            group.reason = group.reason or "its label is NaN, which is not a class"
-        elif value is not None and str(value).strip():
+            raise ImageRefusedError("its label is NaN, which is not a class")
+        if value is not None and str(value).strip():
             return str(value), suffix
     return None, ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpcache.errors import DataError
-from gpcache.images.arrays import KINDS, described, is_one_image
+from gpcache.images.decode import KINDS, described, is_one_image
 from gpcache.images.folders import from_folder, is_junk
 from gpcache.images.manifests import from_manifest
 from gpcache.images.records import IMAGE_SUFFIXES, ClassNames, Record, Source, listed, readable
@@ -117,26 +117,28 @@ def from_iterable(items: Iterable[Any], name: str = "iterable", *, labels: Any =
             raise DataError(
                 f"There are {total} images and {len(labels)} labels: give each image one label."
             )
+        pairs: Iterable[tuple[Any, Any]] = zip(items, labels, strict=True)
+    else:
+        pairs = (pair if _is_pair(pair) else (pair, None) for pair in items)
     source = Source(name, (), total)
-    names = ClassNames(source.notices)
-    source.records = _from_items(items, labels, names)
+    source.records = _records(pairs, ClassNames(source.notices), "image")
     return source
 
 
-def _from_items(items: Iterable[Any], labels: Any, names: ClassNames) -> Iterator[Record]:
-    for number, item in enumerate(items):
-        image, label = item, None
-        if labels is not None:
-            label = labels[number]
-        elif isinstance(item, tuple) and len(item) == 2:
-            image, label = item
-        yield _record(number, image, names.label(label, f"image {number}"))
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2
 
 
-def _record(number: int, image: Any, label: str | None, split: str | None = None) -> Record:
-    if isinstance(image, str | Path):
-        return Record(readable(Path(image).as_posix()), Path(image), label, split)
-    return Record(f"item {number:07d}", image, label, split)
+def _records(
+    pairs: Iterable[tuple[Any, Any]], names: ClassNames, noun: str, split: str | None = None
+) -> Iterator[Record]:
+    """The records of images and their labels; `noun` is what an error calls an image."""
+    for number, (image, given) in enumerate(pairs):
+        label = names.label(given, f"{noun} {number}")
+        if isinstance(image, str | Path):
+            yield Record(readable(Path(image).as_posix()), Path(image), label, split)
+        else:
+            yield Record(f"item {number:07d}", image, label, split)
 
 
 def from_datasets(
@@ -172,7 +174,7 @@ def from_datasets(
     known = ClassNames(source.notices)
     source.classes = sorted({known.add(name) for name in getattr(kind, "names", None) or []})
     name_of = getattr(kind, "int2str", None)
-    source.records = _from_rows(dataset, image, label, split, name_of, known)
+    source.records = _records(_pairs(dataset, image, label, name_of), known, "row", split)
     return source
 
 
@@ -182,30 +184,23 @@ def _column(kinds: Mapping[str, str], name: str, kind: str) -> str:
     return columns[0] if name not in kinds and len(columns) == 1 else name
 
 
-def _from_rows(
-    rows: Iterable[Mapping[str, Any]],
-    image: str,
-    label: str,
-    split: str | None,
-    name_of: Any,
-    names: ClassNames,
-) -> Iterator[Record]:
+def _pairs(
+    rows: Iterable[Mapping[str, Any]], image: str, label: str, name_of: Any
+) -> Iterator[tuple[Any, Any]]:
+    """The image and the label of every row of a dataset."""
     for number, row in enumerate(rows):
         if image not in row:
             raise DataError(f"Row {number} of the dataset has no column {image!r}.")
+        content = row[image]
         value: Any = row.get(label)
+        # A column that is not decoded holds {"bytes": …, "path": …}.
+        if isinstance(content, Mapping):
+            held = content.get("bytes")
+            content = content.get("path") if held is None else held
+        if content is None:
+            raise DataError(f"Row {number} of the dataset has an image without bytes or path.")
         # Datasets mark a hidden label of a ClassLabel column with −1.
         value = value.item() if hasattr(value, "item") else value
         if value is not None and name_of is not None:
             value = None if value == -1 else name_of(value)
-        text = names.label(value, f"row {number}")
-        yield _record(number, _content(row[image], number), text, split)
-
-
-def _content(value: Any, number: int) -> Any:
-    """An image column that is not decoded holds {"bytes": …, "path": …}."""
-    if isinstance(value, Mapping):
-        value = value["bytes"] if value.get("bytes") is not None else value.get("path")
-    if value is None:
-        raise DataError(f"Row {number} of the dataset has an image without bytes or path.")
-    return value
+        yield content, value

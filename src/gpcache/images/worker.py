@@ -11,20 +11,25 @@ import os
 import signal
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.decode import decode
 from gpcache.images.preprocess import Preprocess
-from gpcache.images.thumbnails import thumbnail_of
 
 # Address space beyond what the process starts with.
 MEMORY_LIMIT = 2 * 2**30
+# The longest side of a thumbnail for reports and pages, in pixels.
+THUMBNAIL = 160
+THUMBNAIL_QUALITY = 80
 
 _LENGTHS = struct.Struct("<IQ")
 _MAX_HEADER = 1_000_000
@@ -55,10 +60,20 @@ def prepare(
     `thumbnail` is the longest side of an additional JPEG; 0 makes none.
     """
     decoded = decode(source)
-    small = thumbnail_of(decoded.image, thumbnail) if thumbnail else b""
+    small = _thumbnail(decoded.image, thumbnail) if thumbnail else b""
     if views is None:
         return Prepared(preprocess.pixels(decoded.image)[None], decoded.notes, small)
     return Prepared(views.pixels(decoded.image, preprocess, key), decoded.notes, small)
+
+
+def _thumbnail(image: Image.Image, side: int) -> bytes:
+    """A JPEG of at most `side` pixels a side, without the metadata of the original."""
+    image = image.copy()
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    image.info.clear()  # Pillow would write its comment
+    stream = BytesIO()
+    image.save(stream, "JPEG", quality=THUMBNAIL_QUALITY)
+    return stream.getvalue()
 
 
 def write_message(stream: IO[bytes], header: dict[str, Any], content: bytes = b"") -> None:
@@ -71,33 +86,26 @@ def write_message(stream: IO[bytes], header: dict[str, Any], content: bytes = b"
 
 def read_message(stream: IO[bytes], limit: int) -> tuple[dict[str, Any], bytes] | None:
     """Read one message of at most `limit` bytes; None if the stream ends or is not a message."""
-    start = stream.read(_LENGTHS.size)
-    if len(start) < _LENGTHS.size:
-        return None
-    length, size = _LENGTHS.unpack(start)
-    if length > _MAX_HEADER or size > limit:
-        return None
-    text, content = stream.read(length), stream.read(size)
-    if len(content) < size:
-        return None
     try:
-        header: dict[str, Any] = json.loads(text)
-    except ValueError:
+        length, size = _LENGTHS.unpack(stream.read(_LENGTHS.size))
+        if length > _MAX_HEADER or size > limit:
+            return None
+        header: dict[str, Any] = json.loads(stream.read(length))
+    except (struct.error, ValueError):
         return None
-    return header, content
+    content = stream.read(size)
+    return None if len(content) < size else (header, content)
 
 
 def limit_memory(extra: int = MEMORY_LIMIT) -> None:
     """Let this process grow by `extra` bytes at most, if the system supports such a limit."""
-    try:
+    with suppress(ImportError, OSError, ValueError):  # no Linux, or a tighter limit is set already
         import resource
 
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         limit = pages * resource.getpagesize() + extra
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    except (ImportError, OSError, ValueError):
-        return  # no Linux, or a tighter limit is set already
 
 
 def main() -> None:
@@ -115,7 +123,7 @@ def main() -> None:
     preprocess = Preprocess(**settings["preprocess"])
     views = None if settings["views"] is None else Views(**settings["views"])
     limit_memory()
-    try:
+    with suppress(BrokenPipeError):  # the parent is gone
         write_message(answers, {})
         while (request := read_message(requests, sys.maxsize)) is not None:
             header, content = request
@@ -129,8 +137,6 @@ def main() -> None:
             else:
                 both = prepared.pixels.tobytes() + prepared.thumbnail
                 write_message(answers, {"notes": prepared.notes}, both)
-    except BrokenPipeError:
-        return  # the parent is gone
 
 
 if __name__ == "__main__":

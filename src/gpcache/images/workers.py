@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -19,8 +20,7 @@ import numpy as np
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
-from gpcache.images.thumbnails import SIDE
-from gpcache.images.worker import Prepared, prepare, read_message, write_message
+from gpcache.images.worker import THUMBNAIL, Prepared, prepare, read_message, write_message
 from gpcache.support.checks import positive, whole
 
 __all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
@@ -91,21 +91,15 @@ class DecodePool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not self._closed:
-            self._drop_queued()
+        if kind is not None:
+            for future in list(self._images):
+                future.cancel()
         self.close()
 
     def _forget(self, future: Future[Prepared]) -> None:
         """Make room as soon as an image is prepared, refused or cancelled."""
         self._images.pop(future, None)
         self._room.release()
-
-    def _drop_queued(self) -> None:
-        try:
-            while (future := self._jobs.get_nowait()) is not None:
-                future.cancel()
-        except queue.Empty:
-            return
 
     def _serve(self) -> None:
         """The work of one thread: feed one process, and replace it when it dies."""
@@ -133,7 +127,7 @@ def small_picture(content: bytes) -> bytes:
 
     Raises ImageRefusedError if the image is refused.
     """
-    return _picture_pool().submit(content, "", thumbnail=SIDE).result().thumbnail
+    return _picture_pool().submit(content, "", thumbnail=THUMBNAIL).result().thumbnail
 
 
 @cache
@@ -149,13 +143,11 @@ _Image = tuple[bytes, str, int]
 
 
 def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:
-    try:
+    with suppress(InvalidStateError):  # cancelled meanwhile
         if isinstance(outcome, Exception):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-    except InvalidStateError:
-        return  # cancelled meanwhile
 
 
 class _Worker:
@@ -170,7 +162,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": _import_path()},
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         if self._ask(settings, b"", START_LIMIT) is None:
             raise GPCacheError(
@@ -212,10 +204,8 @@ class _Worker:
         """End the process by closing its input."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with suppress(OSError):  # the last message was not read
                 pipe.close()
-            except OSError:
-                continue  # the last message was not read
         self._process.wait()
 
     def _ask(
@@ -247,8 +237,3 @@ class _Worker:
 
 # One thread each: the pool runs in parallel, and threads reserve address space.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-
-
-def _import_path() -> str:
-    """The import path of this process, so that a worker finds the same packages."""
-    return os.pathsep.join(filter(None, sys.path))

@@ -21,7 +21,7 @@ from gpcache.encoders.vectors import Features
 from gpcache.errors import GPCacheError
 from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
-from gpcache.images.thumbnails import SIDE
+from gpcache.images.worker import THUMBNAIL
 from gpcache.images.workers import MAX_WORKERS, DecodePool, Prepared
 from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
@@ -104,7 +104,9 @@ class Decoders:
     async def decode(self, content: bytes, *, learn: bool) -> tuple[str, Prepared]:
         """The hash of an image and its pixels, with a place in `room`; can be cancelled."""
         pool, key = self._learn_pool if learn else self._pool, sha256(content)
-        return key, await asyncio.wrap_future(pool.submit(content, key, thumbnail=SIDE * learn))
+        return key, await asyncio.wrap_future(
+            pool.submit(content, key, thumbnail=THUMBNAIL * learn)
+        )
 
     def close(self) -> None:
         """End the processes."""

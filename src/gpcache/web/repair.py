@@ -13,7 +13,7 @@ from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ImageRefusedError, ModelFileError
 from gpcache.images.augment import Views
 from gpcache.images.records import plural
-from gpcache.images.thumbnails import SIDE
+from gpcache.images.worker import THUMBNAIL
 from gpcache.images.workers import DecodePool
 from gpcache.model.training_images import original_of
 from gpcache.support.array_folders import load_folder
@@ -132,7 +132,7 @@ def _encoded_again(
     views = Views(document.views) if document.views else None
     try:
         with DecodePool(encoder.preprocess, views, workers=1) as pool:
-            image = pool.submit(content, photo.hash, thumbnail=SIDE).result()
+            image = pool.submit(content, photo.hash, thumbnail=THUMBNAIL).result()
     except ImageRefusedError:
         return None
     return EncodedPhoto(photo.hash, encode_batch(encoder, [image.pixels])[0], image.thumbnail)

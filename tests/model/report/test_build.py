@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from gpcache import GPCacheClassifier
+from gpcache.images import Preprocess
 from gpcache.images.records import Refused
-from gpcache.images.thumbnails import thumbnail
+from gpcache.images.worker import THUMBNAIL, prepare
 from gpcache.methods.cache.search import REGRESSION_NUMBERS, SOFTMAX_NUMBERS
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.report import render
@@ -19,6 +20,10 @@ TINY = Path(__file__).parents[2] / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
+
+
+def thumbnail(path):
+    return prepare(path, Preprocess(size=1), None, "", thumbnail=THUMBNAIL).thumbnail
 
 
 def write(root, label, seeds, folder=None):

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gpcache.images.drawn import materials, scenes
+from gpcache.images.drawn import painters
 from gpcache.images.drawn.canvas import Colours, Random, photograph
 from gpcache.support.checks import one_of, whole
 from gpcache.support.files import make_folder, write_atomic
 from gpcache.support.progress import progress_bar
 
 _CLASSES = (
-    materials.bricks, scenes.grass, materials.knitting, scenes.leaves, materials.marble,
-    materials.pebbles, scenes.sea, scenes.sunset, materials.tartan, materials.wood,
+    painters.bricks, painters.grass, painters.knitting, painters.leaves, painters.marble,
+    painters.pebbles, painters.sea, painters.sunset, painters.tartan, painters.wood,
 )  # fmt: skip
-_OTHERS = (scenes.bubbles, scenes.clock)
+_OTHERS = (painters.bubbles, painters.clock)
 _PAINTERS: dict[str, Callable[[Random], Colours]] = {
     painter.__name__: painter for painter in (*_CLASSES, *_OTHERS)
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from itertools import product
 from math import cos, pi, sin
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,12 +92,19 @@ def random_value(rng: Random, *numbers: Field) -> Field:
     return values
 
 
-def choose_palette(rng: Random, palettes: str) -> Colours:
-    """One of the palettes (k, 3) in a text such as "ff8800 aa0000 / 00ff00", a little varied."""
-    words = str(rng.choice(palettes.split("/"))).split()
+def choose_palette(rng: Random, name: str) -> Colours:
+    """One of the palettes (k, 3) of this name in palettes.json, a little varied."""
+    words = str(rng.choice(_palettes()[name])).split()
     chosen = np.array([list(bytes.fromhex(word)) for word in words], np.float32) / 255
     varied = rng.uniform(0.94, 1.06, (1, 3)) + rng.normal(0, 0.03, chosen.shape)
     return np.clip(chosen * varied, 0, 1).astype(np.float32)
+
+
+@cache
+def _palettes() -> dict[str, list[str]]:
+    palettes: dict[str, list[str]]
+    palettes = json.loads(Path(__file__).with_name("palettes.json").read_bytes())
+    return palettes
 
 
 def ramp(field: Field, colours: Colours) -> Colours:
@@ -117,17 +127,13 @@ def blend(under: Any, over: Any, share: Field) -> Colours:
     return picture
 
 
-def shade(height: Field, angle: float, depth: float = 1.0) -> Colours:
-    """The light (h, w, 1) on a surface of this height in pixels, from the side of `angle`."""
+def shade(rng: Random, height: Field, depth: float) -> Colours:
+    """The light (h, w, 1) on a surface of this height in pixels; it comes mostly from above."""
+    angle = rng.normal(-pi / 2, 0.7)
     down, right = np.gradient(height)
     light = 1 - depth * (right * cos(angle) + down * sin(angle))
     lit: Colours = np.clip(light, 0.25, 1.9)
     return lit[..., None]
-
-
-def light_angle(rng: Random) -> float:
-    """Where the light comes from: mostly above."""
-    return rng.normal(-pi / 2, 0.7)
 
 
 def photograph(rng: Random, picture: Colours) -> Image.Image:
