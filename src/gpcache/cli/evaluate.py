@@ -63,16 +63,12 @@ def evaluate(
             save_plots(content, plots)
     output.print_notes(refused)
     advice = model_advice(classifier.content, evaluation)
-    summary = evaluation.summary() | {
-        "refused": output.refused_as_json(refused),
-        "advice": [asdict(one) for one in advice],
-    }
+    summary = evaluation.summary() | {"refused": output.refused_as_json(refused)}
+    summary["advice"] = [asdict(one) for one in advice]
     if coverage is not None:
         summary["accuracy_at_coverage"][f"{coverage:g}"] = evaluation.accuracy_at(coverage)
     files = {"report": report, "plots": plots}
     written = {name: str(path) for name, path in files.items() if path is not None}
     figures = evaluation_figures(evaluation) | doubts(evaluation, coverage) | written
-    if advice:
-        figures |= {"advice": [output.printable(one.sentence) for one in advice]}
-    output.show(json, summary, figures)
+    output.show(json, summary, figures | {"advice": [one.sentence for one in advice]})
     raise Exit(1 if refused else 0)

@@ -116,13 +116,12 @@ def _show_model(
     }
     sentences = [finding.sentence for finding in done.suspects]
     suspects = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
-    rows: dict[str, str | list[str]] = {"suspicious": suspects or "none"}
-    if advice:
-        rows["advice"] = [output.printable(one.sentence) for one in advice]
-    rows["seconds"] = f"{done.seconds:.1f}"
-    output.show(
-        json, model_as_json(classifier, model) | facts, model_rows(classifier, model) | rows
-    )
+    rows = model_rows(classifier, model) | {
+        "suspicious": suspects or "none",
+        "advice": [one.sentence for one in advice],
+        "seconds": f"{done.seconds:.1f}",
+    }
+    output.show(json, model_as_json(classifier, model) | facts, rows)
 
 
 def _show_estimate(
