@@ -45,9 +45,8 @@ FIGURES = Option(
 
 SpecArgument = Annotated[Path, Argument(metavar="SPEC", help="A spec, for example table.toml.")]
 ResultsArgument = Annotated[Path, Argument(metavar="RESULTS", help="The folder of a run.")]
-OutputOption = Annotated[
-    Path, Option("--output", "-o", metavar="RESULTS", help="The folder of the results.")
-]
+OUTPUT = "The folder of the results."
+OutputOption = Annotated[Path, Option("--output", "-o", metavar="RESULTS", help=OUTPUT)]
 RootOption = Annotated[Path | None, Option(metavar="DIR", help=ROOT)]
 DatasetOption = Annotated[list[str] | None, Option("--dataset", metavar="DATA", help=DATASET)]
 EncodersOption = Annotated[list[str] | None, Option("--encoder", help=ENCODER)]

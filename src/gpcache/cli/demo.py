@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 PHOTOS = "Your own folder with one folder for each class."
 PhotosArgument = Annotated[Path | None, Argument(help=PHOTOS, show_default="drawn pictures")]
 OutputOption = Annotated[Path, Option("--output", "-o", help="Where to write model and report.")]
-ShotsOption = Annotated[
-    int, Option(min=1, metavar="K", help="Train on K pictures of each class, test on the others.")
-]
+SHOTS = "Train on K pictures of each class, test on the others."
 NAME_WIDTH = 19
-SeedOption = Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")]
 
 
 def demo(
     photos: PhotosArgument = None,
     folder: OutputOption = Path("gpcache-demo"),
-    shots: ShotsOption = 5,
-    seed: SeedOption = 0,
+    shots: Annotated[int, Option(min=1, metavar="K", help=SHOTS)] = 5,
+    seed: Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")] = 0,
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:

@@ -14,8 +14,6 @@ UNKNOWN = "Images that belong to none of the classes: also show how many of them
 
 ReportOption = Annotated[Path | None, Option(metavar="FILE", help="Write a report, one HTML file.")]
 PlotsOption = Annotated[Path | None, Option(metavar="FOLDER", help="Write its plots (PNG, SVG).")]
-CoverageOption = Annotated[float | None, Option(min=0.001, max=1, help=COVERAGE)]
-UnknownOption = Annotated[Path | None, Option(metavar="IMAGES", help=UNKNOWN)]
 
 
 def evaluate(
@@ -24,8 +22,8 @@ def evaluate(
     report: ReportOption = None,
     plots: PlotsOption = None,
     reject: options.RejectOption = 0.05,
-    coverage: CoverageOption = None,
-    unknown: UnknownOption = None,
+    coverage: Annotated[float | None, Option(min=0.001, max=1, help=COVERAGE)] = None,
+    unknown: Annotated[Path | None, Option(metavar="IMAGES", help=UNKNOWN)] = None,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,

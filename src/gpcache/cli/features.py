@@ -26,9 +26,8 @@ PoolArgument = Annotated[Path, Argument(metavar="STORE", help="A store of unlabe
 OutputOption = Annotated[Path, Option("--output", "-o", metavar="PROJ", help="Folder to write.")]
 Kind = Literal["contrastive", "whitening"]
 TransductiveOption = Annotated[bool, Option("--transductive", help="These are the test images.")]
-NeighboursOption = Annotated[
-    int, Option("--neighbours", "-r", min=2, help="Number of images to contrast.")
-]
+CONTRASTED = "Number of images to contrast."
+NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, help=CONTRASTED)]
 StoreArgument = Annotated[Path, Argument(metavar="STORE", help="The folder of the store.")]
 
 store_app = Typer(no_args_is_help=True, help="Show what a feature store holds, or verify it.")

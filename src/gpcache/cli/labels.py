@@ -25,7 +25,7 @@ GROUPS = (
     "Which photos are one burst: those with the same group in a list ('list'), those in the same "
     "innermost folder ('folder'), or none ('none')."
 )
-TopOption = Annotated[int, Option(min=1, metavar="K", help="Show K findings of each kind.")]
+TOP = "Show K findings of each kind."
 PLACES = "A folder of unlabelled images, with a model folder before it if you have one."
 PlacesArgument = Annotated[list[Path], Argument(metavar="[MODEL] POOL", help=PLACES)]
 CountOption = Annotated[int, Option("--count", "-n", min=1, metavar="K", help="Suggest K images.")]
@@ -37,7 +37,7 @@ def check(
     images: options.ImagesArgument,
     encoder: options.EncoderOption = "lite",
     groups: Annotated[str, Option(help=GROUPS)] = "list",
-    top: TopOption = 10,
+    top: Annotated[int, Option(min=1, metavar="K", help=TOP)] = 10,
     text: Annotated[bool, Option(help="Use the class names.")] = True,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",

@@ -15,28 +15,23 @@ from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, Verbose
 from gpcache.cli.output import json_text, print_notices, printable
 
 MODEL = "A model folder to start from, for example pets.gpc."
+PORT = "The port; 0 takes a free one."
 WORKSPACE = "Where photos and changes are kept."
 HOST = "The address to listen on; 0.0.0.0 lets other machines of the network connect."
 ENGINE = "Where photos are decoded and encoded: in this process, or by replicas."
 REPLICAS = "Replicas of --engine ray. Default: one for 2 CPUs."
-ModelArgument = Annotated[Path | None, Argument(metavar="MODEL", help=MODEL)]
+CERTIFICATE = "Use HTTPS with this certificate."
+KEY = "The private key of the certificate."
 WorkspaceOption = Annotated[Path | None, Option("--workspace", "-w", metavar="DIR", help=WORKSPACE)]
-PortOption = Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")]
-CertificateOption = Annotated[
-    Path | None, Option(metavar="PEM", help="Use HTTPS with this certificate.")
-]
-KeyOption = Annotated[
-    Path | None, Option(metavar="PEM", help="The private key of the certificate.")
-]
 
 
 def serve(
-    model: ModelArgument = None,
+    model: Annotated[Path | None, Argument(metavar="MODEL", help=MODEL)] = None,
     workspace: WorkspaceOption = None,
-    port: PortOption = 8765,
+    port: Annotated[int, Option(min=0, max=65535, help=PORT)] = 8765,
     host: Annotated[str, Option(metavar="ADDRESS", help=HOST)] = "127.0.0.1",
-    certificate: CertificateOption = None,
-    key: KeyOption = None,
+    certificate: Annotated[Path | None, Option(metavar="PEM", help=CERTIFICATE)] = None,
+    key: Annotated[Path | None, Option(metavar="PEM", help=KEY)] = None,
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
     engine: Annotated[Literal["local", "ray"], Option(help=ENGINE)] = "local",
