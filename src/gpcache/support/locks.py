@@ -63,14 +63,12 @@ def _wait(descriptor: int, place: Path) -> None:
 def locked_file(lock: FileLock, place: Path) -> Iterator[None]:
     """Hold a lock file; print a notice if it takes longer than a second to get it."""
     try:
-        lock.acquire(timeout=PATIENCE)
+        held = lock.acquire(timeout=PATIENCE)
     except Timeout:
         warn_of_waiting(place)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def warn_of_waiting(place: Path) -> None:

@@ -56,8 +56,13 @@ def remove_stale(folder: Path, name: str | None = None, *, suffix: str = SUFFIX)
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             ours = entry.name.startswith(prefix) and entry.name.endswith(suffix)
-            if ours and not entry.is_symlink():
-                _remove_unless_held(Path(entry.path))
+            if not ours or entry.is_symlink():
+                continue
+            place = Path(entry.path)
+            lock = _lock(place, wait=False)
+            if lock is not None:
+                remove(place)
+                os.close(lock)
 
 
 def remove(place: Path) -> None:
@@ -120,10 +125,3 @@ def _lock(place: Path, *, wait: bool) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _remove_unless_held(place: Path) -> None:
-    lock = _lock(place, wait=False)
-    if lock is not None:
-        remove(place)
-        os.close(lock)
