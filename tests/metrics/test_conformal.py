@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from gpcache.errors import DataError
 from gpcache.metrics import conformal
 from gpcache.metrics.conformal import (
-    aps_scores,
     class_p_values,
     in_set,
     lac_scores,
@@ -77,25 +76,8 @@ def test_lac_is_what_the_label_lacks_to_certainty():
     np.testing.assert_allclose(lac_scores([[0.7, 0.3]]), [[0.3, 0.7]])
 
 
-def aps_by_loop(row, u):
-    """The mass above the label's probability, and so much of the mass at it."""
-    return [sum(p for p in row if p > own) + u * sum(p for p in row if p == own) for own in row]
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.booleans(), st.booleans())
-def test_aps_is_the_mass_of_labels_as_probable(seed, c, coarse, randomised):
-    generator = np.random.default_rng(seed)
-    draw = generator.multinomial(8, np.full(c, 1 / c), size=5) / 8
-    probabilities = draw if coarse else generator.dirichlet(np.ones(c), size=5)
-    uniform = generator.random(5) if randomised else np.ones(5)
-    expected = [aps_by_loop(row, u) for row, u in zip(probabilities, uniform, strict=True)]
-    found = aps_scores(probabilities, uniform if randomised else None)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("scores", [lac_scores, aps_scores, None], ids=["lac", "aps", "random"])
 @pytest.mark.parametrize("error", [0.1, 0.3])
-def test_split_sets_hold_the_truth_as_promised(scores, error):
+def test_split_sets_hold_the_truth_as_promised(error):
     """Labels drawn from other probabilities than the model's: the promise needs no good model."""
     generator = np.random.default_rng(0)
     n, hits = 30, []
@@ -103,11 +85,7 @@ def test_split_sets_hold_the_truth_as_promised(scores, error):
         logits = generator.normal(size=(n + 20, 5))
         labels = (logits + generator.gumbel(size=logits.shape)).argmax(1)
         claimed = np.exp(3 * logits) / np.exp(3 * logits).sum(1, keepdims=True)  # far too sure
-        if scores is None:
-            found = aps_scores(claimed, generator.random(len(claimed)))
-        else:
-            found = scores(claimed)
-        own = found[np.arange(n + 20), labels]
+        own = lac_scores(claimed)[np.arange(n + 20), labels]
         hits.append(in_set(p_values(own[:n], own[n:]), error).mean())
     spread = np.std(hits) / 20
     assert 1 - error - 3 * spread <= np.mean(hits) <= 1 - error + 1 / (n + 1) + 3 * spread

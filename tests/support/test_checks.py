@@ -17,7 +17,6 @@ from gpcache.support.checks import (
     same_kind,
     share,
     to_numpy,
-    unusable_row,
     whole,
 )
 
@@ -39,15 +38,6 @@ def test_labels():
     assert not same_kind(np.array(["cat"]), np.array([1]))
     with pytest.raises(DataError, match=r"^y needs one label per row, .*\(1, 1\)"):
         label_array("y", [["cat"]])
-
-
-def test_the_first_unusable_row():
-    rows = np.ones((4, 3))
-    assert unusable_row(rows) is None
-    rows[3], rows[2, 1] = 0, np.inf
-    assert unusable_row(rows) == 2
-    assert unusable_row(rows[[0, 1, 3]]) == 2
-    assert unusable_row(np.zeros((2, 3, 4))) == 0
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])

@@ -103,8 +103,7 @@ def _write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Sh
     reason = arrow.struct([("name", text), ("label", text), ("weight", number)])
     kinds = {"image": text, "label": text, "rejected": arrow.bool_(), "nearest": text}
     kinds |= {"plausible": arrow.list_(text), "why": arrow.list_(reason)}
-    columns = [(name, kinds.get(name.split("_")[0], number)) for name in shape.columns]
-    schema = arrow.schema(columns)
+    schema = arrow.schema([(name, kinds.get(name.split("_")[0], number)) for name in shape.columns])
     with replacing(output) as place, parquet.ParquetWriter(place, schema) as writer:
         rows = (shape.row(answer) for answer in answers)
         # itertools.batched comes with Python 3.12.

@@ -9,22 +9,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpcache import __version__
-from gpcache.cli import benchmark, store
-from gpcache.cli.check import check
+from gpcache.cli import benchmark
 from gpcache.cli.demo import demo
 from gpcache.cli.evaluate import evaluate
-from gpcache.cli.export import export
-from gpcache.cli.extract import extract
-from gpcache.cli.fetch import fetch
+from gpcache.cli.features import extract, project, store_app
 from gpcache.cli.fit import fit
-from gpcache.cli.inspect import inspect
+from gpcache.cli.labels import add, check, relabel, remove, suggest
+from gpcache.cli.model import export, fetch, inspect
 from gpcache.cli.options import VerboseOption
 from gpcache.cli.output import printable
 from gpcache.cli.predict import predict
-from gpcache.cli.project import project
 from gpcache.cli.serve import serve
-from gpcache.cli.suggest import suggest
-from gpcache.cli.update import add, relabel, remove
 from gpcache.errors import GPCacheError
 
 # Commands import what they run inside their functions: --help must not wait for torch.
@@ -47,7 +42,7 @@ PANELS = {
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
-app.add_typer(store.app, name="store", rich_help_panel="Features on disk")
+app.add_typer(store_app, name="store", rich_help_panel="Features on disk")
 app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Research")
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpcache.cli import options
-from gpcache.cli.output import print_json, print_notices, printable, show
+from gpcache.cli.output import print_notices, printable, show
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ HELP = """Run methods on data sets; show tables and figures.
 `gpcache benchmark SPEC.toml -o results` runs a spec."""
 app = typer.Typer(cls=_RunsSpecs, no_args_is_help=True, help=HELP)
 
+# Options that do something without being given.
+DEFAULTS = [("--jobs", 1), ("--device", "auto")]
 ROOT = "The folder that holds the folders of the data sets."
 DATASET = "Only this data set, by name or path, instead of the spec's; may be repeated."
 ENCODER = "This encoder instead of the spec's; may be repeated."
@@ -43,9 +45,8 @@ FIGURES = Option(
 
 SpecArgument = Annotated[Path, Argument(metavar="SPEC", help="A spec, for example table.toml.")]
 ResultsArgument = Annotated[Path, Argument(metavar="RESULTS", help="The folder of a run.")]
-OutputOption = Annotated[
-    Path, Option("--output", "-o", metavar="RESULTS", help="The folder of the results.")
-]
+OUTPUT = "The folder of the results."
+OutputOption = Annotated[Path, Option("--output", "-o", metavar="RESULTS", help=OUTPUT)]
 RootOption = Annotated[Path | None, Option(metavar="DIR", help=ROOT)]
 DatasetOption = Annotated[list[str] | None, Option("--dataset", metavar="DATA", help=DATASET)]
 EncodersOption = Annotated[list[str] | None, Option("--encoder", help=ENCODER)]
@@ -83,10 +84,11 @@ def run(
     """
     from gpcache.benchmark.spec import read_spec
 
-    _run(
-        read_spec(spec), [str(spec)], output, root=root, dataset=dataset, encoder=encoder,
-        features=features, legacy=legacy, jobs=jobs, device=device, json=json,
-    )  # fmt: skip
+    given = {
+        "-o": output, "--root": root, "--dataset": dataset, "--encoder": encoder,
+        "--features": features, "--legacy": legacy, "--jobs": jobs, "--device": device,
+    }  # fmt: skip
+    _run(read_spec(spec), [str(spec)], given, json)
 
 
 @app.command()
@@ -124,10 +126,11 @@ def paper(
         return
     # The specs are part of the package: relative paths in them, as projections/, are the user's.
     shipped = replace(read_spec(specs[experiment]), folder=Path.cwd())
-    _run(
-        shipped, ["paper", "--experiment", experiment], output, root=root, dataset=dataset,
-        encoder=encoder, features=features, legacy=legacy, jobs=jobs, device=device, json=json,
-    )  # fmt: skip
+    given = {
+        "-o": output, "--root": root, "--dataset": dataset, "--encoder": encoder,
+        "--features": features, "--legacy": legacy, "--jobs": jobs, "--device": device,
+    }  # fmt: skip
+    _run(shipped, ["paper", "--experiment", experiment], given, json)
 
 
 @app.command()
@@ -147,12 +150,10 @@ def tables(
 
     place = output or results / "tables"
     written = write_tables(results, place, _command(["tables", str(results)], {"-o": output}))
-    if json:
-        print_json([asdict(table) for table in written])
-        return
-    for table in written:
-        typer.echo("\n".join(printable(line) for line in table.markdown().split("\n")))
-    typer.echo(f"{len(written)} tables are in {printable(str(place))}.", err=True)
+    lines = [line for table in written for line in table.markdown().split("\n")]
+    show(json, [asdict(table) for table in written], lines)
+    if not json:
+        typer.echo(f"{len(written)} tables are in {printable(str(place))}.", err=True)
 
 
 @app.command()
@@ -170,7 +171,8 @@ def figures(
     """
     from gpcache.benchmark.output import write_figures
 
-    _print_files(write_figures(results, output or results / "figures"), json)
+    files = list(map(str, write_figures(results, output or results / "figures")))
+    show(json, files, files)
 
 
 @app.command()
@@ -192,38 +194,24 @@ def datasets(
     show(json, [status.to_json() for status in statuses], lines)
 
 
-def _run(
-    spec: "Spec",
-    words: list[str],
-    output: Path,
-    *,
-    root: Path | None,
-    dataset: list[str] | None,
-    encoder: list[str] | None,
-    features: Path | None,
-    legacy: bool,
-    jobs: int,
-    device: str,
-    json: bool,
-) -> None:
-    """Run a spec, or draw its figure; `words` are those of the command line before the options."""
+def _run(spec: "Spec", words: list[str], given: dict[str, Any], json: bool) -> None:
+    """Run a spec, or draw its figure; the command line was `words`, then the options `given`."""
     from gpcache.benchmark.output import write_drawing
     from gpcache.benchmark.run import run as run_spec
     from gpcache.benchmark.run import with_data
     from gpcache.support.progress import progress_bar
 
-    spec = with_data(spec, dataset or [], encoder or [], root)
+    output, features = given["-o"], given["--features"]
+    place = {"root": given["--root"], "device": given["--device"]}
+    spec = with_data(spec, given["--dataset"] or [], given["--encoder"] or [], given["--root"])
     if spec.drawing is not None:
-        cache, place = features or output / "features", output / "figures"
-        _print_files(write_drawing(spec, place, root=root, cache=cache, device=device), json)
+        cache = features or output / "features"
+        files = list(map(str, write_drawing(spec, output / "figures", cache=cache, **place)))
+        show(json, files, files)
         return
-    given: dict[str, Any] = {"-o": output, "--root": root, "--dataset": dataset}
-    given |= {"--encoder": encoder, "--features": features, "--legacy": legacy}
-    given |= {"--jobs": jobs if jobs > 1 else None}
-    given |= {"--device": device if device != "auto" else None}
     with progress_bar(spec.name, unit="row") as bar:
         outcome = run_spec(
-            spec, output, root=root, cache=features, device=device, jobs=jobs, legacy=legacy,
+            spec, output, cache=features, jobs=given["--jobs"], legacy=given["--legacy"], **place,
             command=_command(words, given), progress=lambda _: bar.update(),
         )  # fmt: skip
     print_notices(outcome.notices)
@@ -235,17 +223,11 @@ def _run(
 
 
 def _command(words: list[str], given: dict[str, Any]) -> str:
-    """The command line that does the same; options that were left out are None, False or empty."""
+    """The command line that does the same; options that have their default are left out."""
     command = ["gpcache", "benchmark", *words]
     for name, value in given.items():
+        if value is None or value is False or (name, value) in DEFAULTS:
+            continue
         for item in value if isinstance(value, list) else [value]:
-            if item not in (None, False):
-                command += [name] if item is True else [name, str(item)]
+            command += [name] if item is True else [name, str(item)]
     return shlex.join(command)
-
-
-def _print_files(files: list[Path], json: bool) -> None:
-    if json:
-        print_json([str(path) for path in files])
-    for path in files if not json else ():
-        typer.echo(printable(str(path)))

@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 PHOTOS = "Your own folder with one folder for each class."
 PhotosArgument = Annotated[Path | None, Argument(help=PHOTOS, show_default="drawn pictures")]
 OutputOption = Annotated[Path, Option("--output", "-o", help="Where to write model and report.")]
-ShotsOption = Annotated[
-    int, Option(min=1, metavar="K", help="Train on K pictures of each class, test on the others.")
-]
+SHOTS = "Train on K pictures of each class, test on the others."
 NAME_WIDTH = 19
-SeedOption = Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")]
 
 
 def demo(
     photos: PhotosArgument = None,
     folder: OutputOption = Path("gpcache-demo"),
-    shots: ShotsOption = 5,
-    seed: SeedOption = 0,
+    shots: Annotated[int, Option(min=1, metavar="K", help=SHOTS)] = 5,
+    seed: Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")] = 0,
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:
@@ -50,8 +47,7 @@ def demo(
             content |= _as_json(step)
         else:
             _print_step(step)
-    if json:
-        output.print_json(content)
+    output.show(json, content, ())
 
 
 def _print_step(step: "Step") -> None:
@@ -71,10 +67,9 @@ def _print_step(step: "Step") -> None:
             classifier = step.classifier
             output.print_notes(classifier.training.refused, classifier.training.notices)
             _heading("1. Train", "gpcache fit")
-            count = plural(len(classifier.examples), "picture")
-            classes = ", ".join(map(output.printable, classifier.classes))
+            count, classes = plural(len(classifier.examples), "picture"), classifier.classes
             echo(f"Trained on {count} in {step.seconds:.0f} s, without a validation set.")
-            echo(f"{len(classifier.classes)} classes: {classes}.")
+            echo(output.printable(f"{len(classes)} classes: {', '.join(classes)}."))
             _heading("2. How good is it?", "gpcache evaluate")
             _print_row("Held-out accuracy", _held_out(classifier.held_out()))
         case Evaluation():
@@ -84,8 +79,8 @@ def _print_step(step: "Step") -> None:
             _print_row('Said "I don\'t know"', f"{step.rejected.sum()} of {len(step):,} times")
         case demo.PlantedLabel():
             _heading("3. Find a wrong label", "gpcache check")
-            name, truth, label = map(output.printable, (step.name, step.truth, step.label))
-            echo(f"For this step we label one training picture of {truth} as {label}: {name}.")
+            label = f"{step.truth} as {step.label}: {step.name}"
+            echo(output.printable(f"For this step we label one training picture of {label}."))
             verdict = "It was not found. More pictures of each class make it easier to find."
             if step.finding is not None:
                 worth = "" if step.finding.kind == "label" else ", as worth a look"
@@ -100,19 +95,16 @@ def _print_step(step: "Step") -> None:
             output.print_notices(sorted({answer.note for answer in step.answers if answer.note}))
         case demo.NextPictures():
             _heading("5. What to label next", "gpcache suggest")
-            names = ", ".join(map(output.printable, step.names))
             echo(f"Suppose that {step.pool} of the test pictures had no label. Label these first:")
-            echo(names)
+            echo(output.printable(", ".join(step.names)))
         case demo.Written():
             _heading("6. See for yourself", "")
-            output.print_rows(
-                {
-                    "The report": f"open {step.report} in a browser",
-                    "The page": f"{_program()} serve {step.model}",
-                    "New photos": f"{_program()} predict {step.model} YOUR_PHOTOS --why",
-                    "Your classes": f"{_program()} demo FOLDER_OF_CLASS_FOLDERS",
-                }
-            )
+            program = _program()
+            rows = {"The report": f"open {step.report} in a browser"}
+            rows["The page"] = f"{program} serve {step.model}"
+            rows["New photos"] = f"{program} predict {step.model} YOUR_PHOTOS --why"
+            rows["Your classes"] = f"{program} demo FOLDER_OF_CLASS_FOLDERS"
+            output.print_rows(rows)
 
 
 def _as_json(step: "Step") -> dict[str, Any]:
@@ -164,9 +156,7 @@ def _accuracy(evaluation: "Evaluation", data: str) -> str:
 
 def _program() -> str:
     """The command of this installation: `gpcache` if the shell finds it."""
-    return "gpcache" if shutil.which("gpcache") else f"{_relative(sys.executable)} -m gpcache"
-
-
-def _relative(path: str) -> str:
-    place = Path(path)
-    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path
+    if shutil.which("gpcache"):
+        return "gpcache"
+    python, here = Path(sys.executable), Path.cwd()
+    return f"{python.relative_to(here) if python.is_relative_to(here) else python} -m gpcache"

@@ -14,8 +14,6 @@ UNKNOWN = "Images that belong to none of the classes: also show how many of them
 
 ReportOption = Annotated[Path | None, Option(metavar="FILE", help="Write a report, one HTML file.")]
 PlotsOption = Annotated[Path | None, Option(metavar="FOLDER", help="Write its plots (PNG, SVG).")]
-CoverageOption = Annotated[float | None, Option(min=0.001, max=1, help=COVERAGE)]
-UnknownOption = Annotated[Path | None, Option(metavar="IMAGES", help=UNKNOWN)]
 
 
 def evaluate(
@@ -24,8 +22,8 @@ def evaluate(
     report: ReportOption = None,
     plots: PlotsOption = None,
     reject: options.RejectOption = 0.05,
-    coverage: CoverageOption = None,
-    unknown: UnknownOption = None,
+    coverage: Annotated[float | None, Option(min=0.001, max=1, help=COVERAGE)] = None,
+    unknown: Annotated[Path | None, Option(metavar="IMAGES", help=UNKNOWN)] = None,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
@@ -63,16 +61,12 @@ def evaluate(
             save_plots(content, plots)
     output.print_notes(refused)
     advice = model_advice(classifier.content, evaluation)
-    summary = evaluation.summary() | {
-        "refused": output.refused_as_json(refused),
-        "advice": [asdict(one) for one in advice],
-    }
+    summary = evaluation.summary() | {"refused": output.refused_as_json(refused)}
+    summary["advice"] = [asdict(one) for one in advice]
     if coverage is not None:
         summary["accuracy_at_coverage"][f"{coverage:g}"] = evaluation.accuracy_at(coverage)
     files = {"report": report, "plots": plots}
     written = {name: str(path) for name, path in files.items() if path is not None}
     figures = evaluation_figures(evaluation) | doubts(evaluation, coverage) | written
-    if advice:
-        figures |= {"advice": [output.printable(one.sentence) for one in advice]}
-    output.show(json, summary, figures)
+    output.show(json, summary, figures | {"advice": [one.sentence for one in advice]})
     raise Exit(1 if refused else 0)

@@ -23,20 +23,12 @@ CLASS = "Add a class without images, known by its name only; repeatable."
 VIEWS = "Average the features of N random views of each image; 0 takes the centre view."
 DRY_RUN = "Measure how long the fit takes, its memory and its disk; write no model."
 PROJECTION = "Use a similarity projection, made by gpcache project."
+MODEL = "Folder to write the model to."
+SHOTS = "Use only K images of each class, drawn at random."
+THUMBNAILS = "Keep small copies of the photos in the model."
 
-ModelOption = Annotated[
-    Path, Option("--output", "-o", metavar="MODEL", help="Folder to write the model to.")
-]
-ShotsOption = Annotated[
-    int | None, Option(min=1, metavar="K", help="Use only K images of each class, drawn at random.")
-]
+ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help=MODEL)]
 PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a(n) {}.")]
-ClassOption = Annotated[list[str] | None, Option("--class", help=CLASS)]
-ViewsOption = Annotated[int, Option(min=0, metavar="N", help=VIEWS)]
-ProjectionOption = Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)]
-ThumbnailsOption = Annotated[
-    bool, Option("--thumbnails", help="Keep small copies of the photos in the model.")
-]
 
 
 def fit(
@@ -44,14 +36,14 @@ def fit(
     model: ModelOption,
     encoder: options.EncoderOption = "lite",
     method: Annotated[str, Option(help=METHODS)] = "gpcache",
-    shots: ShotsOption = None,
+    shots: Annotated[int | None, Option(min=1, metavar="K", help=SHOTS)] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the draw.")] = 0,
     prompt: PromptOption = None,
     text: Annotated[bool, Option(help="Use the class names.")] = True,
-    class_name: ClassOption = None,
-    views: ViewsOption = 0,
-    projection: ProjectionOption = None,
-    thumbnails: ThumbnailsOption = False,
+    class_name: Annotated[list[str] | None, Option("--class", help=CLASS)] = None,
+    views: Annotated[int, Option(min=0, metavar="N", help=VIEWS)] = 0,
+    projection: Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)] = None,
+    thumbnails: Annotated[bool, Option("--thumbnails", help=THUMBNAILS)] = False,
     force: Annotated[bool, Option("--force", help="Replace an existing model.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help=DRY_RUN)] = False,
     follow: options.FollowOption = False,
@@ -116,13 +108,12 @@ def _show_model(
     }
     sentences = [finding.sentence for finding in done.suspects]
     suspects = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
-    rows: dict[str, str | list[str]] = {"suspicious": suspects or "none"}
-    if advice:
-        rows["advice"] = [output.printable(one.sentence) for one in advice]
-    rows["seconds"] = f"{done.seconds:.1f}"
-    output.show(
-        json, model_as_json(classifier, model) | facts, model_rows(classifier, model) | rows
-    )
+    rows = model_rows(classifier, model) | {
+        "suspicious": suspects or "none",
+        "advice": [one.sentence for one in advice],
+        "seconds": f"{done.seconds:.1f}",
+    }
+    output.show(json, model_as_json(classifier, model) | facts, rows)
 
 
 def _show_estimate(

@@ -21,9 +21,8 @@ REJECT = (
 )
 ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 
-ModelArgument = Annotated[
-    Path, Argument(metavar="MODEL", help="A model folder, for example pets.gpc.")
-]
+MODEL = "A model folder, for example pets.gpc."
+ModelArgument = Annotated[Path, Argument(metavar="MODEL", help=MODEL)]
 ImagesArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES)]
 EncoderOption = Annotated[str, Option(help=ENCODER)]
 DeviceOption = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")]

@@ -15,6 +15,9 @@ from gpcache.support.names import is_printed
 if TYPE_CHECKING:
     from gpcache.images.records import Refused
 
+# The value of a row: a line, or several.
+Value = str | list[str]
+
 MOST_REFUSED = 50
 MOST_NOTES = 20
 # Wider than any cell: rich has no table without a width.
@@ -39,30 +42,29 @@ def json_text(content: Any, indent: int | None = None) -> str:
     return text if text.isprintable() else "".join(escaped)
 
 
-def show(json: bool, content: Any, words: "str | Mapping[str, str | list[str]]") -> None:
-    """Print `content` as JSON, or `words` for people: a sentence or rows."""
+def show(json: bool, content: Any, words: "str | Sequence[str] | Mapping[str, Value]") -> None:
+    """Print `content` as JSON, or `words` for people: a sentence, lines or rows."""
     if json:
-        print_json(content)
-    elif isinstance(words, str):
-        typer.echo(printable(words))
-    else:
+        typer.echo(json_text(content, indent=1))
+    elif isinstance(words, Mapping):
         print_rows(words)
+    else:
+        for line in [words] if isinstance(words, str) else words:
+            typer.echo(printable(line))
 
 
-def print_json(content: Any) -> None:
-    """Print JSON on stdout."""
-    typer.echo(json_text(content, indent=1))
+def print_rows(rows: "Mapping[str, Value]") -> None:
+    """Print names and values in two columns; a list takes a line for each of its values.
+
+    A name with an empty list is left out.
+    """
+    _print_columns((name, value) for name, value in rows.items() if value != [])
 
 
-def print_rows(rows: Mapping[str, str | list[str]]) -> None:
-    """Print names and values in two columns; a list takes a line for each of its values."""
-    _print_columns(rows.items())
-
-
-def shortened(lines: list[str], most: int, more: str) -> list[str]:
+def shortened(lines: Sequence[str], most: int, more: str) -> list[str]:
     """The first lines and the number of further ones; `more` says how to see them."""
-    rest = len(lines) - most
-    return lines if rest <= 0 else [*lines[:most], f"… and {rest:,} more{more}"]
+    further = [f"… and {len(lines) - most:,} more{more}"] if len(lines) > most else []
+    return [*lines[:most], *further]
 
 
 def print_notes(refused: "Sequence[Refused]", notices: Sequence[str] = ()) -> None:
@@ -78,10 +80,8 @@ def print_notes(refused: "Sequence[Refused]", notices: Sequence[str] = ()) -> No
 
 def print_notices(notices: Sequence[str]) -> None:
     """Print notices on stderr."""
-    for notice in notices[:MOST_NOTES]:
+    for notice in shortened(notices, MOST_NOTES, " notes."):
         typer.echo(f"note: {printable(notice)}", err=True)
-    if len(notices) > MOST_NOTES:
-        typer.echo(f"note: … and {len(notices) - MOST_NOTES:,} more notes.", err=True)
 
 
 def refused_as_json(refused: "Sequence[Refused]") -> list[dict[str, str]]:
@@ -89,7 +89,7 @@ def refused_as_json(refused: "Sequence[Refused]") -> list[dict[str, str]]:
     return [{"path": file.name, "reason": file.reason} for file in refused]
 
 
-def _print_columns(rows: "Iterable[tuple[str, str | list[str]]]", *, stderr: bool = False) -> None:
+def _print_columns(rows: "Iterable[tuple[str, Value]]", *, stderr: bool = False) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 

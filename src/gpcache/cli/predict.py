@@ -37,25 +37,21 @@ WHY_FROM = (
     "keeps none."
 )
 
-ImagesArgument = Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)]
 OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
 SetsOption = Annotated[float | None, Option(metavar="ERROR", min=0.001, max=0.999, help=SETS)]
-PerClassOption = Annotated[bool, Option("--per-class", help=PER_CLASS)]
-WhyOption = Annotated[bool, Option("--why", help=WHY)]
-WhyFromOption = Annotated[Path | None, Option("--why-from", metavar="STORE", help=WHY_FROM)]
 
 
 def predict(
     model: options.ModelArgument,
-    images: ImagesArgument,
+    images: Annotated[list[str], Argument(metavar="IMAGES", help=IMAGES)],
     top: Annotated[int, Option(min=1, metavar="K", help=TOP)] = 1,
     format: Annotated[Form, Option("--format", "-f", help="How to write the answers.")] = "table",
     output: OutputOption = None,
     reject: options.RejectOption = 0.05,
     sets: SetsOption = None,
-    per_class: PerClassOption = False,
-    why: WhyOption = False,
-    why_from: WhyFromOption = None,
+    per_class: Annotated[bool, Option("--per-class", help=PER_CLASS)] = False,
+    why: Annotated[bool, Option("--why", help=WHY)] = False,
+    why_from: Annotated[Path | None, Option(metavar="STORE", help=WHY_FROM)] = None,
     device: options.DeviceOption = "auto",
     json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
     _verbose: options.VerboseOption = False,
@@ -93,10 +89,9 @@ def predict(
     notes: dict[str, None] = {}
     details: dict[str, Any] = {}
     if quick is None:
+        details = {"sets": sets, "per_class": per_class, "why": 5 * why, "why_from": why_from}
         if why and why_from is None and not getattr(classifier.model, "has_keys", False):
             notes[_no_reasons(classifier.model)] = None
-        details = {"sets": sets, "per_class": per_class, "why": 5 if why else 0}
-        details["why_from"] = why_from
     answers = classifier.predict_stream(source, reject=reject, refused=refused, **details)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
     # In a terminal the bar would run into the answers.

@@ -5,51 +5,37 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option, echo, get_app_dir
 
 from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, VerboseOption
 from gpcache.cli.output import json_text, print_notices, printable
 
-if TYPE_CHECKING:
-    from gpcache.web.workspace import Workspace
-
-HOST_HELP = "The address to listen on; 0.0.0.0 lets other machines of the network connect."
+MODEL = "A model folder to start from, for example pets.gpc."
+PORT = "The port; 0 takes a free one."
+WORKSPACE = "Where photos and changes are kept."
+HOST = "The address to listen on; 0.0.0.0 lets other machines of the network connect."
+ENGINE = "Where photos are decoded and encoded: in this process, or by replicas."
+REPLICAS = "Replicas of --engine ray. Default: one for 2 CPUs."
+CERTIFICATE = "Use HTTPS with this certificate."
+KEY = "The private key of the certificate."
+WorkspaceOption = Annotated[Path | None, Option("--workspace", "-w", metavar="DIR", help=WORKSPACE)]
 
 
 def serve(
-    model: Annotated[
-        Path | None,
-        typer.Argument(metavar="MODEL", help="A model folder to start from, for example pets.gpc."),
-    ] = None,
-    workspace: Annotated[
-        Path | None,
-        typer.Option("--workspace", "-w", metavar="DIR", help="Where photos and changes are kept."),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
-    ] = 8765,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Use HTTPS with this certificate.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="The private key of the certificate.")
-    ] = None,
+    model: Annotated[Path | None, Argument(metavar="MODEL", help=MODEL)] = None,
+    workspace: WorkspaceOption = None,
+    port: Annotated[int, Option(min=0, max=65535, help=PORT)] = 8765,
+    host: Annotated[str, Option(metavar="ADDRESS", help=HOST)] = "127.0.0.1",
+    certificate: Annotated[Path | None, Option(metavar="PEM", help=CERTIFICATE)] = None,
+    key: Annotated[Path | None, Option(metavar="PEM", help=KEY)] = None,
     encoder: EncoderOption = "lite",
     device: DeviceOption = "auto",
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="Where photos are decoded and encoded: in this process, or by replicas."),
-    ] = "local",
-    replicas: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Replicas of --engine ray. Default: one for 2 CPUs."),
-    ] = None,
+    engine: Annotated[Literal["local", "ray"], Option(help=ENGINE)] = "local",
+    replicas: Annotated[int | None, Option(min=1, metavar="N", help=REPLICAS)] = None,
     json: JsonOption = False,
     _verbose: VerboseOption = False,
 ) -> None:
@@ -84,12 +70,12 @@ def serve(
         facts = {"page": page, "address": address, "token": token, "workspace": str(folder)}
         if shared:
             _tell_network(page, encrypted=certificate is not None)
-        typer.echo(json_text(facts) if json else page)
-        typer.echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
+        echo(json_text(facts) if json else page)
+        echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
-    begin = partial(_opened, folder, model=model, encoder=encoder, device=device)
     files = None if certificate is None or key is None else (certificate, key)
-    _run(begin, (host, port), token, started, engine == "ray", replicas, files)
+    opening = {"path": folder, "model": model, "encoder": encoder, "device": device}
+    _run(opening, (port, host), token, started, engine == "ray", replicas, files)
 
 
 def _check(replicas: int | None, certificate: Path | None, key: Path | None, shared: bool) -> None:
@@ -106,37 +92,29 @@ def _check(replicas: int | None, certificate: Path | None, key: Path | None, sha
         require(module, "serve", purpose="gpcache serve")
 
 
-def _opened(folder: Path, **options: Any) -> "Workspace":
-    """Open the workspace, and print notices about damage."""
-    from gpcache.web.open_workspace import open_workspace
-
-    opened = open_workspace(folder, **options)
-    print_notices(opened.notices)
-    return opened
-
-
 def _run(
-    begin: "Callable[[], Workspace]",
-    place: tuple[str, int],
+    opening: dict[str, Any],
+    place: tuple[int, str],
     token: str,
     started: Callable[[object, str], None],
     on_ray: bool,
     replicas: int | None,
     certificate: tuple[Path, Path] | None,
 ) -> None:
-    """Serve the workspace until it is stopped."""
+    """Open the workspace, print notices about damage, and serve it until it is stopped."""
     from gpcache.cluster.connection import connected
+    from gpcache.web.open_workspace import open_workspace
     from gpcache.web.ray_encoding import deployed
     from gpcache.web.server import Certificate, bind, run
 
-    host, port = place
-    listener = bind(port, host)
+    listener = bind(*place)
     secured = None if certificate is None else Certificate(*certificate)
-    with ExitStack() as stack:
-        ray = stack.enter_context(connected()) if on_ray else None
-        opened = begin()
-        encode = None if ray is None else stack.enter_context(deployed(ray, opened, replicas))
-        asyncio.run(run(opened, token, listener, started, encode, secured))
+    with connected() if on_ray else nullcontext() as ray:
+        opened = open_workspace(**opening)
+        print_notices(opened.notices)
+        replicated = nullcontext() if ray is None else deployed(ray, opened, replicas)
+        with replicated as encode:
+            asyncio.run(run(opened, token, listener, started, encode, secured))
 
 
 def _tell_network(page: str, *, encrypted: bool) -> None:
@@ -151,14 +129,14 @@ def _tell_network(page: str, *, encrypted: bool) -> None:
             "and the token. Give --certificate and --key for HTTPS, or share only in a network "
             f"that you trust. {who}"
         )
-    typer.echo(who, err=True)
+    echo(who, err=True)
 
 
 def _own_folder(model: Path | None) -> Path:
     """The default workspace of a model, which depends on the path of the model."""
     from gpcache.support.files import sha256
 
-    root = Path(typer.get_app_dir("gpcache")) / "workspaces"
+    root = Path(get_app_dir("gpcache")) / "workspaces"
     if model is None:
         return root / "default"
     place = model.resolve()

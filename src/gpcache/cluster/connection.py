@@ -1,7 +1,5 @@
 """Connects to the user's Ray cluster, or starts a local one and stops it again."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

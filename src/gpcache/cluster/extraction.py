@@ -209,11 +209,9 @@ def _prepared(row: RayRow, future: Future[Prepared] | None) -> RayRow:
         return row | {"refused": error.reason}
     except GPCacheError as error:
         return row | {"failed": str(error)}
-    return (
-        row
-        if decoded is None
-        else row | {"notes": decoded.notes, "pixels": decoded.pixels.tobytes()}
-    )
+    if decoded is None:
+        return row
+    return row | {"notes": decoded.notes, "pixels": decoded.pixels.tobytes()}
 
 
 class _Encode:

@@ -122,19 +122,17 @@ class RayRows:
                 actor.total.remote(type(step), size, _within(without, first, last), *fields)
                 for actor, first, last in self._parts
             ]
-            parts: list[Sums | GPCacheError] = self._ray.get(calls)
+            parts: list[Any] = self._ray.get(calls)
         except self._ray.exceptions.RayError as error:
             raise GPCacheError(f"Ray stopped: {reason_of(error)}. Run it again.") from None
         self.passes += 1
-        sums: list[Sums] = []
         for part in parts:
             if isinstance(part, GPCacheError):
                 raise part
-            sums.append(part)
         # Always in the order of the rows, so that a pass is the same each time.
         return tuple(
             torch.as_tensor(np.sum(same, axis=0, dtype=np.float64))
-            for same in zip(*sums, strict=True)
+            for same in zip(*parts, strict=True)
         )
 
     def _sent(self, step: Pass) -> list[Any]:

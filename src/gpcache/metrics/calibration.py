@@ -278,11 +278,7 @@ def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(mean_nll(torch.zeros(2, 4), torch.tensor([0, 3]))), 3)
     1.386
     """
-    return _losses(logits, labels).mean(-1)
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.logsumexp(-1) - _at_label(logits, labels)
+    return (logits.logsumexp(-1) - _at_label(logits, labels)).mean(-1)
 
 
 def _at_target(values: Tensor, labels: Tensor) -> Tensor:

@@ -147,35 +147,6 @@ def lac_scores(probabilities: ArrayLike) -> Floats:
     return scores
 
 
-def aps_scores(probabilities: ArrayLike, uniform: ArrayLike | None = None) -> Floats:
-    """The total probability (m, c) of all labels at least as probable as each label.
-
-    These give adaptive prediction sets (Romano et al., 2020), which are larger for hard rows. With
-    `uniform` (m,), drawn from [0, 1], only that share of the label's own probability counts:
-    without it, sets are too large on average. Labels of equal probability are treated as one.
-    """
-    values = np.asarray(probabilities, dtype=np.float64)
-    order = np.argsort(-values, axis=1, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=1)
-    mass = np.cumsum(ranked, axis=1)
-    width = values.shape[1]
-    column = np.arange(width)
-    changes = ranked[:, 1:] != ranked[:, :-1]
-    edge = np.ones((len(values), 1), dtype=bool)
-    # The first and the last place of each run of equal probabilities.
-    first = np.maximum.accumulate(np.where(np.hstack([edge, changes]), column, 0), axis=1)
-    ends = np.where(np.hstack([changes, edge]), column, width - 1)
-    last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
-    through = np.take_along_axis(mass, last, axis=1)
-    if uniform is not None:
-        before = np.take_along_axis(np.hstack([np.zeros((len(values), 1)), mass]), first, axis=1)
-        drawn = np.asarray(uniform, dtype=np.float64)[:, None]
-        through = before + drawn * (through - before)
-    scores = np.empty_like(values)
-    np.put_along_axis(scores, order, through, axis=1)
-    return scores
-
-
 def check_error(error: float) -> float:
     """An error rate between 0 and 1."""
     if not is_number(error) or not 0 < error < 1:

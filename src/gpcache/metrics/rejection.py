@@ -199,7 +199,8 @@ def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
     >>> joint_familiarity([[1, 2, 3], [3, 2, 1]], [[0, 4], [0, 4]]).tolist()
     [0.25, 1.0]
     """
-    known, new_scores = _score_rows(held_out, "held_out"), _score_rows(scores, "scores")
+    known = floats(held_out, "held_out", "s", "n", may_be_empty="n")
+    new_scores = floats(scores, "scores", "s", "n", may_be_empty="n")
     if len(known) != len(new_scores):
         raise DataError(f"held_out holds {len(known)} scores and scores {len(new_scores)}.")
     n, m = known.shape[1], new_scores.shape[1]
@@ -217,10 +218,6 @@ def joint_familiarity(held_out: ArrayLike, scores: ArrayLike) -> Floats:
         below[block] = (rank + passed <= new_rank[block, None]).sum(1)
     p: Floats = (1 + below) / (1 + n)
     return p
-
-
-def _score_rows(values: ArrayLike, name: str) -> Floats:
-    return floats(values, name, "s", "n", may_be_empty="n")
 
 
 def _scaled(logits: ArrayLike, temperature: float) -> Floats:

@@ -5,13 +5,10 @@ entry's value. This holds for every schema. A folder is written under another na
 so a crash leaves the old model or the new one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +51,12 @@ def save_folder(
         with temporary_sibling(target, 0o700, folder=True) as place:
             for name, data in files.items():
                 write_atomic(place / name, data, private=True, sweep=False)
-            _keep_access(target, place)
+            for name in (*files, "."):
+                if (target / name).exists():
+                    copy_access(target / name, place / name)
             _put(place, target)
             sync_folder(target.parent)
         remove_stale(target.parent, target.name, suffix=_ASIDE)
-
-
-def _keep_access(old: Path, new: Path) -> None:
-    """Give a model that replaces another the same access; only its owner can read a new one."""
-    for name in (TENSORS, CARD, CONFIG):
-        if (old / name).is_file():
-            copy_access(old / name, new / name)
-    if old.exists():
-        copy_access(old, new)
 
 
 def check_place(folder: str | Path) -> Path:
@@ -83,31 +73,18 @@ def check_place(folder: str | Path) -> Path:
 def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read a model folder; a damaged or newer one is refused as a whole."""
     place = Path(folder)
+    written = _read(place / CONFIG, f"{str(place)!r} is not a gpcache model: it has no {CONFIG}.")
     try:
-        written = (place / CONFIG).read_bytes()
         content = json.loads(written)
         seal, schema = content.pop("sha256"), content["schema"]
         intact = sha256(written.replace(seal.encode(), b"", 1)) == seal
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelFileError(
-            f"{str(place)!r} is not a gpcache model: it has no {CONFIG}."
-        ) from None
-    except OSError as error:
-        raise _unreadable(place / CONFIG, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _damaged(place / CONFIG) from None
     if intact and isinstance(schema, int) and schema > SCHEMA:
         raise ModelFileError(f"{str(place)!r} was saved by a newer gpcache: upgrade gpcache.")
     if not intact or schema != SCHEMA:
         raise _damaged(place / CONFIG)
-    try:
-        data = (place / TENSORS).read_bytes()
-    except FileNotFoundError:
-        raise ModelFileError(
-            f"{str(place / TENSORS)!r} is missing: save the model again."
-        ) from None
-    except OSError as error:
-        raise _unreadable(place / TENSORS, error) from None
+    data = _read(place / TENSORS, f"{str(place / TENSORS)!r} is missing: save the model again.")
     if sha256(data) != content.get("tensors_sha256"):
         raise _damaged(place / TENSORS)
     # Every command removes what a killed update left beside the model.
@@ -115,20 +92,21 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
     remove_stale(real.parent, real.name)
     try:
         return content, load(data)
-    except (
-        SafetensorError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):  # also types that numpy does not have
+    except (SafetensorError, LookupError, TypeError, ValueError):  # numpy lacks some types
         raise _damaged(place / TENSORS) from None
 
 
-def _unreadable(path: Path, error: OSError) -> ModelFileError:
-    return ModelFileError(
-        f"{str(path)!r} cannot be read ({error.strerror}): check that it is a file and that you "
-        "may read it."
-    )
+def _read(path: Path, if_missing: str) -> bytes:
+    """The bytes of a file of a model; `if_missing` is the error if it does not exist."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileError(if_missing) from None
+    except OSError as error:
+        raise ModelFileError(
+            f"{str(path)!r} cannot be read ({error.strerror}): check that it is a file and that "
+            "you may read it."
+        ) from None
 
 
 def _damaged(path: Path) -> ModelFileError:
@@ -168,11 +146,10 @@ def _put(place: Path, target: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
+    """Exchange the names of two folders in one step, which only Linux can."""
     try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, TypeError):  # TypeError on Windows
         return False
     done: bool = rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
     return done

@@ -98,13 +98,6 @@ def number_array(name: str, values: Any) -> NDArray[Any]:
     return array
 
 
-def unusable_row(rows: NDArray[Any]) -> int | None:
-    """The first row of (n, …) that holds NaN or inf, or only zeros; None if every row is fine."""
-    flat = rows.reshape(len(rows), -1)
-    usable = np.isfinite(flat).all(1) & flat.any(1)
-    return None if usable.all() else int(usable.argmin())
-
-
 def require_directions(lengths: Tensor, name: str, first: int = 0) -> None:
     """Refuse rows whose `lengths` (n, …) are zero, NaN or inf; row 0 is called `first`."""
     bad = ~(lengths.isfinite() & (lengths > 0))
@@ -178,9 +171,8 @@ def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -
             f"Label {shown(labels[0])} is of another kind than the classes "
             f"({shown(classes[0])}, …): use text with text and numbers with numbers."
         )
-    unknown = [label for label in labels.tolist() if label is None or label != label]
-    if unknown:
-        raise DataError(f"Label {shown(unknown[0])} names no class: give every row a label.")
+    if None in labels.tolist():
+        raise DataError("Label None names no class: give every row a label.")
     return labels
 
 

@@ -179,15 +179,11 @@ def _cgroup_folders(root: Path, membership: Path) -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base = root
-        elif "memory" in controllers.split(","):
-            base = root / "memory"
-        else:
+        if controllers and "memory" not in controllers.split(","):
             continue
+        base = root / "memory" if controllers else root
         inside = PurePosixPath(path.lstrip("/"))
-        for folder in (inside, *inside.parents):
-            yield base / folder
+        yield from (base / folder for folder in (inside, *inside.parents))
 
 
 def _read_field(file: Path, name: str = "") -> int | None:

@@ -4,7 +4,6 @@ from importlib import import_module
 from types import ModuleType
 
 from gpcache.errors import MissingExtraError
-from gpcache.support.telemetry import disable_in
 
 
 def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
@@ -25,5 +24,7 @@ def require(module: str, extra: str, *, purpose: str = "This") -> ModuleType:
             f"{purpose} needs {package}, which is not installed: pip install 'gpcache[{extra}]'.",
             name=module,
         ) from None
-    disable_in(imported)
+    # onnxruntime has this switch too, for one that was imported before gpcache.
+    if hasattr(imported, "disable_telemetry_events"):
+        imported.disable_telemetry_events()
     return imported

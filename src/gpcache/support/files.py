@@ -1,7 +1,5 @@
 """Atomic writes, checksums, and strict JSON."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -16,8 +14,6 @@ from typing import Any
 from gpcache.errors import DataError, DiskFullError
 from gpcache.support.temporary import copy_access, remove_stale, temporary_sibling
 
-_BLOCK = 2**20
-
 
 def output_place(path: str | Path) -> Path:
     """The path that an output replaces: the rule for links, devices, pipes and sockets.
@@ -28,8 +24,8 @@ def output_place(path: str | Path) -> Path:
     place = Path(path)
     try:
         mode = place.stat().st_mode
-    except FileNotFoundError:
-        return Path(os.path.realpath(place))  # new, or what a link will point to
+    except FileNotFoundError:  # new, or what a link will point to
+        mode = stat.S_IFREG
     except OSError as error:
         raise _not_written(place, error) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -130,11 +126,8 @@ def sha256(data: bytes) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """The checksum of a file, read in blocks."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -4,13 +4,11 @@ The folder itself is locked, so no lock file is left behind. If it is replaced b
 a process waits, the new one is locked.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import local
 
@@ -36,27 +34,17 @@ def locked_folder(folder: str | Path) -> Iterator[None]:
     if fcntl is None or place in places or not place.is_dir():
         yield
         return
-    descriptor = _locked(place)
-    places.add(place)
-    try:
-        yield
-    finally:
-        places.discard(place)
-        os.close(descriptor)
-
-
-def _locked(place: Path) -> int:
-    """A descriptor that holds the lock of the folder with this name."""
-    while True:
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
+    with ExitStack() as held:
+        while True:
+            descriptor = os.open(place, os.O_RDONLY)
+            held.callback(os.close, descriptor)
             _wait(descriptor, place)
             if os.path.samestat(os.fstat(descriptor), os.stat(place)):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+                break
+            held.close()  # another folder has its name now: lock that one
+        places.add(place)
+        held.callback(places.discard, place)
+        yield
 
 
 def _wait(descriptor: int, place: Path) -> None:
@@ -75,14 +63,12 @@ def _wait(descriptor: int, place: Path) -> None:
 def locked_file(lock: FileLock, place: Path) -> Iterator[None]:
     """Hold a lock file; print a notice if it takes longer than a second to get it."""
     try:
-        lock.acquire(timeout=PATIENCE)
+        held = lock.acquire(timeout=PATIENCE)
     except Timeout:
         warn_of_waiting(place)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def warn_of_waiting(place: Path) -> None:

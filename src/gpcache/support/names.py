@@ -1,7 +1,5 @@
 """Names as text: one spelling for each class, and which characters may be printed."""
 
-from __future__ import annotations
-
 import unicodedata
 
 # Persian words and emoji contain these, which Python does not consider printable.

@@ -1,7 +1,5 @@
 """ONNX graphs written node by node: no exporter, no further package, the same bytes every time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -35,15 +33,12 @@ class Graph:
 
     def node(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Append a node on these values; returns the name of its result, `output` if given."""
-        name = output or f"value{len(self._nodes)}"
-        self._append(kind, inputs, [name], attributes)
-        return name
+        return self._append(kind, inputs, [output or f"value{len(self._nodes)}"], attributes)[0]
 
     def nodes(self, kind: str, *inputs: str, results: int, **attributes: Any) -> list[str]:
         """Append a node that has several results; returns their names."""
         names = [f"value{len(self._nodes)}_{part}" for part in range(results)]
-        self._append(kind, inputs, names, attributes)
-        return names
+        return self._append(kind, inputs, names, attributes)
 
     def weight(self, tensor: Tensor, name: str | None = None) -> str:
         """Keep a tensor in the graph, floats in float32; returns its name."""
@@ -71,13 +66,8 @@ class Graph:
     ) -> bytes:
         """The graph as the bytes of an ONNX file."""
         helper = self._onnx.helper
-        graph = helper.make_graph(
-            self._nodes,
-            name,
-            [self._value_info(port) for port in inputs],
-            [self._value_info(port) for port in outputs],
-            self._weights,
-        )
+        ends = ([self._value_info(port) for port in ports] for ports in (inputs, outputs))
+        graph = helper.make_graph(self._nodes, name, *ends, self._weights)
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, **producer)
         helper.set_model_props(model, dict(metadata or {}))
@@ -86,8 +76,9 @@ class Graph:
 
     def _append(
         self, kind: str, inputs: Sequence[str], outputs: list[str], attributes: dict[str, Any]
-    ) -> None:
+    ) -> list[str]:
         self._nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, **attributes))
+        return outputs
 
     def _value_info(self, port: Port) -> Any:
         name, kind, shape = port

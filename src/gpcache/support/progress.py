@@ -1,7 +1,5 @@
 """Progress bars: on stderr, only in a terminal, and only for work of more than two seconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tqdm import tqdm

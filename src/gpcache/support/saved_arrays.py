@@ -1,7 +1,5 @@
 """The arrays of a saved model: which dimensions they share, and which values they may hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

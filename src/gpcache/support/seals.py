@@ -1,7 +1,5 @@
 """Checksums inside files: every flipped bit of a sealed file is detected."""
 
-from __future__ import annotations
-
 import re
 
 from gpcache.support.files import sha256

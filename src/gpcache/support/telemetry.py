@@ -1,7 +1,6 @@
 """Switches off the telemetry of the packages that gpcache uses."""
 
 import os
-from types import ModuleType
 
 # Packages read these when they are imported, and every process that is started inherits them.
 SWITCHES = {
@@ -16,9 +15,3 @@ SWITCHES = {
 def disable_telemetry() -> None:
     """Set the switches of all packages; `import gpcache` calls this before any of them."""
     os.environ.update(SWITCHES)
-
-
-def disable_in(module: ModuleType) -> None:
-    """Use the switch in a package's own API, for one that was imported before gpcache."""
-    if module.__name__ == "onnxruntime" and hasattr(module, "disable_telemetry_events"):
-        module.disable_telemetry_events()

@@ -5,8 +5,6 @@ writer of the same path removes files that are not locked. A process id in the n
 enough: another container or machine that shares the folder has its own process ids.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -32,16 +30,24 @@ def temporary_sibling(target: Path, mode: int, *, folder: bool = False) -> Itera
 
     The user's umask applies to `mode`.
     """
-    places: list[Path] = []  # named before they are made: an interrupt may come at any moment
+    place = target.with_name(f"{_prefix(target.name)}{secrets.token_hex(16)}{SUFFIX}")
     lock = None
-    try:
-        lock = _create(target, mode, folder, places)
-        yield places[-1]
+    try:  # from before it is made: an interrupt may come at any moment
+        if folder:
+            place.mkdir(mode)
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        lock = _lock(place, wait=True)
+        if place.exists():
+            yield place
+            return
     finally:
-        for place in places:
-            remove(place)
+        remove(place)
         if lock is not None:
             os.close(lock)
+    # Another process has removed it as stale before it was locked: try again.
+    with temporary_sibling(target, mode, folder=folder) as another:
+        yield another
 
 
 def remove_stale(folder: Path, name: str | None = None, *, suffix: str = SUFFIX) -> None:
@@ -50,8 +56,13 @@ def remove_stale(folder: Path, name: str | None = None, *, suffix: str = SUFFIX)
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             ours = entry.name.startswith(prefix) and entry.name.endswith(suffix)
-            if ours and not entry.is_symlink():
-                _remove_unless_held(Path(entry.path))
+            if not ours or entry.is_symlink():
+                continue
+            place = Path(entry.path)
+            lock = _lock(place, wait=False)
+            if lock is not None:
+                remove(place)
+                os.close(lock)
 
 
 def remove(place: Path) -> None:
@@ -100,23 +111,6 @@ def _prefix(name: str) -> str:
     return f".{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}."
 
 
-def _create(target: Path, mode: int, folder: bool, places: list[Path]) -> int | None:
-    """Make a new temporary, the last of `places`; returns its lock, None if there are no locks."""
-    while True:
-        place = target.with_name(f"{_prefix(target.name)}{secrets.token_hex(16)}{SUFFIX}")
-        places.append(place)
-        if folder:
-            place.mkdir(mode)
-        else:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        # Another process may remove the file as stale before it is locked: then try again.
-        lock = _lock(place, wait=True)
-        if place.exists():
-            return lock
-        if lock is not None:
-            os.close(lock)
-
-
 def _lock(place: Path, *, wait: bool) -> int | None:
     """A descriptor that holds the lock of a file or folder; None if it cannot be locked."""
     if fcntl is None:
@@ -131,10 +125,3 @@ def _lock(place: Path, *, wait: bool) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _remove_unless_held(place: Path) -> None:
-    lock = _lock(place, wait=False)
-    if lock is not None:
-        remove(place)
-        os.close(lock)

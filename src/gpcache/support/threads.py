@@ -4,8 +4,6 @@ Threads of torch wait for each other at every step. If another process uses a co
 for it: two threads can then take many times as long as one.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator
