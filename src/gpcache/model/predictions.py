@@ -220,12 +220,11 @@ def predictions(
             names = name_weights(model, features)
         highest = max_probability(answers.logits, temperature=model.temperature_)
         familiarity = known.familiarity(answers.novelty, highest)
+        explanation, examples = answers.explanation, content.examples
         if shots is not None and why:
-            neighbours = _neighbours(
-                shots.explain(model, features, why), shots.examples, len(images)
-            )
-        else:
-            neighbours = _neighbours(answers.explanation, content.examples, len(images))
+            explanation = model.explain(features, top=why, shots=(shots.rows, shots.labels))
+            examples = shots.examples
+        neighbours = _neighbours(explanation, examples, len(images))
         nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
         rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
