@@ -19,8 +19,8 @@ from PIL import Image, ImageOps
 from gpcache import Prompts, TextPrior, load_encoder, text_weights
 from gpcache.gp.kernels import unit_rows
 from gpcache.model.audit.copies import find_copies
+from gpcache.model.audit.findings import LabelledRows
 from gpcache.model.audit.fingerprints import fingerprint
-from gpcache.model.audit.rows import LabelledRows
 
 SETS = ("caltech20", "trash6")
 BATCH = 32
@@ -138,7 +138,6 @@ def _pairs(
         hashes=[None] * n,
         names=[str(row) for row in range(n)],
         numbers=list(range(n)),
-        unlabelled=0,
         pictures=None if pictures is None else list(pictures),
     )
     return {(copy.row, copy.other) for copy in find_copies(rows)}

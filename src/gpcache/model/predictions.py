@@ -210,7 +210,7 @@ def predictions(
     names: NDArray[np.float64] | None = None
     uneven = ""
     if why or sets is not None:
-        from gpcache.model.explaining import name_weights, why_uneven
+        from gpcache.model.answers import name_weights, why_uneven
 
         uneven = "" if sets is None or per_class else why_uneven(model, sets)
     for images in _encoded_batches(source, encoder, refused, batch_size):

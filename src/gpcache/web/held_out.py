@@ -15,12 +15,10 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
 from gpcache.model.advice import TrainingRows, advise, rows_of
-from gpcache.model.audit.audit_model import HeldOutRows, countable
+from gpcache.model.audit.audit_model import HeldOutRows, countable, fit_label_noise
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import FAULTS, KINDS, Finding
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding, LabelledRows
 from gpcache.model.audit.fingerprints import Picture
-from gpcache.model.audit.label_noise import fit_label_noise
-from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.predictions import HeldOutScores
@@ -280,7 +278,6 @@ def _labelled_rows(features: Tensor, photos: Sequence[Photo]) -> LabelledRows:
         hashes=[photo.hash for photo in photos],
         names=[photo.name for photo in photos],
         numbers=list(range(len(photos))),
-        unlabelled=0,
     )
 
 

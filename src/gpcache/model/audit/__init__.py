@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from gpcache.gp.kernels import unit_rows
 from gpcache.methods.text_prior import TextPrior
 from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.copies import copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind
-from gpcache.model.audit.rows import LabelledRows
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind, LabelledRows
 from gpcache.model.audit.verdicts import (
     ENOUGH_ROWS,
     harm_findings,
@@ -32,7 +32,7 @@ class Audit:
 
     findings: tuple[Finding, ...]
     notices: tuple[str, ...]
-    model: AuditModel | None = field(default=None, compare=False, repr=False)
+    model: AuditModel = field(compare=False, repr=False)
 
     def of(self, kind: Kind) -> tuple[Finding, ...]:
         """The findings of one kind, the most serious first."""
@@ -56,8 +56,19 @@ def audit(
     `names` are the names of the rows in sentences, `pictures` their fingerprints, with which
     cropped and mirrored copies are found. Of exact copies in a class, one is checked.
     """
-    rows = LabelledRows.read(
-        features, labels, hashes=hashes, groups=groups, names=names, pictures=pictures
+    labelled = [row for row, label in enumerate(labels) if label is not None]
+
+    def column(values: Sequence[Any] | None) -> list[Any]:
+        return [None if values is None else values[row] for row in labelled]
+
+    rows = LabelledRows(
+        features=unit_rows(torch.as_tensor(np.asarray(features, dtype=np.float64)[labelled])),
+        labels=np.array([labels[row] for row in labelled]),
+        groups=column(groups),
+        hashes=column(hashes),
+        names=[f"Row {row}" for row in labelled] if names is None else column(names),
+        numbers=labelled,
+        pictures=None if pictures is None else column(pictures),
     )
     with progress_bar("check", total=3, unit="step") as bar:
         copies = find_copies(rows)
@@ -72,13 +83,14 @@ def audit(
         suspects = list({place[finding.row]: None for finding in findings})
         findings += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
     findings.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
-    return Audit(tuple(findings), tuple(_notices(checked, model)), model)
+    unlabelled = len(labels) - len(labelled)
+    return Audit(tuple(findings), tuple(_notices(checked, model, unlabelled)), model)
 
 
-def _notices(rows: LabelledRows, model: AuditModel) -> Iterator[str]:
+def _notices(rows: LabelledRows, model: AuditModel, unlabelled: int) -> Iterator[str]:
     """Notices about what was not checked, and why."""
-    if rows.unlabelled:
-        yield f"Rows without a label were ignored: {rows.unlabelled}."
+    if unlabelled:
+        yield f"Rows without a label were ignored: {unlabelled}."
     if len(model.classes) < 2:
         yield "There is only one class: wrong labels and harmful images cannot be found."
     elif not bool(model.counted.any()):

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.features.neighbors import nearest
-from gpcache.model.audit.findings import Finding, Kind
+from gpcache.model.audit.findings import Finding, Kind, LabelledRows
 from gpcache.model.audit.fingerprints import apart
-from gpcache.model.audit.rows import LabelledRows
 from gpcache.support.checks import shown
 
 # Two rows are nearly the same image within this share of the distance (1 − cosine) of any two rows

@@ -42,7 +42,7 @@ def check_images(
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
     gathered = gather(source, encoder, picture=fingerprint)
     records = gathered.records
-    labels = [record.label for record in records]
+    names, labels = [record.name for record in records], [record.label for record in records]
     classes = sorted({label for label in labels if label is not None})
     if not classes:
         raise DataError(
@@ -59,12 +59,10 @@ def check_images(
         hashes=gathered.hashes,
         groups=[_group(record, groups) for record in records],
         text_prior=prior,
-        names=[record.name for record in records],
+        names=names,
         pictures=gathered.pictures,
     )
-    names = [record.name for record in records]
     model = audited.model
-    assert model is not None  # an audit of rows has one
     rows = TrainingRows(model.features, model.labels, model.zero_shot)
     advice = advise(_held_out(model, source.name), rows, [str(name) for name in model.classes])
     return Checked(audited, names, len(classes), gathered.refused, gathered.notices, advice)

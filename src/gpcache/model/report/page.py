@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gpcache import metrics
 from gpcache.errors import DataError
+from gpcache.model.card import environment
 from gpcache.model.evaluation import ClassScore, Evaluation
 from gpcache.model.report.content import Report
 from gpcache.model.report.drawing import class_colours, to_page
 from gpcache.model.report.plots import MOST_NAMED, report_plots
-from gpcache.model.templates import environment
 from gpcache.support.files import write_atomic
 
 _BEST_SETTINGS = 10
