@@ -28,6 +28,7 @@ from gpcache import TextPrior
 from gpcache.gp.kernels import unit_rows
 from gpcache.model.audit import audit
 from gpcache.model.audit.verdicts import CERTAIN
+from gpcache.model.training_images import Example
 
 SEEDS = 5
 LARGE = 1000  # rows from which two seeds must do
@@ -154,6 +155,11 @@ def by_cleanlab(X: Rows, y: Labels) -> tuple[NDArray[np.float64], NDArray[np.boo
     return -get_label_quality_scores(numbers, probabilities), listed
 
 
+def examples_of(labels: Any) -> list[Example]:
+    """Examples with these labels, all of different images."""
+    return [Example(f"Row {row}", label, str(row)) for row, label in enumerate(labels)]
+
+
 def measure() -> dict[str, Figures]:
     """Plant, rank and list, by both."""
     found: dict[str, Figures] = {}
@@ -165,7 +171,7 @@ def measure() -> dict[str, Figures]:
             beside[key] = timed(lambda X=X, wrong=wrong: by_cleanlab(X, wrong))
         (score, issues), cleanlab_seconds = beside[key]
         result, seconds = timed(
-            lambda X=X, wrong=wrong, prior=prior: audit(X, wrong, text_prior=prior)
+            lambda X=X, wrong=wrong, prior=prior: audit(X, examples_of(wrong), text_prior=prior)
         )
         probability = result.model.wrong.numpy()
         certain, both = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
@@ -173,7 +179,7 @@ def measure() -> dict[str, Figures]:
         both[[finding.row for finding in result.of("label") + result.of("look")]] = True
         figures = found.setdefault(problem, Figures(len(y)))
         if seed == 0:
-            clean = audit(X, y, text_prior=prior)
+            clean = audit(X, examples_of(y), text_prior=prior)
             figures.clean = len(clean.of("label")), len(clean.of("look"))
         figures.measured.append(
             [

@@ -10,9 +10,11 @@ import torch
 from PIL import Image, ImageOps
 
 from gpcache import DataError, TextPrior
-from gpcache.model.audit import KINDS, audit, audit_model, copies, verdicts
+from gpcache.model.audit import KINDS, audit_model, copies, verdicts
+from gpcache.model.audit import audit as audit_examples
 from gpcache.model.audit.audit_model import AuditModel, fit_label_noise
 from gpcache.model.audit.fingerprints import fingerprint
+from gpcache.model.training_images import Example
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))
@@ -31,6 +33,20 @@ def make(per_class=8, classes=4, width=10, spread=0.35, seed=0):
     labels = np.repeat(np.arange(classes), per_class)
     rows = centres[labels] + spread * generator.normal(size=(len(labels), width))
     return unit(rows), NAMES[labels]
+
+
+def audit(features, labels, *, hashes=None, groups=None, names=None, **options):
+    """An audit of rows with these labels; rows without a hash are different images."""
+    n = len(labels)
+    columns = zip(
+        names or [f"Row {row}" for row in range(n)],
+        labels,
+        [f"row {row}" if key is None else key for row, key in enumerate(hashes or [None] * n)],
+        groups or [None] * n,
+        strict=True,
+    )
+    examples = [None if one[1] is None else Example(*one) for one in columns]
+    return audit_examples(features, examples, **options)
 
 
 def model_of(features, labels, sets=None, prior=None):

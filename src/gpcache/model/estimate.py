@@ -30,7 +30,7 @@ from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.memory import fit_bytes
 from gpcache.model.audit import audit
 from gpcache.model.learning import templates_of, unfitted
-from gpcache.model.training_images import source_name
+from gpcache.model.training_images import Example, source_name
 from gpcache.similarity.folder import open_projection
 from gpcache.support.devices import peak_memory
 from gpcache.support.saved_arrays import DIMENSIONS
@@ -213,10 +213,11 @@ def _measured_fit(
     model = unfitted(classifier, projection, prior, text_alone=False)
     if getattr(model, "approximation", None) == "auto" and n_all > setup.EXACT_ROWS:
         model.set_params(approximation=Explicit())
+    examples = [Example(str(row), names[label], str(row)) for row, label in enumerate(labels)]
     start = time.perf_counter()
     model.fit(rows, np.array(names)[labels])
     if model.has_keys:
-        audit(rows, np.array(names)[labels], text_prior=prior)
+        audit(rows, examples, text_prior=prior)
     return model, time.perf_counter() - start
 
 

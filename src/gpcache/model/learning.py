@@ -127,7 +127,8 @@ def learn(
     fitted: Fitted | None = getattr(model, "fitted_", None)
     if fitted is not None and fitted.kept_rows is not None:
         examples = [examples[row] for row in fitted.kept_rows.tolist()]
-    facts = EncoderFacts.of(encoder, classifier.encoder_name)
+    identity = (encoder.fingerprint, encoder.dim, encoder.logit_scale)
+    facts = EncoderFacts(classifier.encoder_name, *identity)
     return Content(model, facts, templates, prompts, classifier.views, examples, training)
 
 
@@ -206,15 +207,9 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
     """
     if not content.model.has_keys:
         return []
-    model, examples = cast("CacheClassifier", content.model), content.examples
-    findings = audit(
-        model.fitted_.shots.features.cpu().numpy(),
-        [example.label for example in examples],
-        hashes=[example.hash for example in examples],
-        groups=[example.group for example in examples],
-        text_prior=model.text_prior,
-        names=[example.name for example in examples],
-    )
+    model = cast("CacheClassifier", content.model)
+    features = model.fitted_.shots.features.cpu().numpy()
+    findings = audit(features, content.examples, text_prior=model.text_prior)
     return [*findings.of("leak"), *findings.of("label"), *(findings.of("look") if hard else ())]
 
 

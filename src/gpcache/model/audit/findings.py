@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from gpcache.model.training_images import Example
 
 Kind = Literal["leak", "label", "duplicate", "near-duplicate", "look", "harmful", "outlier"]
 
@@ -38,32 +40,24 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """The labelled rows: unit features (n, d), labels, groups, hashes, names and row numbers.
+    """Labelled images: unit features (n, d), examples, and their row numbers in the audit.
 
     `pictures` are small grey pictures of the images, if there are any.
     """
 
     features: Tensor
-    labels: NDArray[Any]
-    groups: list[Hashable]
-    hashes: list[Hashable]
-    names: list[str]
-    numbers: list[int]
-    pictures: list[NDArray[np.uint8]] | None = None
+    examples: Sequence[Example]
+    numbers: Sequence[int]
+    pictures: Sequence[NDArray[np.uint8]] | None = None
 
     def first_of_content(self, *, by_label: bool = False) -> list[int]:
-        """The first row of each content hash (and label), and all rows without a hash."""
-        first: dict[Hashable, int] = {}
-        labels = self.labels.tolist() if by_label else [None] * len(self.hashes)
-        for row, key in enumerate(self.hashes):
-            first.setdefault(("row", row) if key is None else (key, labels[row]), row)
+        """The first row of each content hash (and label)."""
+        first: dict[tuple[str, str | None], int] = {}
+        for row, example in enumerate(self.examples):
+            first.setdefault((example.hash, example.label if by_label else None), row)
         return list(first.values())
 
     def part(self, rows: Sequence[int]) -> LabelledRows:
         """Some of the rows, without their pictures."""
-        columns: dict[str, list[Any]] = {
-            name: [getattr(self, name)[row] for row in rows]
-            for name in ("groups", "hashes", "names", "numbers")
-        }
-        features, labels = self.features[rows], self.labels[rows]
-        return replace(self, features=features, labels=labels, pictures=None, **columns)
+        examples = [self.examples[row] for row in rows]
+        return LabelledRows(self.features[rows], examples, [self.numbers[row] for row in rows])

@@ -18,6 +18,7 @@ from gpcache.model.audit import Audit, audit
 from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.fingerprints import fingerprint
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.training_images import Example
 
 GROUPS = ("list", "folder", "none")
 
@@ -42,8 +43,13 @@ def check_images(
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
     gathered = gather(source, encoder, picture=fingerprint)
     records = gathered.records
-    names, labels = [record.name for record in records], [record.label for record in records]
-    classes = sorted({label for label in labels if label is not None})
+    examples = [
+        None
+        if record.label is None
+        else Example(record.name, record.label, image_hash, _group(record, groups))
+        for record, image_hash in zip(records, gathered.hashes, strict=True)
+    ]
+    classes = sorted({example.label for example in examples if example is not None})
     if not classes:
         raise DataError(
             f"There is no labelled image in {source.name!r}: give a folder for each class, or a "
@@ -53,18 +59,11 @@ def check_images(
     if text:
         prompts = Prompts.from_templates(classes)
         prior = TextPrior(classes, text_weights(encoder, prompts), encoder.logit_scale)
-    audited = audit(
-        gathered.features,
-        labels,
-        hashes=gathered.hashes,
-        groups=[_group(record, groups) for record in records],
-        text_prior=prior,
-        names=names,
-        pictures=gathered.pictures,
-    )
+    audited = audit(gathered.features, examples, text_prior=prior, pictures=gathered.pictures)
     model = audited.model
     rows = TrainingRows(model.features, model.labels, model.zero_shot)
     advice = advise(_held_out(model, source.name), rows, [str(name) for name in model.classes])
+    names = [record.name for record in records]
     return Checked(audited, names, len(classes), gathered.refused, gathered.notices, advice)
 
 
