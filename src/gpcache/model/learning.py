@@ -241,10 +241,10 @@ def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> No
     fresh = sorted(set(labels) - set(map(str, model.classes_)))
     if fresh and content.prompts is not None and content.templates is not None:
         others = Prompts.from_templates(fresh, content.templates)
-        _set_prompts(content, content.prompts.joined(others), encoder)
+        _set_prompts(model, content, content.prompts.joined(others), encoder)
     model.add(features, labels, refit=_may_wait(content))
     content.examples += examples
-    _settle(content)
+    _settle(model, content)
 
 
 def remove(
@@ -260,8 +260,8 @@ def remove(
         model.remove(np.flatnonzero(gone), refit=_may_wait(content))
     content.examples = [one for one, out in zip(content.examples, gone, strict=True) if not out]
     if label is not None and content.prompts is not None and encoder is not None:
-        _set_prompts(content, content.prompts.without(label), encoder)
-    _settle(content)
+        _set_prompts(model, content, content.prompts.without(label), encoder)
+    _settle(model, content)
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
@@ -282,7 +282,7 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
         copies = sorted(set(range(len(examples))) - set(kept))
         model.remove(copies, refit=_may_wait(content))
     content.examples = [examples[row] for row in kept]
-    _settle(content)
+    _settle(model, content)
 
 
 def _may_wait(content: Content) -> bool | Literal["auto"]:
@@ -290,10 +290,10 @@ def _may_wait(content: Content) -> bool | Literal["auto"]:
     return False if len(content.examples) <= REFIT_ALWAYS else "auto"
 
 
-def _settle(content: Content) -> None:
+def _settle(model: CacheClassifier, content: Content) -> None:
     """Choose again after a change, so that all figures equal those of a new fit."""
     if len(content.examples) <= REFIT_ALWAYS:
-        _updatable(content, "change").refit()
+        model.refit()
 
 
 def _updatable(content: Content, purpose: str) -> CacheClassifier:
@@ -306,8 +306,10 @@ def _updatable(content: Content, purpose: str) -> CacheClassifier:
     return cast("CacheClassifier", content.model)
 
 
-def _set_prompts(content: Content, prompts: Prompts, encoder: Encoder) -> None:
-    _updatable(content, "change the classes of").set_text(_text_prior(encoder, prompts))
+def _set_prompts(
+    model: CacheClassifier, content: Content, prompts: Prompts, encoder: Encoder
+) -> None:
+    model.set_text(_text_prior(encoder, prompts))
     content.prompts = prompts
 
 

@@ -235,21 +235,19 @@ def predictions(
             notes.append(answers.sets.note or uneven)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
-            yield (
-                image,
-                Prediction(
-                    image.record.name,
-                    model.classes_,
-                    answers.probabilities[row],
-                    float(answers.novelty[row]),
-                    float(familiarity[row]),
-                    rejected[row],
-                    neighbours[row],
-                    plausible[row],
-                    note,
-                    None if names is None else float(names[row]),
-                ),
+            prediction = Prediction(
+                image.record.name,
+                model.classes_,
+                answers.probabilities[row],
+                float(answers.novelty[row]),
+                float(familiarity[row]),
+                rejected[row],
+                neighbours[row],
+                plausible[row],
+                note,
+                None if names is None else float(names[row]),
             )
+            yield image, prediction
 
 
 def _neighbours(
