@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,7 @@ SAMPLE = 1000
 ROUNDING = 1e-6
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """A row that shows the same image as an earlier row; `exact` if the contents are the same."""
 
     row: int

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from gpcache.model.training_images import Example
 GROUPS = ("list", "folder", "none")
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """An audit, the names of its rows, and the images that could not be checked."""
 
     audit: Audit
