@@ -229,7 +229,8 @@ class StoredShots(NamedTuple):
                 f"The model learned from {learned:,} images, and {name!r} has {len(known):,} of "
                 "its classes: reasons may name images that it did not learn from, or miss some."
             )
-        rows = StoredRows(rows.store, known)
+        if len(known) < len(rows):
+            rows = StoredRows(rows.store, known)
         examples = [_stored_example(one) for one in rows.items]
         return cls(rows, examples, np.array([one.label for one in examples]), note)
 
