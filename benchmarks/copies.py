@@ -21,8 +21,9 @@ from PIL import Image, ImageOps
 from gpcache import load_encoder
 from gpcache.gp.kernels import unit_rows
 from gpcache.model.audit.copies import find_copies
+from gpcache.model.audit.findings import LabelledRows
 from gpcache.model.audit.fingerprints import fingerprint
-from gpcache.model.audit.rows import LabelledRows
+from gpcache.model.training_images import Example
 
 COPIES = """
 Every training photo of caltech20 and trash6, and a copy of each: resized to 70 %, cropped by 4 %
@@ -124,16 +125,12 @@ def copy_rows() -> Iterator[list[object]]:
 def _pairs(
     features: NDArray[np.float32], pictures: NDArray[np.uint8] | None
 ) -> set[tuple[int, int]]:
-    n = len(features)
+    names = [str(row) for row in range(len(features))]
     rows = LabelledRows(
-        features=unit_rows(torch.as_tensor(features).double()),
-        labels=np.zeros(n),
-        groups=[None] * n,
-        hashes=[None] * n,
-        names=[str(row) for row in range(n)],
-        numbers=list(range(n)),
-        unlabelled=0,
-        pictures=None if pictures is None else list(pictures),
+        unit_rows(torch.as_tensor(features).double()),
+        [Example(name, "", name) for name in names],
+        range(len(names)),
+        None if pictures is None else list(pictures),
     )
     return {(copy.row, copy.other) for copy in find_copies(rows)}
 

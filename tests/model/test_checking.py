@@ -14,6 +14,7 @@ from gpcache.images.sources import from_iterable, open_source
 from gpcache.methods import TextPrior
 from gpcache.model.audit import audit
 from gpcache.model.audit.images import check_images
+from gpcache.model.training_images import Example
 
 TINY = Path(__file__).parents[1] / "features" / "tiny.py"
 spec = importlib.util.spec_from_file_location("tiny", TINY)
@@ -54,8 +55,11 @@ def test_what_is_found_is_what_an_audit_of_the_features_finds(folder, encoder):
     names = [record.name for record in records]
     prompts = Prompts.from_templates(["a", "b", "c"])
     prior = TextPrior(list("abc"), text_weights(encoder, prompts), encoder.logit_scale)
-    labels = [record.label for record in records]
-    expected = audit(rows, labels, hashes=hashes, text_prior=prior, names=names)
+    examples = [
+        Example(record.name, record.label, image_hash)
+        for record, image_hash in zip(records, hashes, strict=True)
+    ]
+    expected = audit(rows, examples, text_prior=prior)
     assert found.audit == expected
     assert found.names == names
     assert found.classes == 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpcache import GPCacheClassifier, TextPrior
-from gpcache.model.explaining import name_weights, why_uneven
+from gpcache.model.answers import name_weights, why_uneven
 
 NAMES = ("sparrow", "finch", "crane", "swan", "owl", "hen", "duck", "gull")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from gpcache import DataError, GPCacheClassifier, NumericalError
+from gpcache import GPCacheClassifier, NumericalError
 from gpcache.methods import TipAdapterClassifier
 from gpcache.model.suggest import suggest
 
@@ -122,26 +122,3 @@ def test_the_defaults_are_those_that_are_documented():
 def test_a_pool_beyond_the_memory_is_refused():
     with pytest.raises(NumericalError, match=r"2,000,000 images needs 64\.0 TB"):
         suggest(np.ones((2_000_000, 2)) + np.eye(2)[np.arange(2_000_000) % 2], 5)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"count": 0}, "count must be a whole number above zero"),
-        ({"count": 9}, "count is 9, but the pool has only 8 rows"),
-        ({"noise": 0.0}, "noise must be a number above zero"),
-        ({"beta": -1.0}, "beta must be a number above zero"),
-        ({"beta": float("nan")}, "beta must be"),
-        ({"space": "whitened"}, "space must be 'raw' or 'centred'"),
-        ({"pool": np.ones(8)}, "pool must be numbers"),
-        ({"pool": np.zeros((8, 3))}, "Row 0 of pool"),
-        ({"pool": np.zeros((0, 3))}, "the pool has only 0 rows"),
-        ({"model": GPCacheClassifier()}, "not fitted"),
-        ({"model": GPCacheClassifier(), "beta": 1.0}, "come from the model"),
-    ],
-)
-def test_bad_input_gets_one_sentence(change, sentence):
-    options = {"pool": make(8), "count": 3, **change}
-    with pytest.raises(DataError, match=sentence) as caught:
-        suggest(options.pop("pool"), options.pop("count"), **options)
-    assert "\n" not in str(caught.value)

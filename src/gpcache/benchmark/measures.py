@@ -20,6 +20,7 @@ from gpcache.benchmark.task import Drawn
 from gpcache.methods import FeatureClassifier
 from gpcache.model.audit import audit
 from gpcache.model.predictions import HeldOutScores
+from gpcache.model.training_images import Example
 
 Figures = dict[str, Any]
 ERRORS = (0.05, 0.1, 0.2)
@@ -114,7 +115,8 @@ def label_errors(prediction: Predicted) -> Figures:
         return {}
     certain, listed = np.zeros_like(wrong), np.zeros_like(wrong)
     if isinstance(prediction.model, FeatureClassifier):
-        found = audit(shots.features, shots.labels, text_prior=prediction.model.text_prior)
+        examples = [Example(f"Row {i}", label, str(i)) for i, label in enumerate(shots.labels)]
+        found = audit(shots.features, examples, text_prior=prediction.model.text_prior)
         assert found.model is not None  # `audit` always gives one
         suspicion = found.model.wrong.numpy()
         certain[[finding.row for finding in found.of("label")]] = True

@@ -11,7 +11,7 @@ from gpcache.cli import options, output
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
-    from gpcache.model.fitting import FitSummary
+    from gpcache.model.learning import FitSummary
 
 MOST_SUSPECTS = 5
 METHODS = (
@@ -66,7 +66,7 @@ def fit(
     - `gpcache fit photos.store -o pets.gpc --engine ray`
     """
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-    from gpcache.model.fitting import check_new_model, fit_and_save
+    from gpcache.model.learning import check_new_model, fit_and_save
 
     if not text and (class_name or prompt):
         raise DataError("--no-text ignores class names: leave out --class and --prompt.")

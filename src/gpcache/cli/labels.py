@@ -109,7 +109,7 @@ def suggest(
     - `gpcache suggest pool/ -n 20`
     - `gpcache suggest pets.gpc pool/ -n 10`
     """
-    from gpcache.model.labelling import suggest_images
+    from gpcache.model.suggest import suggest_images
 
     if len(places) > 2:
         raise DataError("Give a pool of images, or a model and a pool.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpcache.methods.cache.search import SOFTMAX_NUMBERS
 from gpcache.model.evaluation import Evaluation
-from gpcache.model.templates import environment
 from gpcache.similarity.projection import ProjectionFacts, origin
 from gpcache.support.names import is_printed
 
@@ -56,6 +57,26 @@ def _plain(value: Any) -> Any:
 def _printed(text: str) -> str:
     """Text on one line, without characters that change how others are shown."""
     return "".join(one if is_printed(one) else "�" for one in text)
+
+
+def environment(
+    clean: Callable[[Any], Any], filters: Sequence[Callable[..., Any]] = ()
+) -> Environment:
+    """An environment that passes every value through `clean` and then escapes its HTML.
+
+    They can use the `filters` by name.
+    """
+    jinja = Environment(
+        loader=PackageLoader("gpcache.model", "report/templates"),
+        autoescape=True,
+        finalize=clean,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.filters |= {one.__name__: one for one in filters}
+    return jinja
 
 
 _TEMPLATES = environment(_plain, (percent, yaml_text))

@@ -253,9 +253,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         source = learning.training_source(images, labels)
         self._content = None  # an error below must not leave a mixture of old and new
-        options = (self.method, self.prompt, self.views, self.projection, self.device)
-        plan = learning.Plan(*options, shots=shots, seed=seed, classes=classes, engine=engine)
-        self._content = learning.learn(source, self.encoder_, self.encoder_name, plan)
+        self._content = learning.learn(
+            self, source, shots=shots, seed=seed, classes=classes, engine=engine
+        )
         return self
 
     def add(self, images: Images | FeatureStore, labels: Any = None) -> Self:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -36,8 +36,7 @@ POOL = 50
 SUGGESTIONS = 5
 
 
-@dataclass(frozen=True)
-class Pictures:
+class Pictures(NamedTuple):
     """The folder of the pictures, whether a program drew them, and those to train and test on."""
 
     folder: Path
@@ -46,16 +45,14 @@ class Pictures:
     test: Source
 
 
-@dataclass(frozen=True)
-class TrainedModel:
+class TrainedModel(NamedTuple):
     """The fitted classifier, and the seconds that loading the encoder and fitting took."""
 
     classifier: ImageClassifier
     seconds: float
 
 
-@dataclass(frozen=True)
-class PlantedLabel:
+class PlantedLabel(NamedTuple):
     """A training picture that got another label on purpose, and the finding that names it.
 
     `others` counts the other suspicious labels.
@@ -68,23 +65,20 @@ class PlantedLabel:
     others: int
 
 
-@dataclass(frozen=True)
-class OtherPictures:
+class OtherPictures(NamedTuple):
     """The answers for pictures that belong to none of the classes."""
 
     answers: list[Prediction]
 
 
-@dataclass(frozen=True)
-class NextPictures:
+class NextPictures(NamedTuple):
     """The names of the pictures to label next, the best first, out of `pool` pictures."""
 
     names: list[str]
     pool: int
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """The model folder and the report."""
 
     model: Path

@@ -29,7 +29,8 @@ from gpcache.methods.cache import explicit, explicit_choice, setup
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.memory import fit_bytes
 from gpcache.model.audit import audit
-from gpcache.model.learning import Plan, unfitted
+from gpcache.model.learning import templates_of, unfitted
+from gpcache.model.training_images import Example, source_name
 from gpcache.similarity.folder import open_projection
 from gpcache.support.devices import peak_memory
 from gpcache.support.saved_arrays import DIMENSIONS
@@ -96,23 +97,21 @@ def estimate_fit(
     >>> FitEstimate(100, 20, {"images": 2.0, "fit": 0.5}, 600_000_000, 25_000_000, "").classes
     20
     """
-    options = (classifier.method, classifier.prompt, classifier.views, classifier.projection)
-    plan = Plan(*options, classifier.device, shots=shots, seed=0, classes=classes)
     records, sample, known = _labelled(source)
     counts = Counter(label for _, label in records)
-    n = sum(min(count, plan.shots or count) for count in counts.values())
-    names = sorted({*map(str, counts), *known, *plan.classes})
+    n = sum(min(count, shots or count) for count in counts.values())
+    names = sorted({*counts, *known, *classes})
     start = time.perf_counter()
-    encoder = classifier.encoder_
+    encoder, templates = classifier.encoder_, templates_of(classifier.prompt)
     seconds, measured = {"encoder": time.perf_counter() - start}, "a fit"
     if sample:
-        seconds["images"] = n * _image_seconds(sample, encoder, plan.views)
+        seconds["images"] = n * _image_seconds(sample, encoder, classifier.views)
         measured = f"{len(sample)} of the images and a fit"
-    if plan.templates is not None:
-        seconds["texts"] = _text_seconds(names, plan.templates, encoder)
+    if templates is not None:
+        seconds["texts"] = _text_seconds(names, templates, encoder)
     rows = min(n, ROWS)
     n_classes = max(min(2, len(names)), round(len(names) * rows / n))
-    model, spent = _measured_fit(plan, encoder, rows, names[:n_classes], n)
+    model, spent = _measured_fit(classifier, rows, names[:n_classes], n)
     pace = spent / _work(rows, n_classes, encoder.dim)
     in_features = hasattr(model, "fitted_") and not model.has_keys
     cost = (_explicit_cost if in_features else _exact_cost)(model, pace, n, len(names))
@@ -141,9 +140,8 @@ def _exact_cost(model: FeatureClassifier, pace: float, n: int, classes: int) -> 
     """The cost of a fit that keeps all n shots; `pace` is seconds by `_work`."""
     width = int(model.n_features_in_)
     memory = 12 * n * width + _fit_memory(model, n, classes)
-    return _Cost(
-        {"fit": pace * _work(n, classes, width)}, memory, _array_bytes(model, classes, n=n), n
-    )
+    seconds = {"fit": pace * _work(n, classes, width)}
+    return _Cost(seconds, memory, _array_bytes(model, classes, n=n), n)
 
 
 def _explicit_cost(model: FeatureClassifier, pace: float, n: int, classes: int) -> _Cost:
@@ -156,30 +154,26 @@ def _explicit_cost(model: FeatureClassifier, pace: float, n: int, classes: int) 
         "search": pace * _work(part, some, width),
         "passes": PASSES * n * _pass_seconds(classes, width, features),
     }
+    memory = explicit.needed_bytes(classes, width, features, part, device)
     listed = n if n == part else explicit_choice.most_held(n, classes)
-    return _Cost(
-        seconds,
-        explicit.needed_bytes(classes, width, features, part, device),
-        _array_bytes(model, classes, n=listed, l=min(features, n) + width),
-        listed,
-    )
+    disk = _array_bytes(model, classes, n=listed, l=min(features, n) + width)
+    return _Cost(seconds, memory, disk, listed)
 
 
 def _labelled(
     source: Source | FeatureStore,
 ) -> tuple[list[tuple[str, str]], list[Record], list[str]]:
     """Names and labels of the labelled images, a sample that is to be encoded, further classes."""
+    sample: list[Record] = []
+    known: list[str] = []
     if isinstance(source, FeatureStore):
-        name, known = str(source.folder), list[str]()
         pairs = [(one.path, str(one.label)) for one in source.items() if one.label is not None]
-        sample: list[Record] = []
     else:
-        name, known = source.name, list(source.classes)
         records = [record for record in source.records if record.label is not None]
         pairs = [(record.name, str(record.label)) for record in records]
-        sample = records[:: math.ceil(len(records) / IMAGES)] if records else []
+        sample, known = records[:: math.ceil(len(records) / IMAGES) or 1], source.classes
     if not pairs:
-        raise DataError(f"There is no labelled image in {name!r}.")
+        raise DataError(f"There is no labelled image in {source_name(source)!r}.")
     return pairs, sample, known
 
 
@@ -203,24 +197,27 @@ def _text_seconds(names: list[str], templates: list[str], encoder: Encoder) -> f
 
 
 def _measured_fit(
-    plan: Plan, encoder: Encoder, n: int, names: list[str], n_all: int
+    classifier: ImageClassifier, n: int, names: list[str], n_all: int
 ) -> tuple[FeatureClassifier, float]:
     """A model of n drawn rows of these classes, and the seconds of its fit and its check.
 
     It is one in explicit features if a model of `n_all` rows will be.
     """
-    random, labels = np.random.default_rng(0), np.arange(n) % len(names)
-    centres = random.normal(size=(len(names), encoder.dim))
+    encoder, random = classifier.encoder_, np.random.default_rng(0)
+    labels, centres = np.arange(n) % len(names), random.normal(size=(len(names), encoder.dim))
     rows = centres[labels] + 1.5 * random.normal(size=(n, encoder.dim))
-    prior = None if plan.templates is None else TextPrior(names, centres, encoder.logit_scale)
-    model = unfitted(plan, prior, text_alone=False)
-    model = model.with_projection(open_projection(plan.projection))
+    prior = None
+    if classifier.prompt is not None:
+        prior = TextPrior(names, centres, encoder.logit_scale)
+    projection = open_projection(classifier.projection)
+    model = unfitted(classifier, projection, prior, text_alone=False)
     if getattr(model, "approximation", None) == "auto" and n_all > setup.EXACT_ROWS:
         model.set_params(approximation=Explicit())
+    examples = [Example(str(row), names[label], str(row)) for row, label in enumerate(labels)]
     start = time.perf_counter()
     model.fit(rows, np.array(names)[labels])
     if model.has_keys:
-        audit(rows, np.array(names)[labels], text_prior=prior)
+        audit(rows, examples, text_prior=prior)
     return model, time.perf_counter() - start
 
 

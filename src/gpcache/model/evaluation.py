@@ -148,12 +148,8 @@ class Evaluation:
         matrix = self.confusion_matrix()
         with np.errstate(invalid="ignore"):
             recall, precision = matrix.diagonal() / matrix.sum(1), matrix.diagonal() / matrix.sum(0)
-        return [
-            ClassScore(name, int(n), float(r), float(p))
-            for name, n, r, p in zip(
-                self.class_names, matrix.sum(1), recall, precision, strict=True
-            )
-        ]
+        rows = zip(self.class_names, matrix.sum(1), recall, precision, strict=True)
+        return [ClassScore(name, int(n), float(r), float(p)) for name, n, r, p in rows]
 
     def confusion_matrix(self) -> NDArray[np.int64]:
         """Counts (c, c): truth by answer."""
@@ -179,6 +175,8 @@ class Evaluation:
 
     def summary(self) -> dict[str, Any]:
         """The figures as a dictionary for JSON."""
+        unknown, unknowns = self.unknown, self.unknown_separation
+        errors = self.error_separation
         return {
             "data": self.data,
             "protocol": self.protocol,
@@ -192,13 +190,12 @@ class Evaluation:
             "accuracy_at_coverage": {
                 f"{coverage:g}": self.accuracy_at(coverage) for coverage in COVERAGES
             },
-            "error_separation": _as_dict(self.error_separation),
-            "unknown": None
-            if self.unknown is None
-            else {
-                "n": len(self.unknown.rejected),
-                "rejected": int(self.unknown.rejected.sum()),
-                "separation": _as_dict(self.unknown_separation),
+            "error_separation": errors and errors._asdict(),
+            "unknown": unknown
+            and {
+                "n": len(unknown.rejected),
+                "rejected": int(unknown.rejected.sum()),
+                "separation": unknowns and unknowns._asdict(),
             },
             "per_class": {
                 score.name: {
@@ -214,10 +211,6 @@ class Evaluation:
 
 def _separation_of(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Separation:
     return Separation(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
-
-
-def _as_dict(separation: Separation | None) -> dict[str, float] | None:
-    return None if separation is None else separation._asdict()
 
 
 def _or_none(value: float) -> float | None:

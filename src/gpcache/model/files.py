@@ -63,16 +63,6 @@ class EncoderFacts:
     dim: int
     logit_scale: float
 
-    @classmethod
-    def of(cls, encoder: Encoder, name: str) -> EncoderFacts:
-        """The facts of a loaded encoder."""
-        return cls(name, encoder.fingerprint, encoder.dim, encoder.logit_scale)
-
-    @classmethod
-    def read(cls, content: dict[str, Any]) -> EncoderFacts:
-        """The facts in a saved model, with the current name of the encoder."""
-        return cls(**content | {"name": current_name(content["name"], content["fingerprint"])})
-
     def require(self, encoder: Encoder) -> None:
         """Refuse an encoder that is not this one."""
         if self.fingerprint != encoder.fingerprint:
@@ -167,11 +157,12 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
             "as --projection."
         )
     check_config(config, str(folder))
-    prompts, training = config["prompts"], config["training"]
+    prompts, training, encoder = config["prompts"], config["training"], config["encoder"]
+    name = current_name(encoder["name"], encoder["fingerprint"])
     refused = [Refused(**one) for one in training["refused"]]
     thumbnails = {
-        name.removeprefix(_THUMBNAIL): arrays.pop(name).tobytes()
-        for name in [name for name in arrays if name.startswith(_THUMBNAIL)]
+        key.removeprefix(_THUMBNAIL): arrays.pop(key).tobytes()
+        for key in [key for key in arrays if key.startswith(_THUMBNAIL)]
     }
     try:
         model = restore(State(config["model"], arrays), device=device)
@@ -183,7 +174,7 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
         raise invalid_model(str(folder), str(error).rstrip(".")) from None
     return Content(
         model=model,
-        encoder=EncoderFacts.read(config["encoder"]),
+        encoder=EncoderFacts(**encoder | {"name": name}),
         templates=config["templates"],
         prompts=prompts,
         views=config["views"],

@@ -1,13 +1,13 @@
-"""Learns the content of a model from labelled images, and changes it."""
+"""Learns the content of a model from labelled images, saves it, and changes it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,30 +22,29 @@ from gpcache.features.manifest import NAME as STORE
 from gpcache.features.store import FeatureStore
 from gpcache.images.augment import Views
 from gpcache.images.records import Source
-from gpcache.images.sources import any_source
+from gpcache.images.sources import any_source, open_source
 from gpcache.methods import FeatureClassifier, TextPrior, find_method
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
-from gpcache.model.files import Content, EncoderFacts
+from gpcache.model.files import Content, EncoderFacts, check_model_place
 from gpcache.model.training_images import (
+    ExampleReader,
     StoredShots,
     TrainingFacts,
-    all_examples,
     class_names,
-    copies_notice,
-    drawn_examples,
-    find_duplicates,
     find_example,
-    new_examples,
     require_class,
-    stored_examples,
+    rows_without_copies,
+    source_name,
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
 from gpcache.support.checks import one_of
+from gpcache.support.names import tidy_name
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.estimator import CacheClassifier
+    from gpcache.model.classifier import ImageClassifier
 
 Engine = Literal["local", "ray"]
 
@@ -67,26 +66,11 @@ def load(name: str, device: str | torch.device, *, download: bool) -> Encoder:
     return encoder
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The parameters of an ImageClassifier and of its `fit`."""
-
-    method: str | FeatureClassifier
-    prompt: str | Sequence[str] | None
-    views: int
-    projection: str | Path | SimilarityProjection | None
-    device: str | torch.device
-    shots: int | None
-    seed: int
-    classes: Sequence[str]
-    engine: Engine = "local"
-
-    @property
-    def templates(self) -> list[str] | None:
-        """The prompt as a list; None without text."""
-        if self.prompt is None:
-            return None
-        return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+def templates_of(prompt: str | Sequence[str] | None) -> list[str] | None:
+    """A prompt as a list; None without text."""
+    if prompt is None:
+        return None
+    return [prompt] if isinstance(prompt, str) else list(prompt)
 
 
 def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
@@ -97,45 +81,42 @@ def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
 
 
 def learn(
-    source: Source | FeatureStore, encoder: Encoder, encoder_name: str, plan: Plan
+    classifier: ImageClassifier,
+    source: Source | FeatureStore,
+    *,
+    shots: int | None,
+    seed: int,
+    classes: Sequence[str],
+    engine: Engine,
 ) -> Content:
-    """Fit the method of the plan on the labelled images of a source or a feature store."""
-    projection = open_projection(plan.projection)
-    for one in (projection, getattr(plan.method, "projection", None)):
+    """Fit the method of a classifier on the labelled images of a source or a feature store."""
+    encoder, templates = classifier.encoder_, templates_of(classifier.prompt)
+    projection = open_projection(classifier.projection)
+    for one in (projection, getattr(classifier.method, "projection", None)):
         if isinstance(one, SimilarityProjection):
             one.require_encoder(encoder)
-    shots, seed = plan.shots, plan.seed
-    name = str(source.folder) if isinstance(source, FeatureStore) else source.name
-    training = TrainingFacts(name, shots, None if shots is None else seed)
-    one_of("engine", plan.engine, ("local", "ray"))
-    views, features = _views(plan.views), cast(Any, None)
-    if isinstance(source, FeatureStore):
-        _require_same(source, encoder, plan.views)
-        features, examples = stored_examples(source, training, shots=shots, seed=seed)
-        source = Source(name, (), len(examples))
-    elif plan.engine == "ray":
+    one_of("engine", engine, ("local", "ray"))
+    if engine == "ray" and not isinstance(source, FeatureStore):
         raise DataError("A fit on Ray takes a feature store: run gpcache extract first.")
-    elif shots is None:
-        features, examples, _ = all_examples(source, encoder, views, training)
-    else:
-        features, examples = drawn_examples(
-            source, encoder, views, training, shots=shots, seed=seed
-        )
+    training = TrainingFacts(source_name(source), shots, None if shots is None else seed)
+    reader = ExampleReader(encoder, _views(classifier.views), training)
+    features, examples, _ = reader.read(source, shots, seed)
     labels = [example.label for example in examples]
-    names = class_names(source, examples, training, plan.classes)
+    in_source = () if isinstance(source, FeatureStore) else source.classes
+    names = class_names(examples, training, [*in_source, *map(tidy_name, classes)])
     prompts, prior = None, None
-    if plan.templates is not None:
-        prompts = Prompts.from_templates(names, plan.templates)
+    if templates is not None:
+        prompts = Prompts.from_templates(names, templates)
         prior = _text_prior(encoder, prompts)
     elif bare := sorted(set(names) - set(labels)):
         raise DataError(f"Without a prompt, every class needs an image: {bare[0]!r} has none.")
-    model = unfitted(plan, prior, text_alone=not examples).with_projection(projection)
+    model = unfitted(classifier, projection, prior, text_alone=not examples)
     start = time.perf_counter()
     if not examples:
         assert prior is not None
         # Zero-shot learns nothing from rows: use its text as rows.
         model.fit(prior.vectors, names)
-    elif plan.engine == "ray":
+    elif engine == "ray":
         with rows_on_ray(features) as rows:
             model.fit(rows, labels)
         if not rows.passes:
@@ -146,18 +127,77 @@ def learn(
     fitted: Fitted | None = getattr(model, "fitted_", None)
     if fitted is not None and fitted.kept_rows is not None:
         examples = [examples[row] for row in fitted.kept_rows.tolist()]
-    facts = EncoderFacts.of(encoder, encoder_name)
-    return Content(model, facts, plan.templates, prompts, plan.views, examples, training)
+    identity = (encoder.fingerprint, encoder.dim, encoder.logit_scale)
+    facts = EncoderFacts(classifier.encoder_name, *identity)
+    return Content(model, facts, templates, prompts, classifier.views, examples, training)
 
 
-def unfitted(plan: Plan, prior: TextPrior | None, *, text_alone: bool) -> FeatureClassifier:
-    """The method of a plan with its text, before the fit."""
-    if isinstance(plan.method, FeatureClassifier) and not text_alone:
-        model = clone(plan.method)  # the user's object must not change
+def unfitted(
+    classifier: ImageClassifier,
+    projection: SimilarityProjection | None,
+    prior: TextPrior | None,
+    *,
+    text_alone: bool,
+) -> FeatureClassifier:
+    """The method of a classifier with its text and projection, before the fit."""
+    method = classifier.method
+    if isinstance(method, FeatureClassifier) and not text_alone:
+        model = clone(method)  # the user's object must not change
     else:
-        name = "zero-shot" if text_alone else str(plan.method)
-        model = find_method(name, on_features=True).constructor(device=plan.device)
-    return cast(FeatureClassifier, model.set_params(text_prior=prior))
+        name = "zero-shot" if text_alone else str(method)
+        model = find_method(name, on_features=True).constructor(device=classifier.device)
+    return cast(FeatureClassifier, model.set_params(text_prior=prior)).with_projection(projection)
+
+
+class FitSummary(NamedTuple):
+    """The training images whose label is probably wrong, and how long everything took."""
+
+    suspects: list[Finding]
+    seconds: float
+
+
+def fit_and_save(
+    classifier: ImageClassifier,
+    images: Path,
+    folder: Path,
+    *,
+    shots: int | None = None,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    follow: bool = False,
+    thumbnails: bool = False,
+    replace: bool = False,
+    engine: Engine = "local",
+) -> FitSummary:
+    """Fit on the images of a folder or list, save the model in `folder`, and check the labels.
+
+    `shots`, `seed`, `classes` and `engine` are those of ImageClassifier.fit. `follow` allows links
+    that leave the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take
+    the place of another model.
+    """
+    check_new_model(folder, replace=replace)
+    start = time.perf_counter()
+    source: Source | FeatureStore
+    if (images / STORE).is_file():
+        source = FeatureStore.open(images.resolve())
+    else:
+        source = open_source(images.resolve(), follow=follow)
+        logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
+    classifier.fit(source, shots=shots, seed=seed, classes=classes, engine=engine)
+    logger.info("fitted %s on %s", classifier.method_name, classifier.encoder_name)
+    classifier.save(folder, thumbnails=thumbnails)
+    logger.info("saved %r", str(folder))
+    return FitSummary(classifier.suspects(), time.perf_counter() - start)
+
+
+def check_new_model(folder: Path, *, replace: bool) -> None:
+    """Refuse a place where a model is already, unless it may be replaced, or something else."""
+    check_model_place(folder)
+    if not replace and folder.is_dir() and any(folder.iterdir()):
+        raise DataError(
+            f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
+            "replace it."
+        )
 
 
 def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
@@ -167,15 +207,9 @@ def suspects(content: Content, *, hard: bool = False) -> list[Finding]:
     """
     if not content.model.has_keys:
         return []
-    model, examples = cast("CacheClassifier", content.model), content.examples
-    findings = audit(
-        model.fitted_.shots.features.cpu().numpy(),
-        [example.label for example in examples],
-        hashes=[example.hash for example in examples],
-        groups=[example.group for example in examples],
-        text_prior=model.text_prior,
-        names=[example.name for example in examples],
-    )
+    model = cast("CacheClassifier", content.model)
+    features = model.fitted_.shots.features.cpu().numpy()
+    findings = audit(features, content.examples, text_prior=model.text_prior)
     return [*findings.of("leak"), *findings.of("label"), *(findings.of("look") if hard else ())]
 
 
@@ -189,8 +223,8 @@ def shots_elsewhere(
     if not hasattr(model, "fitted_"):
         raise DataError("This method does not explain answers by training images.")
     store = store if isinstance(store, FeatureStore) else FeatureStore.open(store)
-    _require_same(store, encoder, content.views)
-    return StoredShots.of(store, set(map(str, model.classes_)), model.fitted_.n_rows)
+    rows = ExampleReader(encoder, _views(content.views), TrainingFacts()).read(store).features
+    return StoredShots.of(rows, set(map(str, model.classes_)), model.fitted_.n_rows)
 
 
 # Changes, in place.
@@ -199,21 +233,18 @@ def shots_elsewhere(
 def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> None:
     """Add further images; known ones are left out or refused."""
     model = _updatable(content, "add images to")
-    if isinstance(source, FeatureStore):
-        _require_same(source, encoder, content.views)
-    features, examples, _ = new_examples(
-        source, encoder, _views(content.views), content.training, content.examples
-    )
+    reader = ExampleReader(encoder, _views(content.views), content.training, content.examples)
+    features, examples, _ = reader.new(source)
     if not examples:
         return
     labels = [example.label for example in examples]
     fresh = sorted(set(labels) - set(map(str, model.classes_)))
     if fresh and content.prompts is not None and content.templates is not None:
         others = Prompts.from_templates(fresh, content.templates)
-        _set_prompts(content, content.prompts.joined(others), encoder)
+        _set_prompts(model, content, content.prompts.joined(others), encoder)
     model.add(features, labels, refit=_may_wait(content))
     content.examples += examples
-    _settle(content)
+    _settle(model, content)
 
 
 def remove(
@@ -229,8 +260,8 @@ def remove(
         model.remove(np.flatnonzero(gone), refit=_may_wait(content))
     content.examples = [one for one, out in zip(content.examples, gone, strict=True) if not out]
     if label is not None and content.prompts is not None and encoder is not None:
-        _set_prompts(content, content.prompts.without(label), encoder)
-    _settle(content)
+        _set_prompts(model, content, content.prompts.without(label), encoder)
+    _settle(model, content)
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
@@ -246,11 +277,12 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
         names = [labels[content.examples[row].name] for row in rows]
         model.relabel(rows, names, refit=_may_wait(content))
     examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
-    if copies := find_duplicates(examples):
-        content.training.notices.append(copies_notice(examples, copies))
-        model.remove(list(copies), refit=_may_wait(content))
-    content.examples = [one for row, one in enumerate(examples) if row not in copies]
-    _settle(content)
+    kept = rows_without_copies(examples, content.training)
+    if len(kept) < len(examples):
+        copies = sorted(set(range(len(examples))) - set(kept))
+        model.remove(copies, refit=_may_wait(content))
+    content.examples = [examples[row] for row in kept]
+    _settle(model, content)
 
 
 def _may_wait(content: Content) -> bool | Literal["auto"]:
@@ -258,10 +290,10 @@ def _may_wait(content: Content) -> bool | Literal["auto"]:
     return False if len(content.examples) <= REFIT_ALWAYS else "auto"
 
 
-def _settle(content: Content) -> None:
+def _settle(model: CacheClassifier, content: Content) -> None:
     """Choose again after a change, so that all figures equal those of a new fit."""
     if len(content.examples) <= REFIT_ALWAYS:
-        _updatable(content, "change").refit()
+        model.refit()
 
 
 def _updatable(content: Content, purpose: str) -> CacheClassifier:
@@ -274,18 +306,15 @@ def _updatable(content: Content, purpose: str) -> CacheClassifier:
     return cast("CacheClassifier", content.model)
 
 
-def _set_prompts(content: Content, prompts: Prompts, encoder: Encoder) -> None:
-    _updatable(content, "change the classes of").set_text(_text_prior(encoder, prompts))
+def _set_prompts(
+    model: CacheClassifier, content: Content, prompts: Prompts, encoder: Encoder
+) -> None:
+    model.set_text(_text_prior(encoder, prompts))
     content.prompts = prompts
 
 
 def _text_prior(encoder: Encoder, prompts: Prompts) -> TextPrior:
     return TextPrior(prompts.class_names, text_weights(encoder, prompts), encoder.logit_scale)
-
-
-def _require_same(store: FeatureStore, encoder: Encoder, views: int) -> None:
-    store.require_encoder(encoder)
-    store.require_views(_views(views))
 
 
 def _views(count: int) -> Views | None:

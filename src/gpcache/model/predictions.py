@@ -210,7 +210,7 @@ def predictions(
     names: NDArray[np.float64] | None = None
     uneven = ""
     if why or sets is not None:
-        from gpcache.model.explaining import name_weights, why_uneven
+        from gpcache.model.answers import name_weights, why_uneven
 
         uneven = "" if sets is None or per_class else why_uneven(model, sets)
     for images in _encoded_batches(source, encoder, refused, batch_size):
@@ -220,12 +220,11 @@ def predictions(
             names = name_weights(model, features)
         highest = max_probability(answers.logits, temperature=model.temperature_)
         familiarity = known.familiarity(answers.novelty, highest)
+        explanation, examples = answers.explanation, content.examples
         if shots is not None and why:
-            neighbours = _neighbours(
-                shots.explain(model, features, why), shots.examples, len(images)
-            )
-        else:
-            neighbours = _neighbours(answers.explanation, content.examples, len(images))
+            explanation = model.explain(features, top=why, shots=(shots.rows, shots.labels))
+            examples = shots.examples
+        neighbours = _neighbours(explanation, examples, len(images))
         nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
         rejected: list[bool] = (familiarity <= reject).tolist()
         plausible: list[tuple[str, ...] | None] = [None] * len(images)
@@ -236,21 +235,19 @@ def predictions(
             notes.append(answers.sets.note or uneven)
         note = " ".join(filter(None, notes))
         for row, image in enumerate(images):
-            yield (
-                image,
-                Prediction(
-                    image.record.name,
-                    model.classes_,
-                    answers.probabilities[row],
-                    float(answers.novelty[row]),
-                    float(familiarity[row]),
-                    rejected[row],
-                    neighbours[row],
-                    plausible[row],
-                    note,
-                    None if names is None else float(names[row]),
-                ),
+            prediction = Prediction(
+                image.record.name,
+                model.classes_,
+                answers.probabilities[row],
+                float(answers.novelty[row]),
+                float(familiarity[row]),
+                rejected[row],
+                neighbours[row],
+                plausible[row],
+                note,
+                None if names is None else float(names[row]),
             )
+            yield image, prediction
 
 
 def _neighbours(

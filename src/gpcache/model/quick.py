@@ -173,9 +173,8 @@ def open_quick(folder: str | Path, device: str) -> QuickModel | None:
         if graph is None or graph.fingerprint != encoder["fingerprint"]:
             return None
         for name, array in arrays.items():
-            arrays[name] = (
-                array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
-            )
+            if array.dtype.kind == "f":
+                arrays[name] = array.astype(np.float64, copy=False)
         model = QuickModel(settings, arrays, graph)
         model.answer(np.ones((1, settings["width"])))
         return model

@@ -7,24 +7,28 @@ with the largest reduction over the whole pool comes first.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
+from gpcache.encoders import load_encoder
 from gpcache.errors import DataError
+from gpcache.features.extract import gather
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.kernels import gram, kernel, unit_rows
+from gpcache.images.records import Refused
+from gpcache.images.sources import open_source
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.support.checks import shown, to_numpy, whole
+from gpcache.model.classifier import ImageClassifier
 from gpcache.support.devices import ensure_memory
 
 CPU = torch.device("cpu")
-SPACES = ("raw", "centred")
 
 
 class Suggestion(NamedTuple):
@@ -38,69 +42,33 @@ class Suggestion(NamedTuple):
 
 
 def suggest(
-    pool: ArrayLike,
+    pool: NDArray[Any],
     count: int,
     *,
     model: CacheClassifier | None = None,
-    beta: float | None = None,
+    beta: float = 1.0,
     noise: float = 0.01,
-    space: Literal["raw", "centred"] | None = None,
+    space: Literal["raw", "centred"] = "centred",
 ) -> Suggestion:
     """Choose `count` rows of the pool (m, d) to label.
 
-    A fitted `model` provides its shots, its feature map and its β. Without a model, before there
-    are any labels, `beta` is 1 and `space` "centred" unless given. The lower the `noise`, the less
-    a second, similar image is worth. The noise of the model is not used: with it, similar images
-    were chosen (docs/results/photos.md).
+    A fitted `model` provides its shots, its feature map and its β; `beta` and `space` are for a
+    pool before there are any labels. The lower the `noise`, the less a second, similar image is
+    worth. The noise of the model is not used: with it, similar images were chosen
+    (docs/results/photos.md).
     """
-    whole("count", count, least=1)
-    noise = _above_zero("noise", noise)
     if model is None:
-        mapped, keys, beta = _without_labels(pool, beta, space)
-    elif beta is None and space is None:
-        mapped, keys, beta = _with_model(pool, model)
+        mapped = unit_rows(torch.as_tensor(pool).double())
+        labels = torch.zeros(len(mapped), dtype=torch.int64)
+        mapped = KernelSpace(space).fit(mapped, labels)(mapped)
+        keys = mapped[:0]
     else:
-        raise DataError("beta and space come from the model: leave them out, or the model.")
-    if count > len(mapped):
-        raise DataError(f"count is {count}, but the pool has only {len(mapped)} rows.")
+        fitted = model.fitted_.model
+        with torch.no_grad():
+            mapped = fitted.feature_map(model._read_queries(pool)).to(CPU, torch.float64)
+        keys = fitted.precision.keys.detach().to(CPU, torch.float64)
+        beta = float(fitted.precision.beta)
     return _greedy(_covariance(mapped, keys, beta, noise), count, noise)
-
-
-def _without_labels(
-    pool: Any, beta: float | None, space: str | None
-) -> tuple[Tensor, Tensor, float]:
-    """The pool (m, d) in the space of the kernel, no keys (0, d), and β."""
-    if space not in (None, *SPACES):
-        raise DataError(f"space must be 'raw' or 'centred', got {shown(space)}.")
-    array = np.asarray(to_numpy(pool))
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise DataError(f"pool must be numbers (m, d), got shape {array.shape}.")
-    usable = np.isfinite(array).all(1) & array.any(1)
-    if not usable.all():
-        row = int(np.flatnonzero(~usable)[0])
-        raise DataError(f"Row {row} of pool holds NaN, inf or only zeros: remove or fix it.")
-    rows = unit_rows(torch.as_tensor(array.astype(np.float64)))
-    if space != "raw" and len(rows):
-        rows = KernelSpace("centred").fit(rows, torch.zeros(len(rows), dtype=torch.int64))(rows)
-    return rows, rows[:0], 1.0 if beta is None else _above_zero("beta", beta)
-
-
-def _with_model(pool: Any, model: CacheClassifier) -> tuple[Tensor, Tensor, float]:
-    """The pool (m, d') and the model's keys (n, d') in the space of its kernel, and its β."""
-    if not hasattr(model, "fitted_"):
-        raise DataError("model is not fitted: call fit first, or leave it out.")
-    fitted = model.fitted_.model
-    with torch.no_grad():
-        mapped = fitted.feature_map(model._read_queries(pool))
-    keys = fitted.precision.keys.detach()
-    return mapped.to(CPU, torch.float64), keys.to(CPU, torch.float64), float(fitted.precision.beta)
-
-
-def _above_zero(name: str, value: Any) -> float:
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or isinstance(value, bool) or not 0 < value < np.inf:
-        raise DataError(f"{name} must be a number above zero, got {shown(value)}.")
-    return float(value)
 
 
 def _covariance(mapped: Tensor, keys: Tensor, beta: float, noise: float) -> Tensor:
@@ -135,3 +103,39 @@ def _greedy(covariance: Tensor, count: int, noise: float) -> Suggestion:
         # Update the covariance in place, because a second matrix would be as large.
         covariance.addr_(reach, reach, alpha=-1 / (float(reach[best]) + noise))
     return Suggestion(np.array(rows, dtype=np.int64), np.array(scores))
+
+
+class SuggestedImages(NamedTuple):
+    """Names and scores of the suggested images, the best first, and the files that were refused."""
+
+    names: list[str]
+    scores: list[float]
+    refused: list[Refused]
+
+
+def suggest_images(
+    pool: Path,
+    count: int,
+    *,
+    model: Path | None = None,
+    encoder: str = "lite",
+    device: str = "auto",
+) -> SuggestedImages:
+    """Choose at most `count` images of `pool`; `encoder` is used if there is no model."""
+    fitted = None
+    if model is None:
+        network = load_encoder(encoder, device=device)
+    else:
+        classifier = ImageClassifier.load(model, device=device)
+        if not classifier.model.has_keys:
+            raise DataError(
+                f"The method of {str(model)!r} keeps no cache to suggest from: "
+                "fit it with --method gpcache."
+            )
+        fitted, network = cast(CacheClassifier, classifier.model), classifier.encoder_
+    gathered = gather(open_source(pool.resolve()), network)
+    if not gathered.records:
+        raise DataError(f"There is no image that can be read in {str(pool)!r}.")
+    rows, scores = suggest(gathered.features, min(count, len(gathered.records)), model=fitted)
+    names = [gathered.records[row].name for row in rows]
+    return SuggestedImages(names, scores.tolist(), gathered.refused)

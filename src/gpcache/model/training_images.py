@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
-from gpcache.features.splits import draw_shots
-from gpcache.features.store import FeatureStore
+from gpcache.features.splits import Draw, draw_shots
+from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
@@ -24,10 +24,6 @@ from gpcache.images.records import Record, Refused, Source
 from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
 from gpcache.support.names import tidy_name
-
-if TYPE_CHECKING:
-    from gpcache.methods import Explanation
-    from gpcache.methods.cache.estimator import CacheClassifier
 
 UNLABELLED = "it has no label"
 
@@ -56,65 +52,160 @@ class TrainingFacts:
 class Learnable(NamedTuple):
     """Features (n, dim) and examples, and how many images were copies of others."""
 
-    features: Features
+    features: Any  # an array or StoredRows
     examples: list[Example]
-    copies: int
+    copies: int = 0
 
 
-def all_examples(
-    source: Source,
-    encoder: Encoder,
-    views: Views | None,
-    training: TrainingFacts,
-    known: Iterable[Example] = (),
-) -> Learnable:
-    """Every labelled image; `training` notes the others.
+def source_name(source: Source | FeatureStore) -> str:
+    """The name of a source in notices and errors: the folder of a feature store."""
+    return str(source.folder) if isinstance(source, FeatureStore) else source.name
+
+
+@dataclass(frozen=True)
+class ExampleReader:
+    """Reads labelled images; `training` notes those that are left out.
 
     An image whose class has the same one already, here or among the `known`, is left out: its copy
     would answer for it when it is held out, and held-out figures would be too good.
     """
-    gathered = gather(source, encoder, views=views, description="learn")
-    training.refused += gathered.refused
-    training.notices += gathered.notices
-    rows, examples = [], []
-    for row, (record, image_hash) in enumerate(zip(gathered.records, gathered.hashes, strict=True)):
-        if record.label is None:
-            training.refused.append(Refused(record.name, UNLABELLED))
-        else:
-            rows.append(row)
-            examples.append(Example(record.name, record.label, image_hash, record.group))
-    copies = find_duplicates(examples, known)
-    if copies:
-        training.notices.append(copies_notice(examples, copies))
-    kept = [place for place in range(len(examples)) if place not in copies]
-    chosen = [rows[place] for place in kept]
-    return Learnable(gathered.features[chosen], [examples[place] for place in kept], len(copies))
 
+    encoder: Encoder
+    views: Views | None
+    training: TrainingFacts
+    known: Sequence[Example] = ()
 
-def stored_examples(
-    store: FeatureStore,
-    training: TrainingFacts,
-    *,
-    shots: int | None,
-    seed: int,
-    known: Iterable[Example] = (),
-) -> tuple[StoredRows, list[Example]]:
-    """The same of a feature store, whose vectors are not read yet."""
-    items = store.items()
-    training.refused += [Refused(one.path, UNLABELLED) for one in items if one.label is None]
-    labelled = [one for one in items if one.label is not None]
-    if shots is not None:
-        labels, names = [one.label for one in labelled], [one.path for one in labelled]
-        draw = draw_shots(labels, names, shots, seed)
-        labelled = [labelled[row] for row in draw.indices]
+    def read(
+        self, source: Source | FeatureStore, shots: int | None = None, seed: int = 0
+    ) -> Learnable:
+        """All labelled images, or `shots` of each class; vectors of a store are not read yet."""
+        if isinstance(source, FeatureStore):
+            return self._stored(source, shots, seed)
+        return self._all(source) if shots is None else self._drawn(source, shots, seed)
+
+    def new(self, source: Source | FeatureStore) -> Learnable:
+        """Images to add to the `known` ones; an error if there are neither new ones nor copies.
+
+        An image that another class has is refused.
+        """
+        refused = len(self.training.refused)
+        features, examples, copies = self.read(source)
+        known_as, kept = {one.hash: one for one in self.known}, []
+        for row, example in enumerate(examples):
+            if (known := known_as.get(example.hash)) is None:
+                kept.append(row)
+            else:
+                self._refuse(
+                    example.name,
+                    f"it is in the model as {known.name!r} of the class {known.label!r}; "
+                    "gpcache relabel changes that",
+                )
+        if not kept and not copies:
+            first = self.training.refused[refused:]
+            why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
+            raise DataError(f"No labelled image can be added:{why}")
+        return Learnable(features[kept], [examples[row] for row in kept], copies)
+
+    def _all(self, source: Source, accepted: Sequence[Example] = ()) -> Learnable:
+        gathered = gather(source, self.encoder, views=self.views, description="learn")
+        self.training.refused += gathered.refused
+        self.training.notices += gathered.notices
+        rows, examples = [], []
+        pairs = zip(gathered.records, gathered.hashes, strict=True)
+        for row, (record, image_hash) in enumerate(pairs):
+            if record.label is None:
+                self._refuse(record.name)
+            else:
+                rows.append(row)
+                examples.append(Example(record.name, record.label, image_hash, record.group))
+        kept = rows_without_copies(examples, self.training, [*self.known, *accepted])
+        features = gathered.features[[rows[place] for place in kept]]
+        return Learnable(features, [examples[place] for place in kept], len(examples) - len(kept))
+
+    def _stored(self, store: FeatureStore, shots: int | None, seed: int) -> Learnable:
+        store.require_encoder(self.encoder)
+        store.require_views(self.views)
+        items = []
+        for item in store.items():
+            if item.label is None:
+                self._refuse(item.path)
+            else:
+                items.append(item)
+        if shots is not None:
+            labels, names = [one.label for one in items], [one.path for one in items]
+            draw = draw_shots(labels, names, shots, seed)
+            self._note_short(draw)
+            items = [items[row] for row in draw.indices]
+        examples = [_stored_example(one) for one in items]
+        kept = rows_without_copies(examples, self.training, self.known)
+        rows = StoredRows(store, [items[row] for row in kept])
+        examples = [_stored_example(one) for one in rows.items]
+        return Learnable(rows, examples, len(items) - len(kept))
+
+    def _drawn(self, source: Source, shots: int, seed: int) -> Learnable:
+        """Refused images are replaced by another draw."""
+        records = {record.name: record for record in source.records}
+        for name in [name for name, record in records.items() if record.label is None]:
+            self._refuse(name)
+            del records[name]
+        accepted: dict[str, tuple[Features, Example]] = {}
+        while True:
+            names = list(records)
+            draw = draw_shots([one.label for one in records.values()], names, shots, seed)
+            chosen = [names[row] for row in draw.indices]
+            fresh = [records[name] for name in chosen if name not in accepted]
+            if not fresh:
+                break
+            part = Source(source.name, fresh, len(fresh))
+            learned = self._all(part, [example for _, example in accepted.values()])
+            for row, example in enumerate(learned.examples):
+                accepted[example.name] = learned.features[row], example
+            for record in fresh:
+                if record.name not in accepted:
+                    del records[record.name]
+            if not records:
+                chosen = []  # every image was refused
+                break
+        self.training.refused += source.refused
+        self.training.notices += source.notices
+        self._note_short(draw)
+        rows = [accepted[name][0] for name in chosen]
+        features = np.stack(rows) if rows else np.zeros((0, self.encoder.dim), dtype=np.float32)
+        return Learnable(features, [accepted[name][1] for name in chosen])
+
+    def _refuse(self, name: str, reason: str = UNLABELLED) -> None:
+        self.training.refused.append(Refused(name, reason))
+
+    def _note_short(self, draw: Draw) -> None:
         for label, count in draw.short.items():
-            training.notices.append(f"The class {label!r} has {count} of {shots} images.")
-    examples = [Example(one.path, str(one.label), one.hash, one.group) for one in labelled]
-    copies = find_duplicates(examples, known)
+            self.training.notices.append(f"The class {label!r} has {count} of {draw.shots} images.")
+
+
+def _stored_example(item: Item) -> Example:
+    return Example(item.path, str(item.label), item.hash, item.group)
+
+
+def rows_without_copies(
+    examples: Sequence[Example], training: TrainingFacts, known: Iterable[Example] = ()
+) -> list[int]:
+    """Rows of the examples that repeat no image of their class; `training` notes the others."""
+    first = {(example.label, example.hash): example.name for example in known}
+    kept, copies = [], []
+    for row, example in enumerate(examples):
+        if (key := (example.label, example.hash)) in first:
+            copies.append((example.name, first[key]))
+        else:
+            first[key] = example.name
+            kept.append(row)
     if copies:
-        training.notices.append(copies_notice(examples, copies))
-    rows = StoredRows(store, [one for row, one in enumerate(labelled) if row not in copies])
-    return rows, [Example(one.path, str(one.label), one.hash, one.group) for one in rows.items]
+        name, original = copies[0]
+        which = f"{name!r}" if name == original else f"{name!r}, which is {original!r}"
+        notice = f"One image is in its class already and counts once: {which}."
+        if len(copies) > 1:
+            many = f"{len(copies):,} images are in their class already and count once"
+            notice = f"{many}, such as {which}."
+        training.notices.append(notice)
+    return kept
 
 
 class StoredShots(NamedTuple):
@@ -123,18 +214,13 @@ class StoredShots(NamedTuple):
     rows: StoredRows
     examples: list[Example]
     labels: NDArray[np.str_]
-    note: str = ""
-
-    def explain(self, model: CacheClassifier, features: ArrayLike, top: int) -> Explanation:
-        """The images behind the answers for these features (m, d)."""
-        return model.explain(features, top=top, shots=(self.rows, self.labels))
+    note: str
 
     @classmethod
-    def of(cls, store: FeatureStore, classes: set[str], learned: int) -> StoredShots:
+    def of(cls, rows: StoredRows, classes: set[str], learned: int) -> StoredShots:
         """Those of these classes, where a model has learned from `learned` images."""
-        name = str(store.folder)
-        rows, examples = stored_examples(store, TrainingFacts(name), shots=None, seed=0)
-        known = [row for row, one in enumerate(examples) if one.label in classes]
+        name = str(rows.store.folder)
+        known = [one for one in rows.items if one.label in classes]
         if not known:
             raise DataError(f"The store {name!r} has no image of a class of the model.")
         note = ""
@@ -143,134 +229,29 @@ class StoredShots(NamedTuple):
                 f"The model learned from {learned:,} images, and {name!r} has {len(known):,} of "
                 "its classes: reasons may name images that it did not learn from, or miss some."
             )
-        if len(known) < len(examples):
-            rows = StoredRows(store, [rows.items[row] for row in known])
-            examples = [examples[row] for row in known]
+        if len(known) < len(rows):
+            rows = StoredRows(rows.store, known)
+        examples = [_stored_example(one) for one in rows.items]
         return cls(rows, examples, np.array([one.label for one in examples]), note)
 
 
-def new_examples(
-    source: Source | FeatureStore,
-    encoder: Encoder,
-    views: Views | None,
-    training: TrainingFacts,
-    known: Sequence[Example],
-) -> Learnable:
-    """Examples to add to the `known` ones; an error if there are neither new images nor copies."""
-    refused = len(training.refused)
-    if isinstance(source, FeatureStore):
-        rows, examples = stored_examples(source, training, shots=None, seed=0, known=known)
-        learnable = Learnable(rows[:], examples, len(source.items()) - len(examples))
-    else:
-        learnable = all_examples(source, encoder, views, training, known)
-    learnable = _without_contradictions(learnable, known, training)
-    if not learnable.examples and not learnable.copies:
-        first = training.refused[refused:]
-        why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
-        raise DataError(f"No labelled image can be added:{why}")
-    return learnable
-
-
-def _without_contradictions(
-    learned: Learnable, known: Iterable[Example], training: TrainingFacts
-) -> Learnable:
-    """The examples without images that another class has; `training` notes those."""
-    known_as = {one.hash: one for one in known}
-    kept = []
-    for row, example in enumerate(learned.examples):
-        if (known_example := known_as.get(example.hash)) is None:
-            kept.append(row)
-            continue
-        reason = (
-            f"it is in the model as {known_example.name!r} of the class {known_example.label!r}; "
-            "gpcache relabel changes that"
-        )
-        training.refused.append(Refused(example.name, reason))
-    return Learnable(
-        learned.features[kept], [learned.examples[row] for row in kept], learned.copies
-    )
-
-
-def find_duplicates(examples: Sequence[Example], known: Iterable[Example] = ()) -> dict[int, str]:
-    """Positions of examples that repeat an image of their class, with the name of that image."""
-    first = {(example.label, example.hash): example.name for example in known}
-    copies = {}
-    for place, example in enumerate(examples):
-        if (key := (example.label, example.hash)) in first:
-            copies[place] = first[key]
-        first.setdefault(key, example.name)
-    return copies
-
-
-def copies_notice(examples: Sequence[Example], copies: Mapping[int, str]) -> str:
-    """A sentence about images that count once."""
-    place, original = next(iter(copies.items()))
-    name = examples[place].name
-    which = f"{name!r}" if name == original else f"{name!r}, which is {original!r}"
-    if len(copies) == 1:
-        return f"One image is in its class already and counts once: {which}."
-    return f"{len(copies):,} images are in their class already and count once, such as {which}."
-
-
-def drawn_examples(
-    source: Source,
-    encoder: Encoder,
-    views: Views | None,
-    training: TrainingFacts,
-    *,
-    shots: int,
-    seed: int,
-) -> tuple[Features, list[Example]]:
-    """The same for `shots` images a class; refused images are replaced by another draw."""
-    records = {record.name: record for record in source.records}
-    unlabelled = [record.name for record in records.values() if record.label is None]
-    training.refused += [Refused(name, UNLABELLED) for name in unlabelled]
-    accepted: dict[str, tuple[Features, Example]] = {}
-    while True:
-        labels = [record.label for record in records.values()]
-        draw = draw_shots(labels, list(records), shots, seed)
-        names = list(records)
-        chosen = [names[row] for row in draw.indices]
-        fresh = [records[name] for name in chosen if name not in accepted]
-        if not fresh:
-            break
-        part = Source(source.name, fresh, len(fresh))
-        known = [example for _, example in accepted.values()]
-        learned = all_examples(part, encoder, views, training, known)
-        pairs = zip(learned.features, learned.examples, strict=True)
-        accepted |= {one.name: (row, one) for row, one in pairs}
-        for record in fresh:
-            if record.name not in accepted:
-                del records[record.name]
-        if all(record.label is None for record in records.values()):
-            chosen = []  # every image was refused
-            break
-    training.refused += source.refused
-    training.notices += source.notices
-    for label, count in draw.short.items():
-        training.notices.append(f"The class {label!r} has {count} of {shots} images.")
-    rows = [accepted[name][0] for name in chosen]
-    features = np.stack(rows) if rows else np.zeros((0, encoder.dim), dtype=np.float32)
-    return features, [accepted[name][1] for name in chosen]
-
-
 def class_names(
-    source: Source, examples: Iterable[Example], training: TrainingFacts, further: Iterable[str]
+    examples: Iterable[Example], training: TrainingFacts, further: Iterable[str]
 ) -> list[str]:
-    """The classes of examples and source, and `further` ones, in order; none is an error."""
+    """The classes of examples, and `further` ones, in order; none is an error."""
     labels = {example.label for example in examples}
-    names = sorted(labels | {*source.classes, *map(tidy_name, further)})
+    names = sorted(labels | set(further))
     if not labels and (refused := training.refused):
         first = next((one for one in refused if one.reason != UNLABELLED), refused[0])
         if names or first.reason != UNLABELLED:
             raise DataError(
-                f"All images of {source.name!r} were refused, such as {first.name!r}: "
+                f"All images of {training.source!r} were refused, such as {first.name!r}: "
                 f"{first.reason}."
             )
     if not names:
         raise DataError(
-            f"There is no labelled image in {source.name!r}: give a folder for each class, a list "
-            "with the column label, or fit(images, labels)."
+            f"There is no labelled image in {training.source!r}: give a folder for each class, a "
+            "list with the column label, or fit(images, labels)."
         )
     return names
 

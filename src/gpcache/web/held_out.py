@@ -15,15 +15,14 @@ from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import certainty, max_probability, reliability, wilson_interval
 from gpcache.model.advice import TrainingRows, advise, rows_of
-from gpcache.model.audit.audit_model import HeldOutRows, countable
+from gpcache.model.audit.audit_model import HeldOutRows, countable, fit_label_noise
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import FAULTS, KINDS, Finding
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding, LabelledRows
 from gpcache.model.audit.fingerprints import Picture
-from gpcache.model.audit.label_noise import fit_label_noise
-from gpcache.model.audit.rows import LabelledRows
 from gpcache.model.audit.verdicts import label_findings, outlier_findings
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.predictions import HeldOutScores
+from gpcache.model.training_images import Example
 from gpcache.web.workspace_contents import Photo, Proposal
 
 # Photos of one burst, and copies, would answer for each other.
@@ -68,12 +67,12 @@ class HeldOutPhotos:
         shots = model.fitted_.shots
         rows = _labelled_rows(shots.features.float().cpu(), photos)
         copies: Sequence[Copy] = ()
-        if before is not None and rows.hashes == [photo.hash for photo in before.photos]:
+        if before is not None and _hashes(photos) == _hashes(before.photos):
             copies = before.copies  # copies do not depend on labels or text
         elif len(photos) > 1:
             pictures = None if picture is None else [picture(photo.hash) for photo in photos]
             copies = find_copies(replace(rows, pictures=pictures))
-        sets = left_out_together(rows.groups, copies)
+        sets = left_out_together(rows.examples, copies)
         labels = shots.labels.cpu()
         counted = countable(labels, sets)
         closed = model.fitted_.model.closed_form is not None and not model.fitted_.sees_labels
@@ -272,17 +271,14 @@ def _in_folds(model: CacheClassifier, sets: Tensor) -> _Found:
     return probabilities, novelty, report.protocol, HeldOutScores.of(model)
 
 
+def _hashes(photos: Sequence[Photo]) -> list[str]:
+    return [photo.hash for photo in photos]
+
+
 def _labelled_rows(features: Tensor, photos: Sequence[Photo]) -> LabelledRows:
     """The features (n, d) of photos, as an audit reads them."""
-    return LabelledRows(
-        features=features,
-        labels=np.array([photo.label for photo in photos]),
-        groups=[photo.group for photo in photos],
-        hashes=[photo.hash for photo in photos],
-        names=[photo.name for photo in photos],
-        numbers=list(range(len(photos))),
-        unlabelled=0,
-    )
+    examples = [Example(one.name, str(one.label), one.hash, one.group) for one in photos]
+    return LabelledRows(features, examples, range(len(photos)))
 
 
 def _with_suggestion(

@@ -14,7 +14,7 @@ from gpcache.images.records import Refused
 from gpcache.metrics import max_probability
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
-from gpcache.model.report.build import build_report, hardest_cases
+from gpcache.model.report.build import build_report
 from gpcache.model.report.content import Report
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -94,10 +94,11 @@ class TestSet:
         """The report of the model in use, which `classifier` is, on the test set."""
         test = self.evaluation(workspace)
         photos = {photo.name: photo for _, photo in self.photos.values()}
-        hardest = hardest_cases(
-            classifier, test, lambda name: (photos[name].thumbnail, photos[name].features[None])
-        )
-        return build_report(classifier, test, hardest=hardest, refused=self.refused)
+
+        def find(name: str) -> tuple[bytes, Any]:
+            return photos[name].thumbnail, photos[name].features[None]
+
+        return build_report(classifier, test, find, self.refused)
 
     def _used(self, workspace: Workspace) -> list[tuple[str, EncodedPhoto]]:
         learned = {photo.hash for photo in workspace.document.contents.labelled()}

@@ -291,20 +291,6 @@ def test_only_jpeg_and_png_are_embedded(data):
         render(Report("bad", cases={"Hardest": [case]}))
 
 
-@pytest.mark.parametrize(
-    ("labels", "features", "told"),
-    [
-        ([], np.zeros((0, 2)), "no feature"),
-        ([0, 1], np.zeros((3, 2)), r"\(3, 2\)"),
-        ([0, 1], np.full((2, 2), np.nan), "finite"),
-        ([0, 2], np.zeros((2, 2)), "must number 2 names"),
-    ],
-)
-def test_bad_embeddings_are_told(labels, features, told):
-    with pytest.raises(DataError, match=told):
-        Embedding("photos/", ["a", "b"], np.array(labels, dtype=int), features)
-
-
 def test_advice_is_a_section_of_its_own(report):
     advice = [Advice("few", "'<b>' has 1 photo, the median class 9: add photos of it.")]
     page = render(replace(report, advice=advice))

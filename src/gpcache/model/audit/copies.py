@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.features.neighbors import nearest
-from gpcache.model.audit.findings import Finding, Kind
+from gpcache.model.audit.findings import Finding, Kind, LabelledRows
 from gpcache.model.audit.fingerprints import apart
-from gpcache.model.audit.rows import LabelledRows
+from gpcache.model.training_images import Example
 from gpcache.support.checks import shown
 
 # Two rows are nearly the same image within this share of the distance (1 − cosine) of any two rows
@@ -36,8 +36,7 @@ SAMPLE = 1000
 ROUNDING = 1e-6
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """A row that shows the same image as an earlier row; `exact` if the contents are the same."""
 
     row: int
@@ -49,19 +48,18 @@ class Copy:
 def find_copies(rows: LabelledRows) -> list[Copy]:
     """Pairs of rows with the same content hash, or with nearly equal features."""
     # Hashes first, so that each content is compared once.
-    content, first = rows.hashes, rows.first_of_content()
-    copies_of: dict[Hashable, list[int]] = {}
+    content = [example.hash for example in rows.examples]
+    copies_of: dict[str, list[int]] = {}
     pairs: dict[tuple[int, int], float] = {}
     for row, key in enumerate(content):
-        if key is not None:
-            # The first and the last of the earlier copies link them all.
-            known = copies_of.setdefault(key, [])
-            pairs.update({(row, other): 1.0 for other in known[:1] + known[-1:]})
-            known.append(row)
-    for one, other, cosine in _near_pairs(rows, first):
+        # The first and the last of the earlier copies link them all.
+        known = copies_of.setdefault(key, [])
+        pairs.update({(row, other): 1.0 for other in known[:1] + known[-1:]})
+        known.append(row)
+    for one, other, cosine in _near_pairs(rows, rows.first_of_content()):
         pairs[max(one, other), min(one, other)] = min(cosine, 1.0)
     return [
-        Copy(row, other, cosine, content[row] is not None and content[row] == content[other])
+        Copy(row, other, cosine, content[row] == content[other])
         for (row, other), cosine in pairs.items()
     ]
 
@@ -98,9 +96,9 @@ def _scale(features: Tensor, to_nearest: NDArray[np.float32]) -> tuple[float, fl
     return median, min(NEAR * median, NEARER * float(np.median(distances)))
 
 
-def left_out_together(groups: Sequence[Hashable], copies: Sequence[Copy]) -> Tensor:
+def left_out_together(examples: Sequence[Example], copies: Sequence[Copy]) -> Tensor:
     """The set (n,) of each row: rows of one group, and copies, are in one set."""
-    parent = list(range(len(groups)))
+    parent = list(range(len(examples)))
 
     def root(row: int) -> int:
         while parent[row] != row:
@@ -108,11 +106,12 @@ def left_out_together(groups: Sequence[Hashable], copies: Sequence[Copy]) -> Ten
             row = parent[row]
         return row
 
-    first: dict[Hashable, int] = {}
-    links = [(row, first.setdefault(g, row)) for row, g in enumerate(groups) if g is not None]
+    first: dict[str, int] = {}
+    groups = [(row, one.group) for row, one in enumerate(examples) if one.group is not None]
+    links = [(row, first.setdefault(group, row)) for row, group in groups]
     for row, other in links + [(copy.row, copy.other) for copy in copies]:
         parent[root(row)] = root(other)
-    return torch.tensor([root(row) for row in range(len(groups))])
+    return torch.tensor([root(row) for row in range(len(parent))])
 
 
 def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:
@@ -121,9 +120,10 @@ def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:
     for copy in copies:
         row, other = copy.row, copy.other
         how = "the same image" if copy.exact else f"nearly the same image ({copy.cosine:.3f})"
-        clash = _clash(rows, row, other)
+        example, other_example = rows.examples[row], rows.examples[other]
+        clash = _clash(example, other_example)
         kind: Kind = "leak" if clash else "duplicate" if copy.exact else "near-duplicate"
-        sentence = f"{rows.names[row]} is {how} as {rows.names[other]}{clash}."
+        sentence = f"{example.name} is {how} as {other_example.name}{clash}."
         numbers = rows.numbers[row], rows.numbers[other]
         finding = Finding(kind, numbers[0], copy.cosine, None, numbers[1], sentence)
         rank = (bool(clash), copy.exact, copy.cosine)
@@ -132,11 +132,10 @@ def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:
     return [finding for _, finding in worst.values()]
 
 
-def _clash(rows: LabelledRows, row: int, other: int) -> str:
+def _clash(one: Example, other: Example) -> str:
     """How two copies contradict each other or leak, as the end of a sentence; else nothing."""
-    labels, groups = rows.labels, rows.groups
-    if labels[row] != labels[other]:
-        return f", but one is labelled {shown(labels[row])} and the other {shown(labels[other])}"
-    if None not in (groups[row], groups[other]) and groups[row] != groups[other]:
-        return f", but one is in group {shown(groups[row])} and the other in {shown(groups[other])}"
+    if one.label != other.label:
+        return f", but one is labelled {shown(one.label)} and the other {shown(other.label)}"
+    if None not in (one.group, other.group) and one.group != other.group:
+        return f", but one is in group {shown(one.group)} and the other in {shown(other.group)}"
     return ""

@@ -1,9 +1,16 @@
-"""The kinds of findings of an audit, the most serious first."""
+"""The rows that an audit reads, and its findings by kind, the most serious first."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpcache.model.training_images import Example
 
 Kind = Literal["leak", "label", "duplicate", "near-duplicate", "look", "harmful", "outlier"]
 
@@ -25,7 +32,32 @@ class Finding:
     kind: Kind
     row: int
     score: float
-    suggestion: Any | None
-    other: int | None
-    sentence: str
+    suggestion: Any | None = None
+    other: int | None = None
+    sentence: str = ""
     probability: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Labelled images: unit features (n, d), examples, and their row numbers in the audit.
+
+    `pictures` are small grey pictures of the images, if there are any.
+    """
+
+    features: Tensor
+    examples: Sequence[Example]
+    numbers: Sequence[int]
+    pictures: Sequence[NDArray[np.uint8]] | None = None
+
+    def first_of_content(self, *, by_label: bool = False) -> list[int]:
+        """The first row of each content hash (and label)."""
+        first: dict[tuple[str, str | None], int] = {}
+        for row, example in enumerate(self.examples):
+            first.setdefault((example.hash, example.label if by_label else None), row)
+        return list(first.values())
+
+    def part(self, rows: Sequence[int]) -> LabelledRows:
+        """Some of the rows, without their pictures."""
+        examples = [self.examples[row] for row in rows]
+        return LabelledRows(self.features[rows], examples, [self.numbers[row] for row in rows])

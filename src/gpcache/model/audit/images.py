@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from gpcache.model.audit import Audit, audit
 from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.fingerprints import fingerprint
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.training_images import Example
 
 GROUPS = ("list", "folder", "none")
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """An audit, the names of its rows, and the images that could not be checked."""
 
     audit: Audit
@@ -42,8 +42,13 @@ def check_images(
         raise DataError(f"groups must be one of {', '.join(GROUPS)}, got {groups!r}.")
     gathered = gather(source, encoder, picture=fingerprint)
     records = gathered.records
-    labels = [record.label for record in records]
-    classes = sorted({label for label in labels if label is not None})
+    examples = [
+        None
+        if record.label is None
+        else Example(record.name, record.label, image_hash, _group(record, groups))
+        for record, image_hash in zip(records, gathered.hashes, strict=True)
+    ]
+    classes = sorted({example.label for example in examples if example is not None})
     if not classes:
         raise DataError(
             f"There is no labelled image in {source.name!r}: give a folder for each class, or a "
@@ -53,20 +58,11 @@ def check_images(
     if text:
         prompts = Prompts.from_templates(classes)
         prior = TextPrior(classes, text_weights(encoder, prompts), encoder.logit_scale)
-    audited = audit(
-        gathered.features,
-        labels,
-        hashes=gathered.hashes,
-        groups=[_group(record, groups) for record in records],
-        text_prior=prior,
-        names=[record.name for record in records],
-        pictures=gathered.pictures,
-    )
-    names = [record.name for record in records]
+    audited = audit(gathered.features, examples, text_prior=prior, pictures=gathered.pictures)
     model = audited.model
-    assert model is not None  # an audit of rows has one
     rows = TrainingRows(model.features, model.labels, model.zero_shot)
     advice = advise(_held_out(model, source.name), rows, [str(name) for name in model.classes])
+    names = [record.name for record in records]
     return Checked(audited, names, len(classes), gathered.refused, gathered.notices, advice)
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gpcache.model.audit.audit_model import AuditModel, HeldOutRows
-from gpcache.model.audit.findings import Finding, Kind
-from gpcache.model.audit.rows import LabelledRows, plain
+from gpcache.model.audit.findings import Finding, Kind, LabelledRows
 from gpcache.support.checks import shown
 
 # The probability from which on a label is called almost certainly wrong. On every set for choosing,
@@ -40,9 +39,10 @@ def label_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
     likely, best = log_probabilities.scatter(1, held_out.labels[:, None], -math.inf).max(1)
     certain = held_out.counted & (held_out.wrong > CERTAIN)
     doubtful = held_out.counted & (likely - log_p_label[:, 0] > math.log(ODDS))
-    findings = []
+    findings, classes = [], held_out.classes.tolist()
     for row in torch.nonzero(certain | doubtful).flatten().tolist():
-        suggestion, wrong = plain(held_out.classes[best[row]]), float(held_out.wrong[row])
+        example = rows.examples[row]
+        suggestion, wrong = classes[best[row]], float(held_out.wrong[row])
         p_label, p_suggestion = (math.exp(float(x[row])) for x in (log_p_label, likely))
         kind: Kind = "label" if certain[row] else "look"
         verdict = (
@@ -51,7 +51,7 @@ def label_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]:
             else f"a hard image or a wrong label ({wrong:.0%} probability)"
         )
         sentence = (
-            f"{rows.names[row]} is labelled {shown(rows.labels[row])} ({p_label:.0%}), but looks "
+            f"{example.name} is labelled {shown(example.label)} ({p_label:.0%}), but looks "
             f"like {shown(suggestion)} ({p_suggestion:.0%}): {verdict}."
         )
         findings.append(
@@ -72,16 +72,13 @@ def outlier_findings(rows: LabelledRows, held_out: HeldOutRows) -> list[Finding]
             usual[members] = variance[members].median()
     deviations = _deviations(variance - usual)
     unusual = (deviations > FAR_OUT) & (variance > UNUSUAL * usual)
+    sentence = "{} is unlike the other images of its class and of the others."
     return [
         Finding(
-            "outlier",
-            rows.numbers[row],
-            float(deviations[row]),
-            None,
-            None,
-            f"{rows.names[row]} is unlike the other images of its class and of the others.",
+            "outlier", rows.numbers[row], score, sentence=sentence.format(rows.examples[row].name)
         )
-        for row in torch.nonzero(unusual).flatten().tolist()
+        for row, score in enumerate(deviations.tolist())
+        if unusual[row]
     ]
 
 
@@ -92,20 +89,16 @@ def harm_findings(
     if not suspects:
         return []
     suspects = sorted(suspects, key=lambda row: -float(held_out.wrong[row]))[:MOST_REMOVALS]
-    gains = held_out.removal_gains(torch.tensor(suspects))
-    return [
-        Finding(
-            "harmful",
-            rows.numbers[row],
-            gain,
-            None,
-            None,
-            f"Without {rows.names[row]} the labels of the other images become "
-            f"{math.exp(min(gain, 9)):,.0f} times as probable.",
-        )
-        for row, gain in zip(suspects, gains.tolist(), strict=True)
-        if gain > HARM
-    ]
+    findings = []
+    gains = held_out.removal_gains(torch.tensor(suspects)).tolist()
+    for row, gain in zip(suspects, gains, strict=True):
+        if gain > HARM:
+            sentence = (
+                f"Without {rows.examples[row].name} the labels of the other images become "
+                f"{math.exp(min(gain, 9)):,.0f} times as probable."
+            )
+            findings.append(Finding("harmful", rows.numbers[row], gain, sentence=sentence))
+    return findings
 
 
 def _deviations(values: Tensor) -> Tensor:

@@ -20,8 +20,7 @@ from gpcache.encoders import Encoder
 from gpcache.encoders.lite import LiteEncoder, write_features
 from gpcache.errors import DataError
 from gpcache.methods.base import FeatureClassifier
-from gpcache.model.onnx.head import ensure_room, write_head
-from gpcache.model.onnx.refusal import write_refusal
+from gpcache.model.onnx.head import ensure_room, write_head, write_refusal
 from gpcache.support.extras import require
 from gpcache.support.onnx_graph import Graph, Port
 

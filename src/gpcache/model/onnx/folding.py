@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +33,7 @@ from gpcache.gp.explicit import ExplicitPrecision
 from gpcache.support.onnx_graph import Graph
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(NamedTuple):
     """κ(query, keys) (batch, r) for keys (r, d)."""
 
     keys: Tensor
@@ -46,8 +45,7 @@ class KernelRow:
         return graph.node("Exp", graph.node("Sub", cosines, graph.constant(self.beta)))
 
 
-@dataclass(frozen=True)
-class FourierRow:
+class FourierRow(NamedTuple):
     """φ(query) (batch, r), cosines then sines, for frequencies (d, r/2)."""
 
     frequencies: Tensor
@@ -60,8 +58,7 @@ class FourierRow:
         return graph.node("Div", graph.node("Concat", *both, axis=1), length)
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """The variance (batch, g): R (g, s, s) is large, and made only when it is written."""
 
     row: KernelRow | FourierRow
@@ -92,8 +89,7 @@ class Spread:
         graph.node("Clip", variance, least, graph.constant(1.0), output=output)
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(NamedTuple):
     """The row of the mean and A (r, c), and the variance; None if the method has none."""
 
     row: KernelRow | FourierRow
@@ -111,7 +107,7 @@ def folded(precision: Precision, coefficients: Tensor | None = None) -> Folded:
         return posterior
     values = precision.prior_coefficients(coefficients)
     if isinstance(precision, ClassMeanPrecision):
-        return replace(posterior, weights=precision._class_sums(values))
+        return posterior._replace(weights=precision._class_sums(values))
     if isinstance(precision, NystromPrecision | FourierPrecision):
         assert posterior.spread is not None
         reach = precision._prior_reach @ values.double()

@@ -1,4 +1,7 @@
-"""The head as a graph: unit rows, the kernel's space, text and cache fused, temperature."""
+"""The head as a graph: unit rows, the kernel's space, text and cache fused, temperature; rejection.
+
+Rejection compares the familiarity of an image with that of held-out training images.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpcache.errors import DataError
 from gpcache.gp.feature_maps import FeatureMap, ResidualProjection
@@ -15,6 +19,7 @@ from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.cache.model import CacheModel
 from gpcache.metrics import Calibration
 from gpcache.model.onnx.folding import folded
+from gpcache.model.predictions import HeldOutScores
 from gpcache.support.devices import format_bytes
 from gpcache.support.onnx_graph import Graph, Port, write_unit
 
@@ -58,7 +63,7 @@ def write_head(
     outputs: list[Port] = [(name, np.float32, ["batch", classes]) for name in names]
     if variance:
         if columns is None:
-            write_filled(graph, unit, "variance", 1.0)
+            _write_filled(graph, unit, "variance", 1.0)
         outputs.append(("variance", np.float32, ["batch", columns or 1]))
     return outputs
 
@@ -77,7 +82,7 @@ def _write_calibration(graph: Graph, logits: str, calibration: Calibration, clas
     return graph.node("Mul", scaled, graph.node("Exp", power))
 
 
-def write_filled(graph: Graph, rows: str, output: str, value: float) -> None:
+def _write_filled(graph: Graph, rows: str, output: str, value: float) -> None:
     """(batch, 1) of one value, for as many as there are `rows`."""
     count = graph.node("Shape", rows, end=1)
     shape = graph.node("Concat", count, graph.weight(torch.tensor([1])), axis=0)
@@ -151,3 +156,47 @@ def _write_power(graph: Graph, variance: str, eta: float) -> str:
     exponent = graph.node("Mul", logarithm, graph.constant(-eta))
     bound = graph.constant(0.5 * math.log(_FLOAT32.max))
     return graph.node("Exp", graph.node("Min", exponent, bound))
+
+
+def write_refusal(graph: Graph, model: FeatureClassifier, reject: float) -> list[Port]:
+    """Write `familiarity` and `rejected` (batch, 1) from the outputs `logits` and `variance`.
+
+    They equal `joint_familiarity`. The scores of held-out images and the threshold are weights of
+    the graph. If no image could be held out, familiarity is NaN and nothing is rejected.
+    """
+    held_out = HeldOutScores.of(model).scores
+    if held_out.shape[1]:
+        scaled = graph.node("Div", "logits", "temperature")
+        shares = graph.node("Softmax", scaled, axis=1)
+        queries = [graph.node("ReduceMax", shares, axes=[1], keepdims=1)]
+        if len(held_out) == 2:
+            least = graph.node("ReduceMin", "variance", axes=[1], keepdims=1)
+            queries.insert(0, graph.node("Sub", graph.constant(1.0), least))
+        _write_familiarity(graph, held_out, queries)
+    else:
+        _write_filled(graph, "logits", "familiarity", np.nan)
+    threshold = graph.weight(torch.tensor(reject), "reject")
+    graph.node("LessOrEqual", "familiarity", threshold, output="rejected")
+    return [("familiarity", np.float32, ["batch", 1]), ("rejected", np.bool_, ["batch", 1])]
+
+
+def _write_familiarity(graph: Graph, held_out: NDArray[np.float64], queries: list[str]) -> None:
+    """Write the share of held-out rows (s, n), with the row itself, that look no more familiar."""
+    n = held_out.shape[1]
+    ranks = sum(np.searchsorted(np.sort(row), row, side="right") for row in held_out)
+    terms, query_ranks = [graph.weight(torch.tensor(ranks)[None].float())], []
+    axis = graph.weight(torch.tensor([1]))
+    for row, new in zip(held_out, queries, strict=True):
+        known = graph.weight(torch.tensor(row)[None])
+        terms.append(_write_number(graph, graph.node("GreaterOrEqual", known, new)))
+        no_more = _write_number(graph, graph.node("LessOrEqual", known, new))
+        query_ranks.append(graph.node("ReduceSum", no_more, axis, keepdims=1))
+    limit = graph.node("Sum", *query_ranks, graph.constant(float(len(queries))))
+    below = graph.node("LessOrEqual", graph.node("Sum", *terms), limit)
+    count = graph.node("ReduceSum", _write_number(graph, below), axis, keepdims=1)
+    total = graph.node("Add", count, graph.constant(1.0))
+    graph.node("Div", total, graph.constant(1.0 + n), output="familiarity")
+
+
+def _write_number(graph: Graph, truth: str) -> str:
+    return graph.node("Cast", truth, to=graph.float32)

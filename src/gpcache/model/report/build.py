@@ -31,21 +31,24 @@ SHARES = 6
 def build_report(
     classifier: ImageClassifier,
     test: Evaluation | None = None,
-    images: Path | None = None,
+    images: Path | Callable[[str], Seen | None] | None = None,
     refused: Sequence[Refused] = (),
-    hardest: Sequence[Case] = (),
 ) -> Report:
-    """Collect the content of a report; `images` is the folder or list of the test images.
+    """Collect the content of a report.
 
-    Without `images`, pass the cases of `hardest_cases` as `hardest`.
+    `images` is the folder or list of the test images, or a function that gives them by name.
     """
     model: Any = classifier.model
-    cases = {"Suspicious training images": suspicious_cases(classifier)}
+    hardest: list[Case] = []
     if test is not None and images is not None:
-        shown = [test.names[row] for row in test.hardest(CASES)]
-        pictures = _found_images(classifier, images, shown)
-        hardest = hardest_cases(classifier, test, pictures.get)
-    cases = {"Hardest test images": list(hardest)} | cases
+        if isinstance(images, Path):
+            shown = [test.names[row] for row in test.hardest(CASES)]
+            images = _found_images(classifier, images, shown).get
+        hardest = hardest_cases(classifier, test, images)
+    cases = {
+        "Hardest test images": hardest,
+        "Suspicious training images": suspicious_cases(classifier),
+    }
     embedding, search, chosen = None, None, {"temperature": model.temperature_}
     fitted = getattr(model, "fitted_", None)
     if model.has_keys:

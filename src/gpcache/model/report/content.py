@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.errors import DataError
 from gpcache.model.advice import Advice
 from gpcache.model.evaluation import Evaluation
 
@@ -61,19 +60,6 @@ class Embedding:
     labels: NDArray[np.int64]
     features: NDArray[Any]
     mapped: NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        n = len(self.labels)
-        if not n:
-            raise DataError(f"There is no feature to draw a map of in {self.data}.")
-        for values in self.spaces().values():
-            if values.ndim != 2 or len(values) != n or not np.isfinite(values).all():
-                raise DataError(
-                    f"The features of {self.data} must be finite and one row for each of the {n} "
-                    f"labels, got shape {values.shape}."
-                )
-        if self.labels.min() < 0 or self.labels.max() >= len(self.class_names):
-            raise DataError(f"The labels of {self.data} must number {len(self.class_names)} names.")
 
     def spaces(self) -> dict[str, NDArray[Any]]:
         """The features by the name of their space."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from math import isnan
 from pathlib import Path
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gpcache import metrics
 from gpcache.errors import DataError
+from gpcache.model.card import environment
 from gpcache.model.evaluation import ClassScore, Evaluation
 from gpcache.model.report.content import Report
 from gpcache.model.report.drawing import class_colours, to_page
 from gpcache.model.report.plots import MOST_NAMED, report_plots
-from gpcache.model.templates import environment
 from gpcache.support.files import write_atomic
 
 _BEST_SETTINGS = 10
@@ -49,7 +49,7 @@ def render(report: Report) -> str:
     }
     return _TEMPLATES.get_template("page.html").render(
         report=report,
-        sections=list(_sections(report)),
+        sections=_sections(report),
         drawings=drawings,
         most_named=MOST_NAMED,
         script=script,
@@ -57,24 +57,19 @@ def render(report: Report) -> str:
     )
 
 
-def _sections(report: Report) -> Iterator[Section]:
+def _sections(report: Report) -> list[Section]:
     """The sections that the report has content for, in order."""
-    if report.main is not None:
-        yield Section("Mistakes", "mistakes.html", report.main)
-        yield Section("Is its confidence right?", "confidence.html", report.main)
-    if report.advice:
-        yield Section("Advice", "advice.html", report.advice)
-    for title, cases in report.cases.items():
-        if cases:
-            yield Section(title, "cases.html", cases)
-    if report.embedding is not None:
-        yield Section("Map of the classes", "map.html", report.embedding)
-    if report.chosen:
-        yield Section("Settings", "settings.html", report.chosen)
-    if report.refused:
-        yield Section(f"Refused files ({len(report.refused)})", "refused.html", report.refused)
-    if report.facts:
-        yield Section("How this report was made", "facts.html", report.facts)
+    sections = [
+        Section("Mistakes", "mistakes.html", report.main),
+        Section("Is its confidence right?", "confidence.html", report.main),
+        Section("Advice", "advice.html", report.advice),
+        *(Section(title, "cases.html", cases) for title, cases in report.cases.items()),
+        Section("Map of the classes", "map.html", report.embedding),
+        Section("Settings", "settings.html", report.chosen),
+        Section(f"Refused files ({len(report.refused)})", "refused.html", report.refused),
+        Section("How this report was made", "facts.html", report.facts),
+    ]
+    return [section for section in sections if section.content]
 
 
 def _clean(value: Any) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpcache import metrics
-from gpcache.errors import DataError
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report import drawing as draw
 from gpcache.model.report.content import Report
@@ -41,17 +40,12 @@ class Plot(NamedTuple):
     alternative: str
 
 
-def save_plots(
-    report: Report, folder: str | Path, formats: Sequence[Format] = ("png", "svg")
-) -> list[Path]:
-    """Write each plot of the report into `folder`, in each format; returns the files."""
-    unknown = set(formats) - {"png", "svg"}
-    if unknown:
-        raise DataError(f"Plots are saved as 'png' or 'svg', got {sorted(unknown)[0]!r}.")
+def save_plots(report: Report, folder: str | Path) -> list[Path]:
+    """Write each plot of the report into `folder`, as PNG and as SVG; returns the files."""
     place = make_folder(folder)
     written = []
     for plot in report_plots(report):
-        for form in formats:
+        for form in get_args(Format):
             path = place / f"{plot.name}.{form}"
             write_atomic(path, draw.to_file(plot.figure, form))
             written.append(path)
