@@ -6,7 +6,6 @@ Every step has a limit: admitted requests, photos in decoding, photos that wait 
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.thumbnails import SIDE
 from gpcache.images.workers import MAX_WORKERS, DecodePool, Prepared
+from gpcache.support.cores import usable_cores
 from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -134,7 +134,7 @@ class LocalEncoding(PhotoEncoding):
     def __init__(self, encoder: Encoder, metrics: Metrics, *, views: int = 0) -> None:
         super().__init__(metrics)
         self._encoder = encoder
-        workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        workers = min(usable_cores(), MAX_WORKERS)
         self._decoders = Decoders(encoder.preprocess, views=views, workers=workers)
         self._decoding = 0
         # Decoded images that wait for the encoder.
