@@ -9,18 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
-from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
-from gpcache.model.audit.fingerprints import Picture
 from gpcache.web.curve import continued, covered_classes, undone
 from gpcache.web.held_out import HeldOutPhotos
-from gpcache.web.learner import Learner, Texts
+from gpcache.web.learner import Learner
 from gpcache.web.stored_model import write_model
 from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
@@ -43,20 +40,14 @@ class StaleError(GPCacheError):
 class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
-    A change is checked, learned and written to the folder before it counts as done. `features` and
-    `picture` return those of a photo by its hash; `template` is the model it started with;
-    `notices` say what was damaged when it was opened. `kept` is the model on disk.
+    A change is checked, learned and written to the folder before it counts as done. `notices` say
+    what was damaged when it was opened. `kept` is the model on disk.
     """
 
     folder: WorkspaceFolder
     document: Document
     encoder: Encoder
-    texts: Texts
     learner: Learner
-    features: Callable[[str], NDArray[np.float32]]
-    picture: Callable[[str], Picture]
-    template: CacheClassifier | None
-    device: Any
     notices: Sequence[str] = ()
     kept: Fitted | None = None
 
@@ -127,11 +118,6 @@ class Workspace:
         self._keep(replace(self.document, refused=()))
         return self.state()
 
-    def new_learner(self) -> Learner:
-        """A separate model, to be fitted in the background."""
-        given = self.texts, self.document.templates, self.features, self.template
-        return Learner(*given, picture=self.picture, device=self.device)
-
     def replace_learner(self, refitted: Learner) -> None:
         """Continue with a model whose hyper-parameters were chosen again."""
         refitted.follow(self.document.contents)
@@ -143,7 +129,7 @@ class Workspace:
 
         If this fails, the last one stays, and a restart updates it.
         """
-        stored = self.learner.stored()
+        stored = self.learner.stored
         if stored is None or stored.model.fitted_ is self.kept:
             return
         try:
@@ -217,7 +203,7 @@ class Workspace:
             return []
         sampled = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
         pool = [pool[place] for place in sampled]
-        rows = np.stack([self.features(photo.hash) for photo in pool])
+        rows = self.learner.rows(pool)
         chosen, model = self.learner.suggest(rows, count), self.learner.model
         guesses: list[tuple[str | None, float | None]] = [(None, None)] * len(chosen)
         if model is not None:
