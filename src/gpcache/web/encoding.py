@@ -52,9 +52,11 @@ class PhotoEncoding(ABC):
         self.waiting = 0
 
     def busy(self) -> BusyError | None:
-        """The error if there is no place for another request; otherwise None."""
-        free = self.waiting < MAX_WAITING
-        return None if free else BusyError(f"The server is busy with {self.waiting} requests")
+        """The error of a request that gets no place, which is counted; None if there is one."""
+        if self.waiting < MAX_WAITING:
+            return None
+        self._metrics.turned_away.inc()
+        return BusyError(f"The server is busy with {self.waiting} requests")
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
@@ -63,7 +65,6 @@ class PhotoEncoding(ABC):
         Its body must be complete: a slow client would otherwise block others.
         """
         if (error := self.busy()) is not None:
-            self._metrics.turned_away.inc()
             raise error
         self.waiting += 1
         try:

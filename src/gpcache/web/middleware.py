@@ -134,7 +134,6 @@ class AccessMiddleware:
         photos = brings_photos(scope["method"], scope["path"], headers, length)
         if not photos or (busy := self._busy()) is None:
             return None
-        self._metrics.turned_away.inc()
         return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:

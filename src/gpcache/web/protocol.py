@@ -91,13 +91,12 @@ class DeadlineProtocol(H11Protocol):
         # The application waits for a client that does not read its answers.
         if not between or self.conn.trailing_data[0] or self.flow.write_paused:
             return False
-        start, busy = time.perf_counter(), self._service.encoding.busy()
-        if busy is None or (size := photo_request_size(data)) is None:
+        start, size = time.perf_counter(), photo_request_size(data)
+        if size is None or (busy := self._service.encoding.busy()) is None:
             return False
         self._unset_keepalive_if_required()
         self._send_error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
         self._refused, self._unwanted = self._refused + 1, size
-        self._service.metrics.turned_away.inc()
         self._service.metrics.request("POST", None, 429, time.perf_counter() - start)
         return True
 

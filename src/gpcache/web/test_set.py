@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class TestSet:
         """The figures of the model in use, or why there are none."""
         state: dict[str, Any] = {
             "photos": len(self.photos),
-            "refused": [{"name": one.name, "reason": one.reason} for one in self.refused],
+            "refused": [asdict(one) for one in self.refused],
             "other_folders": sorted(
                 {label for label, _ in self.photos.values()} - _classes(workspace)
             ),

@@ -15,8 +15,7 @@ from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
-from gpcache.web.curve import continued, covered_classes, undone
-from gpcache.web.held_out import HeldOutPhotos
+from gpcache.web.curve import continued, undone
 from gpcache.web.learner import Learner
 from gpcache.web.stored_model import write_model
 from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
@@ -175,7 +174,7 @@ class Workspace:
             "can_undo": bool(steps),
             "undo": steps[-1].what if steps else "",
             "notices": list(self.notices),
-            "loo": self._figures(held_out),
+            "loo": None if held_out is None else held_out.figures(),
         }
 
     def loo(self) -> dict[str, Any]:
@@ -183,13 +182,12 @@ class Workspace:
         held_out = self.learner.held_out()
         if held_out is None:
             return {"why": "There is no photo to leave out yet: add photos to two classes."}
-        figures = self._figures(held_out)
-        if figures is None and len(held_out.classes) > 1 and held_out.counted.any():
+        if held_out.figures() is None and len(held_out.classes) > 1 and held_out.counted.any():
             return {
                 "why": "Only one class has photos that can be held out, so the accuracy cannot be "
                 "measured: add two photos to another class."
             }
-        return held_out.report() | (figures or {})
+        return held_out.report()
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
         """The photos that would get a label that the model itself proposes."""
@@ -216,13 +214,6 @@ class Workspace:
         ]
 
     # Inside.
-
-    def _figures(self, held_out: HeldOutPhotos | None) -> dict[str, Any] | None:
-        """The figures of the summary line and their number of classes; None for one class."""
-        summary = None if held_out is None else held_out.summary()
-        if held_out is None or summary is None or len(covered_classes(held_out)) < 2:
-            return None
-        return summary | {"covered": len(covered_classes(held_out)), "of": len(held_out.classes)}
 
     def _change(
         self, edit: Edit, what: str, revision: int | None, drop: str, **further: Any
