@@ -115,8 +115,9 @@ class DeadlineProtocol(H11Protocol):
     def _set_deadline(self) -> None:
         """Set the deadline for what the client sends next: a head, a body or a new request."""
         state = h11.SEND_BODY if self._unwanted else self.conn.their_state
-        begun, answered = bool(self.conn.trailing_data[0]), (self.cycle, self._refused)
-        awaited = (state, begun, answered) if state in (h11.IDLE, h11.SEND_BODY) else None
+        begun = bool(self.conn.trailing_data[0])
+        expected = (state, begun, self.cycle, self._refused)
+        awaited = expected if state in (h11.IDLE, h11.SEND_BODY) else None
         if awaited == self._awaited:
             return
         self._awaited, self._received = awaited, 0
@@ -124,7 +125,8 @@ class DeadlineProtocol(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
         if awaited is not None:
-            between = state is h11.IDLE and not begun and answered != (None, 0)
+            answered = self.cycle is not None or self._refused > 0
+            between = state is h11.IDLE and not begun and answered
             head = self.timeout_keep_alive if between else self.head_seconds
             seconds = self.body_seconds if state is h11.SEND_BODY else head
             self._deadline = self.loop.call_later(seconds, self._give_up)
