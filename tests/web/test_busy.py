@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gpcache.web.middleware import SECURITY_HEADERS
+from gpcache.web.protocol import photo_request_size
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
@@ -137,3 +138,31 @@ def test_what_is_unusual_goes_the_long_way(stream, head, status):
         answer += stream.recv(65_536).decode()
     assert answer.split()[1] == str(status)
     assert json.loads(answer.partition("\r\n\r\n")[2]).keys() == {"error"}
+
+
+def test_the_usual_request_is_recognised_with_its_size():
+    head = f"{PHOTO}Connection: Keep-Alive\r\nContent-Length: 5\r\n\r\n".encode()
+    assert photo_request_size(head) == photo_request_size(head + b"photo+") == len(head) + 5
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        PHOTO + "Content-Length: 5\r\n",  # incomplete
+        PHOTO + "Content-Length: 5\r\nContent-Length: 5\r\n\r\n",
+        PHOTO + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        PHOTO + "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+        PHOTO + "Content-Length: 5\r\nConnection: close\r\n\r\n",
+        PHOTO + "Content-Length: 5\r\n folded\r\n\r\n",
+        PHOTO + "Content-Length : 5\r\n\r\n",
+        PHOTO + "Content-Length: +5\r\n\r\n",
+        PHOTO + f"Content-Length: {'9' * 21}\r\n\r\n",
+        PHOTO + "Content-Length: 20000001\r\n\r\n",
+        PHOTO + "\r\n",
+        PHOTO.replace("HTTP/1.1", "HTTP/1.0") + "Content-Length: 5\r\n\r\n",
+        PHOTO.replace("image/jpeg", "application/json") + "Content-Length: 5\r\n\r\n",
+        PHOTO.replace("POST", "PATCH") + "Content-Length: 5\r\n\r\n",
+    ],
+)
+def test_h11_reads_all_other_heads(head):
+    assert photo_request_size(head.encode()) is None

@@ -162,7 +162,7 @@ def test_numbers_are_chosen_anew_when_outgrown(learner, world):
     some = contents.without_photos([f"p{number}" for number in range(1, 4)])
     learner.follow(some)
     assert not learner.outgrown
-    learner._fitted_on = 40
+    learner.stored = learner.stored._replace(fitted_on=40)
     assert learner.outgrown
 
 

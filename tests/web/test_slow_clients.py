@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpcache.web.encoding import MAX_WAITING
-from gpcache.web.server import DeadlineProtocol
+from gpcache.web.protocol import DeadlineProtocol
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}

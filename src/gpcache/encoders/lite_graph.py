@@ -20,6 +20,7 @@ from gpcache import __version__
 from gpcache.encoders.lite_recipes import LiteRecipe
 from gpcache.encoders.vectors import Features, unit_vectors
 from gpcache.errors import DataError
+from gpcache.support.cores import usable_cores
 from gpcache.support.extras import require
 from gpcache.support.files import make_folder, sha256, user_cache, write_atomic
 from gpcache.support.seals import UNSEALED, is_sealed, seal
@@ -106,4 +107,4 @@ def _place(recipe: LiteRecipe) -> Path | None:
 def _threads() -> int:
     """As many as torch would take."""
     setting = os.environ.get("OMP_NUM_THREADS", "")
-    return int(setting) if setting.isdigit() and int(setting) else os.cpu_count() or 1
+    return int(setting) if setting.isdigit() and int(setting) else usable_cores()

@@ -22,6 +22,7 @@ from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.worker import THUMBNAIL, Prepared, prepare, read_message, write_message
 from gpcache.support.checks import positive, whole
+from gpcache.support.cores import usable_cores
 
 __all__ = ["DecodePool", "Prepared", "prepare", "small_picture"]
 
@@ -47,7 +48,7 @@ class DecodePool:
         workers: int | None = None,
         time_limit: float = 30.0,
     ) -> None:
-        count = min(os.cpu_count() or 1, MAX_WORKERS) if workers is None else workers
+        count = min(usable_cores(), MAX_WORKERS) if workers is None else workers
         whole("workers", count, least=1)
         self._time_limit = positive("time_limit", time_limit)
         described = None if views is None else asdict(views)

@@ -26,11 +26,6 @@ class CurvePoint(NamedTuple):
 Curve = tuple[CurvePoint, ...]
 
 
-def covered_classes(held_out: HeldOutPhotos) -> list[str]:
-    """The classes of which at least one photo was held out."""
-    return sorted({held_out.classes[label] for label in held_out.labels[held_out.counted]})
-
-
 def continued(
     curve: Curve, revision: int, before: Contents, after: Contents, held_out: HeldOutPhotos | None
 ) -> Curve:
@@ -40,11 +35,10 @@ def continued(
     """
     if names := _renamed(before, after):
         curve = tuple(_with_name(point, *names, before) for point in curve)
-    summary = None if held_out is None else held_out.summary()
     point = CurvePoint(revision, 0, 0.0, NO_FIGURE)
-    if held_out and summary and len(covered := covered_classes(held_out)) > 1:
-        photos = len(after.labelled())
-        point = CurvePoint(revision, photos, summary["accuracy"], _mark(covered))
+    if held_out is not None and (figures := held_out.figures()) is not None:
+        photos, covers = len(after.labelled()), _mark(held_out.covered_classes())
+        point = CurvePoint(revision, photos, figures["accuracy"], covers)
     if curve and (curve[-1].photos, curve[-1].covers) == (point.photos, point.covers):
         same = curve[-1].accuracy == point.accuracy
         return curve if same else (*curve[:-1], point)

@@ -6,7 +6,6 @@ Every step has a limit: admitted requests, photos in decoding, photos that wait 
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from gpcache.images.augment import Views
 from gpcache.images.preprocess import Preprocess
 from gpcache.images.worker import THUMBNAIL
 from gpcache.images.workers import MAX_WORKERS, DecodePool, Prepared
+from gpcache.support.cores import usable_cores
 from gpcache.support.files import sha256
 from gpcache.web.metrics import Metrics
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -52,9 +52,11 @@ class PhotoEncoding(ABC):
         self.waiting = 0
 
     def busy(self) -> BusyError | None:
-        """The error if there is no place for another request; otherwise None."""
-        free = self.waiting < MAX_WAITING
-        return None if free else BusyError(f"The server is busy with {self.waiting} requests")
+        """The error of a request that gets no place, which is counted; None if there is one."""
+        if self.waiting < MAX_WAITING:
+            return None
+        self._metrics.turned_away.inc()
+        return BusyError(f"The server is busy with {self.waiting} requests")
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
@@ -63,7 +65,6 @@ class PhotoEncoding(ABC):
         Its body must be complete: a slow client would otherwise block others.
         """
         if (error := self.busy()) is not None:
-            self._metrics.turned_away.inc()
             raise error
         self.waiting += 1
         try:
@@ -136,7 +137,7 @@ class LocalEncoding(PhotoEncoding):
     def __init__(self, encoder: Encoder, metrics: Metrics, *, views: int = 0) -> None:
         super().__init__(metrics)
         self._encoder = encoder
-        workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        workers = min(usable_cores(), MAX_WORKERS)
         self._decoders = Decoders(encoder.preprocess, views=views, workers=workers)
         self._decoding = 0
         # Decoded images that wait for the encoder.

@@ -134,8 +134,16 @@ class HeldOutPhotos:
             rejected=np.zeros(len(rows), dtype=bool),
         )
 
+    def covered_classes(self) -> list[str]:
+        """The classes of which at least one photo was held out."""
+        return sorted({self.classes[label] for label in self.labels[self.counted]})
+
+    def figures(self) -> dict[str, Any] | None:
+        """The figures of the summary line; None unless photos of two classes were held out."""
+        return self.summary() if len(self.covered_classes()) > 1 else None
+
     def summary(self) -> dict[str, Any] | None:
-        """The figures of the summary line."""
+        """The figures, even of one class; None if no photo could be held out."""
         evaluation = self.evaluation()
         if evaluation is None:
             return None
@@ -150,6 +158,8 @@ class HeldOutPhotos:
             "ece": evaluation.ece,
             "nll": evaluation.nll,
             "proposed": len(proposals),
+            "covered": len(self.covered_classes()),
+            "of": len(self.classes),
         }
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:

@@ -18,6 +18,7 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
+from gpcache.methods.base import RowAnswers
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.metrics import max_probability
 from gpcache.model.audit.fingerprints import Picture
@@ -35,17 +36,19 @@ ROUNDING = 1e-6
 
 
 class Answer(NamedTuple):
-    """The answer for one photo; `why` holds row numbers and their shares.
+    """The answer for one photo; `why` holds the photos that explain it, and their shares.
 
     `note` says why no label could be ruled out.
     """
 
+    classes: list[str]
     probabilities: NDArray[np.float64]
     uncertainty: float
     familiarity: float
     plausible: list[str] | None
-    why: list[tuple[int, float]]
-    note: str = ""
+    why: list[tuple[Photo, float]]
+    note: str
+    name: str = ""
 
 
 class Texts:
@@ -93,42 +96,43 @@ class Learner:
         picture: Callable[[str], Picture] | None = None,
         device: Any = "auto",
     ) -> None:
-        self._texts = texts
+        self.texts = texts
         self._picture = picture
         self._templates = templates
         self._features = features
         self._template = template or GPCacheClassifier(device=device)
         self._device = device
-        self._cache: CacheClassifier | None = None  # of the photos
+        self.stored: StoredModel | None = None  # the model of the photos
         self._text: ZeroShotClassifier | None = None  # of the class names, without photos
-        self.photos: list[Photo] = []
         self._held_out: HeldOutPhotos | None = None
         self._last: HeldOutPhotos | None = None
-        self._fitted_on = 0
-        self._fitted_classes = 0
+
+    def blank(self) -> Learner:
+        """A learner with the same settings, without a model."""
+        given = self.texts, self._templates, self._features, self._template
+        return Learner(*given, picture=self._picture, device=self._device)
 
     def twin(self) -> Learner:
         """A copy of the model, to be changed separately."""
         # A shallow copy is enough: updates replace arrays, and do not change them.
         twin = copy(self)
-        twin._cache = copy(self._cache)
+        if self.stored is not None:
+            twin.stored = self.stored._replace(model=copy(self.stored.model))
         return twin
+
+    @property
+    def photos(self) -> Sequence[Photo]:
+        """The photos of the model, in its order."""
+        return [] if self.stored is None else self.stored.photos
 
     @property
     def model(self) -> FeatureClassifier | None:
         """The model that answers; None without photos and class names."""
-        return self._cache or self._text
+        return self._text if self.stored is None else self.stored.model
 
-    def begin(self, stored: StoredModel) -> None:
-        """Continue with a fitted model."""
-        self._cache, photos, self._fitted_on, self._fitted_classes = stored
-        self.photos, self._held_out = list(photos), None
-
-    def stored(self) -> StoredModel | None:
-        """The model for `begin`; None if there is no photo."""
-        if self._cache is None:
-            return None
-        return StoredModel(self._cache, self.photos, self._fitted_on, self._fitted_classes)
+    def rows(self, photos: Sequence[Photo]) -> Features:
+        """The features (n, dim) of photos."""
+        return np.stack([self._features(photo.hash) for photo in photos])
 
     def follow(self, contents: Contents) -> None:
         """Become the model of these contents."""
@@ -146,66 +150,67 @@ class Learner:
     def fit(self, contents: Contents) -> None:
         """Choose all hyper-parameters again on these contents, which hold a photo."""
         wanted, prior = contents.labelled(), self.prior(contents)
-        if self._cache is not None and not self._cache.has_keys:
+        if self.stored is not None and not self.stored.model.has_keys:
             raise DataError(
                 "This model learned from more photos than it keeps, so that photos can be added "
                 "here but nothing else can be changed: run gpcache fit for that."
             )
         model = clone(self._template).set_params(text_prior=prior)
-        rows = np.stack([self._features(photo.hash) for photo in wanted])
-        self._cache = model.fit(rows, [str(photo.label) for photo in wanted])
-        self.photos, self._held_out, self._fitted_on = wanted, None, len(wanted)
-        self._fitted_classes = _classes(wanted)
+        model.fit(self.rows(wanted), [str(photo.label) for photo in wanted])
+        self.stored, self._held_out = StoredModel.of(model, wanted), None
 
     def prior(self, contents: Contents) -> TextPrior | None:
         """The text vectors of the classes; None without text or classes."""
         prompts = contents.prompts(self._templates)
-        return None if prompts is None else self._texts.prior(prompts)
+        return None if prompts is None else self.texts.prior(prompts)
 
     @property
     def outgrown(self) -> bool:
         """Whether hyper-parameters were chosen on far fewer or more photos, or other classes."""
-        n, then = len(self.photos), self._fitted_on
-        grown = not then / GROWN <= n <= then * GROWN
-        keeps_all = self._cache is None or self._cache.has_keys
-        return n > FEW and keeps_all and (grown or _classes(self.photos) != self._fitted_classes)
+        stored = self.stored
+        if stored is None or len(stored.photos) <= FEW or not stored.model.has_keys:
+            return False
+        then, now = stored.fitted_on, StoredModel.of(stored.model, stored.photos)
+        grown = not then / GROWN <= now.fitted_on <= then * GROWN
+        return grown or now.fitted_classes != stored.fitted_classes
 
     # Answers.
 
     def held_out(self) -> HeldOutPhotos | None:
         """Held-out predictions of the photos; None if there is no model of photos."""
-        if self._held_out is None and self._cache is not None:
-            self._held_out = HeldOutPhotos.of(self._cache, self.photos, self._last, self._picture)
+        if self._held_out is None and self.stored is not None:
+            model, photos = self.stored.model, self.stored.photos
+            self._held_out = HeldOutPhotos.of(model, photos, self._last, self._picture)
             self._last = self._held_out
         return self._held_out
 
     def answer(self, features: Features, *, why: int, error: float) -> list[Answer]:
         """Answers for rows (m, dim); `error` is that of the plausible sets, 0 for no sets."""
-        model, held_out, m = self.ready(), self.held_out(), len(features)
+        model, held_out, photos = self.ready(), self.held_out(), self.photos
         with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
-        top = min(why, len(self.photos))
-        answers = model.answer(features, top=top, error=error if with_sets else None)
-        familiarity = np.full(m, np.nan)
-        if held_out is not None:
-            highest = max_probability(answers.logits, temperature=model.temperature_)
-            familiarity = held_out.scores.familiarity(answers.novelty, highest)
-        reasons: list[list[tuple[int, float]]] = [[] for _ in range(m)]
-        if answers.explanation is not None:
-            listed = zip(answers.explanation.shots, answers.explanation.shares, strict=True)
-            reasons = [
-                list(zip(rows.tolist(), parts.tolist(), strict=True)) for rows, parts in listed
-            ]
-        plausible: list[list[str] | None] = [None] * m
-        note = ""
-        if answers.sets is not None:
-            plausible = [[str(name) for name in names] for names in answers.sets.labels]
-            note = answers.sets.note
-        parts = zip(
-            answers.probabilities, answers.novelty, familiarity, plausible, reasons, strict=True
-        )
-        return [
-            Answer(p, float(n), float(f), names, reason, note) for p, n, f, names, reason in parts
-        ]
+        top = min(why, len(photos))
+        found = model.answer(features, top=top, error=error if with_sets else None)
+        sets, explanation = found.sets, found.explanation
+        classes, familiarity = [str(name) for name in model.classes_], self.familiarity(found)
+        answers = []
+        for row, probabilities in enumerate(found.probabilities):
+            reasons: list[tuple[Photo, float]] = []
+            if explanation is not None:
+                shots, shares = explanation.shots[row].tolist(), explanation.shares[row].tolist()
+                reasons = [(photos[shot], p) for shot, p in zip(shots, shares, strict=True)]
+            plausible = None if sets is None else [str(name) for name in sets.labels[row]]
+            novelty, known = float(found.novelty[row]), float(familiarity[row])
+            note = "" if sets is None else sets.note
+            answers.append(Answer(classes, probabilities, novelty, known, plausible, reasons, note))
+        return answers
+
+    def familiarity(self, answers: RowAnswers) -> NDArray[np.float64]:
+        """The familiarity (m,) of the rows of `answers`; NaN if nothing could be held out."""
+        model, held_out = self.ready(), self.held_out()
+        if held_out is None:
+            return np.full(len(answers.logits), np.nan)
+        highest = max_probability(answers.logits, temperature=model.temperature_)
+        return held_out.scores.familiarity(answers.novelty, highest)
 
     def by_text(
         self, features: Features, contents: Contents
@@ -220,7 +225,8 @@ class Learner:
     def suggest(self, pool: Features, count: int) -> list[int]:
         """Rows of the pool (m, dim) to label next, the best first."""
         count = min(count, len(pool))
-        rows: list[int] = suggest(pool, count, model=self._cache).rows.tolist()
+        model = None if self.stored is None else self.stored.model
+        rows: list[int] = suggest(pool, count, model=model).rows.tolist()
         return rows
 
     def ready(self) -> FeatureClassifier:
@@ -236,63 +242,58 @@ class Learner:
         return model.fit(prior.vectors, [str(name) for name in prior.class_names])
 
     def _fit_text(self, prior: TextPrior | None) -> None:
-        self._cache, self._text = None, None if prior is None else self._zero_shot(prior)
-        self.photos, self._held_out, self._fitted_on = [], None, 0
+        self.stored, self._held_out = None, None
+        self._text = None if prior is None else self._zero_shot(prior)
 
     def _is_of(self, wanted: Sequence[Photo], prior: TextPrior | None) -> bool:
         """Whether the model was fitted on exactly these photos and this text."""
         return (
-            self._cache is not None
+            self.stored is not None
             and [photo.lesson for photo in wanted] == [photo.lesson for photo in self.photos]
-            and _same(self._cache.text_prior, prior)
+            and _same(self.stored.model.text_prior, prior)
         )
 
     def _mark(self, photos: list[Photo]) -> None:
         """Replace photos that differ only in their marks; model and figures stay."""
-        self.photos = photos
+        assert self.stored is not None
+        self.stored = self.stored._replace(photos=photos)
         if self._held_out is not None:
             self._held_out = replace(self._held_out, photos=photos)
 
     def _can_update(self, wanted: Sequence[Photo]) -> bool:
         staying = {photo.id for photo in self.photos} & {photo.id for photo in wanted}
-        return self._cache is not None and len(wanted) > FEW and bool(staying)
+        return len(wanted) > FEW and bool(staying)
 
     def _update(self, wanted: dict[str, Photo], prior: TextPrior | None) -> None:
         """Remove, relabel and add the photos that differ, by exact updates."""
-        model = self._cache
-        assert model is not None
+        assert self.stored is not None
+        model, photos = self.stored.model, self.stored.photos
         before = model.text_prior
         gone = [
             row
-            for row, photo in enumerate(self.photos)
+            for row, photo in enumerate(photos)
             if photo.id not in wanted or (prior is None and wanted[photo.id].label != photo.label)
         ]
         if gone:
             model.remove(gone, refit=False)
             removed = set(gone)
-            self.photos = [p for row, p in enumerate(self.photos) if row not in removed]
+            photos = [p for row, p in enumerate(photos) if row not in removed]
         fresh = None if prior is None or _same(before, prior) else prior
         if fresh is not None:
             assert before is not None  # a model with text stays one
             model.set_text(_both(before, fresh))
-        moved = [r for r, p in enumerate(self.photos) if wanted[p.id].label != p.label]
+        moved = [r for r, p in enumerate(photos) if wanted[p.id].label != p.label]
         if moved:
-            labels = [str(wanted[self.photos[row].id].label) for row in moved]
+            labels = [str(wanted[photos[row].id].label) for row in moved]
             model.relabel(moved, labels, refit=False)
-        known = {photo.id for photo in self.photos}
+        known = {photo.id for photo in photos}
         new = [photo for key, photo in wanted.items() if key not in known]
         if new:
-            rows = np.stack([self._features(photo.hash) for photo in new])
-            model.add(rows, [str(photo.label) for photo in new], refit=False)
+            model.add(self.rows(new), [str(photo.label) for photo in new], refit=False)
         if fresh is not None:
             model.set_text(fresh)
-        self.photos = [wanted[photo.id] for photo in self.photos] + new
+        self.stored = self.stored._replace(photos=[wanted[photo.id] for photo in photos] + new)
         self._held_out = None
-
-
-def _classes(photos: Sequence[Photo]) -> int:
-    """The number of classes with photos, which does not depend on their names."""
-    return len({photo.label for photo in photos})
 
 
 def _same(one: TextPrior | None, other: TextPrior | None) -> bool:

@@ -131,11 +131,9 @@ class AccessMiddleware:
 
     def _refuse_busy(self, scope: Scope, headers: Headers, length: int) -> Response | None:
         """Refuse photos first, because this must be cheap under load."""
-        limit = _limit(scope["path"], headers)
-        photos = scope["method"] == "POST" and limit > MAX_JSON and 0 < length <= limit
+        photos = brings_photos(scope["method"], scope["path"], headers, length)
         if not photos or (busy := self._busy()) is None:
             return None
-        self._metrics.turned_away.inc()
         return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
@@ -192,6 +190,12 @@ class AccessMiddleware:
 
 def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
+
+
+def brings_photos(method: str, path: str, headers: Headers, length: int) -> bool:
+    """Whether a request has a body of photos, of an allowed size."""
+    limit = _limit(path, headers)
+    return method == "POST" and limit > MAX_JSON and 0 < length <= limit
 
 
 def _limit(path: str, headers: Headers) -> int:

@@ -51,8 +51,7 @@ def open_workspace(
                 f"{document.encoder!r} with the fingerprint {document.fingerprint[:12]}, this one "
                 f"has {network.fingerprint[:12]}: use that encoder, or another --workspace."
             )
-        opened = _with_model(folder, document, network, device)
-        return replace(opened, notices=[*notices, *opened.notices])
+        return _with_model(folder, document, network, device, notices)
     except BaseException:
         folder.close()
         raise
@@ -91,7 +90,7 @@ def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> 
 
 
 def _with_model(
-    folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any
+    folder: WorkspaceFolder, document: Document, encoder: Encoder, device: Any, notices: list[str]
 ) -> Workspace:
     features = cache(lambda key: folder.get(key).features)
     picture = cache(lambda key: fingerprint_of(folder.get(key).thumbnail))
@@ -108,28 +107,15 @@ def _with_model(
     if base is not None and document.schema != SCHEMA:
         source, began_with = base.training.source, _config_hash(folder.base)
         document = replace(document, source=source, began_with=began_with)
-    document, notices = repaired_photos(folder, document, models.stored, encoder)
+    document, repairs = repaired_photos(folder, document, models.stored, encoder)
     folder.write(document)
     folder.sweep(document)
-    texts = Texts(encoder)
-    learner = Learner(texts, document.templates, features, template, picture=picture, device=device)
-    if stored is not None:
-        learner.begin(stored)
+    given = Texts(encoder), document.templates, features, template
+    learner = Learner(*given, picture=picture, device=device)
+    learner.stored = stored
     learner.follow(document.contents)
-    notices = [*models.notices, *notices]
-    workspace = Workspace(
-        folder,
-        document,
-        encoder,
-        texts,
-        learner,
-        features,
-        picture,
-        template,
-        device,
-        notices,
-        on_disk,
-    )
+    notices = [*notices, *models.notices, *repairs]
+    workspace = Workspace(folder, document, encoder, learner, notices, on_disk)
     workspace.keep_model()
     return workspace
 

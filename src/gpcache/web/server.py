@@ -1,119 +1,28 @@
-"""Runs the application, only for this machine by default, with deadlines for slow clients."""
+"""Runs the application, only for this machine by default."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import ssl
 from collections.abc import Callable
 from errno import EADDRINUSE
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpcache.errors import DataError
 from gpcache.web.app import create_app
 from gpcache.web.encoding import MakeEncoding
-from gpcache.web.middleware import SECURITY_HEADERS
+from gpcache.web.protocol import DeadlineProtocol
 from gpcache.web.workspace import Workspace
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 HOST = "127.0.0.1"
 MAX_HEAD = 32_768
-MAX_CONNECTIONS = 512
 STOP_SECONDS = 10
 # For clients that do not read the answer.
 READ_SECONDS = 30
-# Bytes per second of a body that is large but not slow: it may continue after its deadline.
-LARGE_RATE = 1_000_000
-
-
-class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, with limits that uvicorn does not have.
-
-    A head and a body must arrive in time, and there are never more connections than this process
-    has descriptors for: asyncio would log a traceback for each further one. (uvicorn's
-    limit_concurrency counts requests, and ignores connections without one.)
-    """
-
-    head_seconds = 10.0
-    body_seconds = 30.0
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._awaited: tuple[object, ...] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._received = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > max_connections():
-            transport.abort()
-        else:
-            self._set_deadline()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        super().data_received(data)
-        self._set_deadline()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._set_deadline()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer an invalid request, which never reaches the application, in our format."""
-        headers = {"content-type": "application/json", "connection": "close"} | SECURITY_HEADERS
-        start = h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request")
-        body = h11.Data(data=json.dumps({"error": msg}).encode())
-        for event in (start, body, h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def _set_deadline(self) -> None:
-        """Set the deadline for what the client sends next: a head, a body or a new request."""
-        state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
-        awaited = (state, begun, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
-        if awaited == self._awaited:
-            return
-        self._awaited, self._received = awaited, 0
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if awaited is not None:
-            between = state is h11.IDLE and not begun and self.cycle is not None
-            head = self.timeout_keep_alive if between else self.head_seconds
-            seconds = self.body_seconds if state is h11.SEND_BODY else head
-            self._deadline = self.loop.call_later(seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        large = self._received > LARGE_RATE * self.body_seconds
-        if large or self.flow.read_paused:  # the client is not slow
-            self._received = 0
-            self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
-        else:
-            self.transport.abort()
-
-
-def max_connections() -> int:
-    """The largest number of connections: half of the descriptors."""
-    if resource is None:
-        return MAX_CONNECTIONS
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if descriptors < 0 else min(MAX_CONNECTIONS, descriptors // 2)
 
 
 class Certificate(NamedTuple):

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
-from numpy.typing import NDArray
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
@@ -37,15 +36,6 @@ class MissingOriginalError(GPCacheError):
     """Only the small picture of a photo exists; the client gets a 404."""
 
 
-class AnsweredPhoto(NamedTuple):
-    """The name of a photo, its answer, the model's classes, and its photos by row number."""
-
-    name: str
-    answer: Answer
-    classes: list[str]
-    learned: list[tuple[str, str, str]]
-
-
 class Service:
     """The workspace behind the API; made inside the event loop that uses it."""
 
@@ -68,7 +58,7 @@ class Service:
         self._warming: asyncio.Task[None] | None = None
         if workspace.document.templates is not None:
             # Loading a text encoder takes seconds: start before the first class needs it.
-            self._warming = asyncio.create_task(asyncio.to_thread(workspace.texts.warm))
+            self._warming = asyncio.create_task(asyncio.to_thread(workspace.learner.texts.warm))
         self._refit_if_outgrown()  # a stop may have interrupted this
 
     @property
@@ -108,10 +98,6 @@ class Service:
         self._refit_if_outgrown()
         return added
 
-    async def fill_pool(self, uploads: Sequence[Upload]) -> dict[str, Any]:
-        """Add photos to the pool; returns their number and the refused ones."""
-        return await self.run(self.workspace.fill_pool, await self.read(uploads, keep=True))
-
     async def read(
         self, uploads: Sequence[Upload], *, keep: bool = False, picture: bool = False
     ) -> list[EncodedPhoto | Refused]:
@@ -124,7 +110,7 @@ class Service:
 
     async def answer(
         self, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
-    ) -> list[AnsweredPhoto | Refused]:
+    ) -> list[Answer | Refused]:
         """The model's answer for each upload that can be read.
 
         `why` is the number of photos that explain it, `error` that of the plausible sets; 0 leaves
@@ -135,17 +121,15 @@ class Service:
         if not good:
             return list(refused)
 
-        def work() -> list[AnsweredPhoto]:
-            learner = self.workspace.learner
-            classes = [str(name) for name in learner.ready().classes_]
+        def work() -> list[Answer]:
             rows = np.stack([photo.features for photo in good])
-            answers = learner.answer(rows, why=why, error=error)
-            learned = [(photo.id, photo.name, str(photo.label)) for photo in learner.photos]
-            pairs = zip(good, answers, strict=True)
-            return [AnsweredPhoto(photo.name, answer, classes, learned) for photo, answer in pairs]
+            return self.workspace.learner.answer(rows, why=why, error=error)
 
         answered = iter(await self.run(work))
-        return [one if isinstance(one, Refused) else next(answered) for one in read]
+        return [
+            one if isinstance(one, Refused) else next(answered)._replace(name=one.name)
+            for one in read
+        ]
 
     async def large_picture(self, photo: Photo) -> bytes:
         """The original of a photo as a JPEG without its metadata, decoded under limits."""
@@ -162,11 +146,6 @@ class Service:
         async with self._picture_room:
             job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
             return (await asyncio.wrap_future(job)).thumbnail
-
-    async def by_text(self, row: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and the zero-shot probabilities (1, c) of a row."""
-        workspace = self.workspace
-        return await self.run(workspace.learner.by_text, row[None], workspace.document.contents)
 
     async def _read(self, upload: Upload, keep: bool, learn: bool) -> EncodedPhoto | Refused:
         if upload.refused is not None:
@@ -191,7 +170,7 @@ class Service:
         workspace = self.workspace
         # Repeat if photos that were added meanwhile have outgrown the new choice, too.
         while workspace.learner.outgrown:
-            refitted = workspace.new_learner()
+            refitted = workspace.learner.blank()
             try:
                 await asyncio.to_thread(refitted.fit, workspace.document.contents)
                 await self.run(workspace.replace_learner, refitted)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
-from gpcache.metrics import max_probability
 from gpcache.model.classifier import ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.build import build_report
@@ -49,15 +48,14 @@ class TestSet:
         """The figures of the model in use, or why there are none."""
         state: dict[str, Any] = {
             "photos": len(self.photos),
-            "refused": [{"name": one.name, "reason": one.reason} for one in self.refused],
+            "refused": [asdict(one) for one in self.refused],
             "other_folders": sorted(
                 {label for label, _ in self.photos.values()} - _classes(workspace)
             ),
             "figures": None,
         }
         if self._used(workspace):
-            evaluation = self.evaluation(workspace)
-            state["figures"] = evaluation.summary()
+            state["figures"] = self.evaluation(workspace).summary()
         return state
 
     def evaluation(self, workspace: Workspace) -> Evaluation:
@@ -68,14 +66,10 @@ class TestSet:
                 "The test set has no photo of these classes: give its folders the class names."
             )
         learner = workspace.learner
-        model, held_out = learner.ready(), learner.held_out()
+        model = learner.ready()
         classes = [str(name) for name in model.classes_]
-        rows = np.stack([photo.features for _, photo in used])
-        answers = model.answer(rows)
-        familiarity = np.full(len(rows), np.nan)
-        if held_out is not None:
-            highest = max_probability(answers.logits, temperature=model.temperature_)
-            familiarity = held_out.scores.familiarity(answers.novelty, highest)
+        answers = model.answer(np.stack([photo.features for _, photo in used]))
+        familiarity = learner.familiarity(answers)
         left_out = len(self.photos) - len(used)
         also = f"; {left_out} others are training photos or of another class" if left_out else ""
         return Evaluation(

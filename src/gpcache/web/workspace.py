@@ -9,18 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
-from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
-from gpcache.model.audit.fingerprints import Picture
-from gpcache.web.curve import continued, covered_classes, undone
-from gpcache.web.held_out import HeldOutPhotos
-from gpcache.web.learner import Learner, Texts
+from gpcache.web.curve import continued, undone
+from gpcache.web.learner import Learner
 from gpcache.web.stored_model import write_model
 from gpcache.web.workspace_contents import Contents, Photo, Proposal, UndoStep
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
@@ -43,20 +39,14 @@ class StaleError(GPCacheError):
 class Workspace:
     """A workspace that this process holds; used by one thread at a time.
 
-    A change is checked, learned and written to the folder before it counts as done. `features` and
-    `picture` return those of a photo by its hash; `template` is the model it started with;
-    `notices` say what was damaged when it was opened. `kept` is the model on disk.
+    A change is checked, learned and written to the folder before it counts as done. `notices` say
+    what was damaged when it was opened. `kept` is the model on disk.
     """
 
     folder: WorkspaceFolder
     document: Document
     encoder: Encoder
-    texts: Texts
     learner: Learner
-    features: Callable[[str], NDArray[np.float32]]
-    picture: Callable[[str], Picture]
-    template: CacheClassifier | None
-    device: Any
     notices: Sequence[str] = ()
     kept: Fitted | None = None
 
@@ -127,11 +117,6 @@ class Workspace:
         self._keep(replace(self.document, refused=()))
         return self.state()
 
-    def new_learner(self) -> Learner:
-        """A separate model, to be fitted in the background."""
-        given = self.texts, self.document.templates, self.features, self.template
-        return Learner(*given, picture=self.picture, device=self.device)
-
     def replace_learner(self, refitted: Learner) -> None:
         """Continue with a model whose hyper-parameters were chosen again."""
         refitted.follow(self.document.contents)
@@ -143,7 +128,7 @@ class Workspace:
 
         If this fails, the last one stays, and a restart updates it.
         """
-        stored = self.learner.stored()
+        stored = self.learner.stored
         if stored is None or stored.model.fitted_ is self.kept:
             return
         try:
@@ -189,7 +174,7 @@ class Workspace:
             "can_undo": bool(steps),
             "undo": steps[-1].what if steps else "",
             "notices": list(self.notices),
-            "loo": self._figures(held_out),
+            "loo": None if held_out is None else held_out.figures(),
         }
 
     def loo(self) -> dict[str, Any]:
@@ -197,13 +182,12 @@ class Workspace:
         held_out = self.learner.held_out()
         if held_out is None:
             return {"why": "There is no photo to leave out yet: add photos to two classes."}
-        figures = self._figures(held_out)
-        if figures is None and len(held_out.classes) > 1 and held_out.counted.any():
+        if held_out.figures() is None and len(held_out.classes) > 1 and held_out.counted.any():
             return {
                 "why": "Only one class has photos that can be held out, so the accuracy cannot be "
                 "measured: add two photos to another class."
             }
-        return held_out.report() | (figures or {})
+        return held_out.report()
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
         """The photos that would get a label that the model itself proposes."""
@@ -217,7 +201,7 @@ class Workspace:
             return []
         sampled = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
         pool = [pool[place] for place in sampled]
-        rows = np.stack([self.features(photo.hash) for photo in pool])
+        rows = self.learner.rows(pool)
         chosen, model = self.learner.suggest(rows, count), self.learner.model
         guesses: list[tuple[str | None, float | None]] = [(None, None)] * len(chosen)
         if model is not None:
@@ -230,13 +214,6 @@ class Workspace:
         ]
 
     # Inside.
-
-    def _figures(self, held_out: HeldOutPhotos | None) -> dict[str, Any] | None:
-        """The figures of the summary line and their number of classes; None for one class."""
-        summary = None if held_out is None else held_out.summary()
-        if held_out is None or summary is None or len(covered_classes(held_out)) < 2:
-            return None
-        return summary | {"covered": len(covered_classes(held_out)), "of": len(held_out.classes)}
 
     def _change(
         self, edit: Edit, what: str, revision: int | None, drop: str, **further: Any

@@ -11,8 +11,9 @@ from gpcache.images.records import Refused
 from gpcache.support.files import sha256
 from gpcache.web import schemas
 from gpcache.web.batch_files import COLUMNS, BatchFiles, BatchLine, latest_rows
+from gpcache.web.learner import Answer
 from gpcache.web.routes.predict import prediction
-from gpcache.web.service import AnsweredPhoto, CurrentService, Service
+from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import Upload, received
 
 MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
@@ -85,7 +86,7 @@ async def _new_lines(
     ]
 
 
-def _cells(answer: AnsweredPhoto | Refused) -> dict[str, Any]:
+def _cells(answer: Answer | Refused) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"error": answer.reason}
     shown = prediction(answer, top=1, reject=schemas.REJECT)

@@ -14,8 +14,9 @@ from gpcache import __version__
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
 from gpcache.web import schemas
+from gpcache.web.learner import Answer
 from gpcache.web.routes.predict import refusal
-from gpcache.web.service import AnsweredPhoto, CurrentService, Service
+from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import MAX_FILES, Form, Upload, stopped_on_disconnect
 
 INPUT = "image"
@@ -174,20 +175,20 @@ async def _read_images(body: Inference, form: Form) -> None:
         await form.files[-1].write(content)
 
 
-def _outputs(answers: Sequence[AnsweredPhoto | Refused]) -> dict[str, Any]:
+def _outputs(answers: Sequence[Answer | Refused]) -> dict[str, Any]:
     """The outputs by name."""
     good = [one for one in answers if not isinstance(one, Refused)]
     if len(good) < len(answers):  # the protocol has no field for the error of one element
         raise refusal(answers)
-    classes, rows = good[0].classes, [one.answer.probabilities for one in good]
+    classes, rows = good[0].classes, [one.probabilities for one in good]
     nearest = [classes[int(row.argmax())] for row in rows]
-    rejected = [bool(one.answer.familiarity <= schemas.REJECT) for one in good]
+    rejected = [bool(one.familiarity <= schemas.REJECT) for one in good]
     values: dict[str, list[Any]] = {
         # A tensor of text has no null: the label of a rejected image is empty.
         "label": ["" if no else name for name, no in zip(nearest, rejected, strict=True)],
         "probability": [float(row.max()) for row in rows],
         "probabilities": [float(p) for row in rows for p in row],
-        "uncertainty": [one.answer.uncertainty for one in good],
+        "uncertainty": [one.uncertainty for one in good],
         "rejected": rejected,
         "nearest": nearest,
         "classes": classes,

@@ -12,7 +12,8 @@ from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
 from gpcache.model.predictions import agreeing_set
 from gpcache.web import schemas
-from gpcache.web.service import AnsweredPhoto, CurrentService
+from gpcache.web.learner import Answer
+from gpcache.web.service import CurrentService
 from gpcache.web.uploads import received
 
 routes = APIRouter(prefix="/v1", tags=["predict"], responses=schemas.PROBLEMS)
@@ -51,8 +52,9 @@ async def preview(service: CurrentService, request: Request) -> Any:
         (photo,) = await service.read(form.files[:1])
     if isinstance(photo, Refused):
         raise refusal([photo])
-    classes, row = await service.by_text(photo.features)
-    return {"name": photo.name, "probabilities": _bars(classes, row[0], len(classes))}
+    learner, contents = service.workspace.learner, service.workspace.document.contents
+    classes, rows = await service.run(learner.by_text, photo.features[None], contents)
+    return {"name": photo.name, "probabilities": _bars(classes, rows[0], len(classes))}
 
 
 def refusal(answers: Sequence[object]) -> ImageRefusedError:
@@ -61,19 +63,19 @@ def refusal(answers: Sequence[object]) -> ImageRefusedError:
     return ImageRefusedError(first.reason, name=first.name)
 
 
-def prediction(photo: AnsweredPhoto | Refused, *, top: int, reject: float) -> dict[str, Any]:
+def prediction(answer: Answer | Refused, *, top: int, reject: float) -> dict[str, Any]:
     """An answer as a dictionary for JSON."""
-    if isinstance(photo, Refused):
-        return {"name": photo.name, "error": f"It was refused: {photo.reason}."}
-    answer, best = photo.answer, int(photo.answer.probabilities.argmax())
-    nearest, rejected = photo.classes[best], bool(answer.familiarity <= reject)
+    if isinstance(answer, Refused):
+        return {"name": answer.name, "error": f"It was refused: {answer.reason}."}
+    best = int(answer.probabilities.argmax())
+    nearest, rejected = answer.classes[best], bool(answer.familiarity <= reject)
     plausible = None
     if answer.plausible is not None:
         plausible = agreeing_set(answer.plausible, nearest, rejected)
     # NaN, where nothing could be held out, rejects nothing and is null in JSON.
     known = not np.isnan(answer.familiarity)
     return {
-        "name": photo.name,
+        "name": answer.name,
         "label": None if rejected else nearest,
         "probability": float(answer.probabilities[best]),
         "rejected": rejected,
@@ -82,10 +84,10 @@ def prediction(photo: AnsweredPhoto | Refused, *, top: int, reject: float) -> di
         "uncertainty": answer.uncertainty,
         "plausible": plausible,
         "note": answer.note,
-        "probabilities": _bars(photo.classes, answer.probabilities, top),
+        "probabilities": _bars(answer.classes, answer.probabilities, top),
         "why": [
-            dict(zip(("id", "name", "label"), photo.learned[row], strict=True)) | {"weight": weight}
-            for row, weight in answer.why
+            {"id": photo.id, "name": photo.name, "label": str(photo.label), "weight": weight}
+            for photo, weight in answer.why
         ],
     }
 

@@ -142,7 +142,8 @@ def _jpeg(content: bytes) -> Response:
 async def fill_pool(service: CurrentService, request: Request) -> Any:
     """Add photos without a label."""
     async with received(request) as form, service.encoding.admitted():
-        return await service.fill_pool(form.files)
+        read = await service.read(form.files, keep=True)
+        return await service.run(service.workspace.fill_pool, read)
 
 
 @routes.post("/label", response_model=schemas.WorkspaceState)

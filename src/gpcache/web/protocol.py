@@ -1,0 +1,168 @@
+"""uvicorn's protocol with deadlines for slow clients, and refusals that cost next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from starlette.datastructures import Headers
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpcache.web.encoding import RETRY_AFTER
+from gpcache.web.middleware import SECURITY_HEADERS, brings_photos
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+MAX_CONNECTIONS = 512
+# Bytes per second of a body that is large but not slow: it may continue after its deadline.
+LARGE_RATE = 1_000_000
+# A request with a body, as most clients write it: path, lines of the head.
+USUAL_POST = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n((?:[\w-]+:[\t -~]*\r\n)+)\r\n")
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's protocol, with limits that uvicorn does not have.
+
+    A head and a body must arrive in time, and there are never more connections than this process
+    has descriptors for: asyncio would log a traceback for each further one. (uvicorn's
+    limit_concurrency counts requests, and ignores connections without one.)
+
+    While there is no place for photos, they are refused here: h11 and the application would take
+    several times as long, at the expense of the photos that have a place.
+    """
+
+    head_seconds = 10.0
+    body_seconds = 30.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._service = self.config.app.state.service  # type: ignore[union-attr]
+        self._awaited: tuple[object, ...] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._received = 0
+        self._refused = 0
+        self._unwanted = 0  # bytes of a refused request that are still to come
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            transport.abort()
+        else:
+            self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        while data and (self._unwanted or self._refuse(data)):
+            skipped = min(self._unwanted, len(data))
+            self._unwanted -= skipped
+            data = data[skipped:]
+        if data:
+            super().data_received(data)
+        self._set_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._set_deadline()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid request, which never reaches the application, in our format."""
+        self._send_error(400, msg, {"connection": "close"})
+        self.transport.close()
+
+    def _refuse(self, data: bytes) -> bool:
+        """Refuse a request that begins here, if it brings photos and there is no place for them.
+
+        h11 and the application decide about unusual requests, in the same way.
+        """
+        between = self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
+        # The application waits for a client that does not read its answers.
+        if not between or self.conn.trailing_data[0] or self.flow.write_paused:
+            return False
+        start, size = time.perf_counter(), photo_request_size(data)
+        if size is None or (busy := self._service.encoding.busy()) is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._send_error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
+        self._refused, self._unwanted = self._refused + 1, size
+        self._service.metrics.request("POST", None, 429, time.perf_counter() - start)
+        return True
+
+    def _send_error(self, status: int, sentence: str, headers: dict[str, str]) -> None:
+        """Write an answer like those of the application."""
+        body = json.dumps({"error": sentence}, separators=(",", ":")).encode()
+        own = {"content-type": "application/json", "content-length": str(len(body))}
+        lines = [f"{name}: {value}" for name, value in (own | headers | SECURITY_HEADERS).items()]
+        lines += [
+            f"{name.decode()}: {value.decode()}"
+            for name, value in self.server_state.default_headers
+        ]
+        head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
+        self.transport.write(head.encode() + body)
+
+    def _set_deadline(self) -> None:
+        """Set the deadline for what the client sends next: a head, a body or a new request."""
+        state = h11.SEND_BODY if self._unwanted else self.conn.their_state
+        begun = bool(self.conn.trailing_data[0])
+        expected = (state, begun, self.cycle, self._refused)
+        awaited = expected if state in (h11.IDLE, h11.SEND_BODY) else None
+        if awaited == self._awaited:
+            return
+        self._awaited, self._received = awaited, 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if awaited is not None:
+            answered = self.cycle is not None or self._refused > 0
+            between = state is h11.IDLE and not begun and answered
+            head = self.timeout_keep_alive if between else self.head_seconds
+            seconds = self.body_seconds if state is h11.SEND_BODY else head
+            self._deadline = self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        large = self._received > LARGE_RATE * self.body_seconds
+        if large or self.flow.read_paused:  # the client is not slow
+            self._received = 0
+            self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
+        else:
+            self.transport.abort()
+
+
+def photo_request_size(data: bytes) -> int | None:
+    """Bytes of the usual request with photos whose head begins the data; None for any other."""
+    head = USUAL_POST.match(data)
+    if head is None:
+        return None
+    pairs = [line.partition(b":") for line in head[2].split(b"\r\n")[:-1]]
+    headers = Headers(raw=[(name.lower(), value.strip()) for name, _, value in pairs])
+    lengths = headers.getlist("content-length")
+    if (
+        "transfer-encoding" in headers
+        or "expect" in headers
+        or headers.get("connection", "keep-alive").lower() != "keep-alive"
+        or len(lengths) != 1
+        or re.fullmatch(r"\d{1,12}", lengths[0]) is None
+    ):
+        return None
+    path, length = head[1].partition(b"?")[0].decode(), int(lengths[0])
+    return head.end() + length if brings_photos("POST", path, headers, length) else None
+
+
+def max_connections() -> int:
+    """The largest number of connections: half of the descriptors."""
+    if resource is None:
+        return MAX_CONNECTIONS
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if descriptors < 0 else min(MAX_CONNECTIONS, descriptors // 2)
