@@ -33,9 +33,9 @@ TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
 # The gradient need not be smaller than this many units of rounding. In float32 this replaces the
 # tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
 ROUNDINGS = 4
-# A rough product (float32) finds the optimum to this distance, up to this variance of the prior;
-# beyond it shots are interpolated, and the curvature differs most from one to the next.
-ROUGH_TOLERANCE, MODERATE_TAU = 3e-8, 200.0
+# Up to this variance of the prior a rough product (float32) helps to find the optimum; beyond it
+# shots are interpolated, and the curvature differs most from one to the next.
+MODERATE_TAU = 200.0
 MAX_ITERATIONS = 2_000
 # Newton steps of a line search; it stops where the slope has fallen to this share of its start.
 LINE_STEPS = 8
@@ -93,8 +93,7 @@ def softmax_map(
     max_iterations : int
         Largest number of iterations.
     rough : callable, optional
-        A faster `product` of fewer digits. It finds the optimum, which `product` then checks, and
-        improves where that is needed.
+        A faster `product` of fewer digits, for directions and distances. The optimum is the same.
 
     Raises
     ------
@@ -102,13 +101,15 @@ def softmax_map(
         If the tolerance is not reached, or a number is not finite.
     """
     tolerance = tolerance or TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
-    before = 0
-    if rough is not None and tau <= MODERATE_TAU:
-        enough = max(tolerance, ROUGH_TOLERANCE * max(tau, 1.0))
-        values, _, before = _solve(rough, offset, targets, tau, start, enough, max_iterations)
-        start = Coefficients(values, product(values))
-    solved = _solve(product, offset, targets, tau, start, tolerance, max_iterations)
-    return solved._replace(iterations=before + solved.iterations)
+    if rough is None or tau > MODERATE_TAU:
+        return _solve(product, offset, targets, tau, start, tolerance, max_iterations)
+    iterations = 0
+    while True:  # the product is exact where a solve starts, so rounding errors do not add up
+        solved = _solve(rough, offset, targets, tau, start, tolerance, max_iterations - iterations)
+        if not solved.iterations:
+            return solved._replace(iterations=iterations)
+        iterations += solved.iterations
+        start = Coefficients(solved.values, product(solved.values))
 
 
 def _solve(

@@ -30,6 +30,8 @@ def free_cores() -> int:
     try:
         for _ in range(LOOKS):
             running = min(running, int(RUNNING.read_text().split()[3].split("/")[0]))
+            if running <= 1:  # only this thread
+                break
             time.sleep(PAUSE)
     except (OSError, ValueError, IndexError):
         return cores
