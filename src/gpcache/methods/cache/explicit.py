@@ -48,7 +48,7 @@ from gpcache.support.devices import ensure_memory
 from gpcache.support.progress import progress_bar
 
 # Nats a row to which the model is solved that the weights are fitted on.
-WEIGHED_TOLERANCE = 1e-4
+WEIGHED_TOLERANCE = 1e-3
 # Clusters in each class, the rows that a class has in the mean before they are tried, and passes.
 N_MODES, LEAST_PER_MODE, MODE_PASSES = 4, 10, 8
 # Batches of a pass at least: machines may share them.

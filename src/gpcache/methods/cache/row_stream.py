@@ -19,7 +19,7 @@ from gpcache.support.devices import free_memory
 # Elements of the largest temporaries of a batch.
 BATCH_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 # Unit rows are kept after the first pass where they take no more than this share of free memory.
-KEPT_SHARE = 8
+KEPT_SHARE = 4
 
 
 class RowStream:
