@@ -25,7 +25,6 @@ from gpcache.gp.kernels import gram, kernel, unit_rows
 from gpcache.images.records import Refused
 from gpcache.images.sources import open_source
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.model.classifier import ImageClassifier
 from gpcache.support.devices import ensure_memory
 
 CPU = torch.device("cpu")
@@ -126,6 +125,8 @@ def suggest_images(
     if model is None:
         network = load_encoder(encoder, device=device)
     else:
+        from gpcache.model.classifier import ImageClassifier  # benchmarks run without its packages
+
         classifier = ImageClassifier.load(model, device=device)
         if not classifier.model.has_keys:
             raise DataError(
