@@ -47,18 +47,18 @@ INTRODUCTION = """
 in float32. Every class has four modes, so that no linear classifier can be best. 2,000 queries that
 no fit has seen. Seconds are those of the whole fit: reading, choosing on a part of the rows,
 solving without a held-out sample, weighing, and solving with it. Rows are read from the file at
-every pass, or once where they take less than a quarter of the free memory. On cores that other work
-shares seconds are upper bounds; *processor s* are those of all threads together. *features* are the Nyström
-features beside the 512 whitened ones. Memory is the most that the process held of its own
+every pass, or once where they take less than a quarter of the free memory. Other work on the same
+cores makes the seconds longer; *processor s* are those of all threads together. *features* are the
+Nyström features beside the 512 whitened ones. Memory is the most that the process held of its own
 (anonymous memory), and that of the GPU. The accuracies compare numbers of features and the nearest
 class mean; they say nothing about real images.
 
 **Several modes.** A few thousand features do not carry the four modes of each of 10,000 classes:
 with 1,024 of them and the linear discriminant the fit reached 76.3 % at one million shots, with
 4,096 76.8 %; groups of ten classes with a sharp kernel on every key, as in version 0.1, 79.8 %.
-What reaches it are the means of four clusters in each class, in the whitened space: the discriminant
-takes the nearest one. They are tried where a class has 40 shots in the mean, and kept if held-out
-rows are more probable with them.
+What reaches it are the means of four clusters in each class, in the whitened space: the
+discriminant takes the nearest one. They are tried where classes have 40 shots in the mean, and kept
+if held-out rows are more probable with them.
 """
 
 

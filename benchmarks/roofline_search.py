@@ -58,7 +58,8 @@ def fit_tasks(rows: Rows, *, limit: float | None = None) -> Iterator[Task]:
         f"explicit inverse for each of {PLACES} (β, noise), loops over {len(PLAIN_ETAS)} η and "
         f"{len(PLAIN_ALPHAS)} α; {POINTS} places were timed and multiplied. The operations of the "
         "default fit are those of the settings that its search tried, in four folds, each with "
-        "two products with the kernel, and of the last model.",
+        "two products with the kernel, and of the last model. Above 8,000 shots the default fit "
+        "takes explicit features, so that this floor does not apply.",
         limit=limit,
         reason="The default fit whitens, weighs and calibrates in four folds, and reports figures "
         "that are nested; the plain grid has one space and one figure. At this size both wait for "

@@ -76,7 +76,7 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
     n, fresh = len(rows), torch.nonzero(rows < 0).flatten()
     known = rows[rows >= 0]
     if len(known) < len(prior):
-        prior = prior[known[:, None], known]
+        prior = prior[known][:, known]
     if not len(fresh):
         return prior
     assert bool((fresh >= n - len(fresh)).all()), "new rows come last"
