@@ -44,8 +44,8 @@ cross-validated probability of the given label, as cleanlab does, and lists labe
 predict. Errors that people make are not random: look-alike classes are harder.
 """
 SUGGEST = """
-Accuracy in % when so many photos in all are labelled, of any class, out of a random three quarters
-of the rows to draw from: at random, or as `gpcache suggest` chooses them before any label is known.
+Accuracy in % by the number of labelled photos. They are of any class, from a random three quarters
+of the training photos: drawn at random, or chosen by `gpcache suggest` before any label is known.
 GPCache with class names, mean ± standard error over ten draws.
 """
 

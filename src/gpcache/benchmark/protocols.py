@@ -17,8 +17,8 @@ SMALL_VALIDATION = "min(k,4) validation"
 NO_VALIDATION = "no validation"
 LEGACY = "legacy"
 # As "no validation", with a change: classes have between one and all of the shots; a tenth of the
-# labels is wrong; the test images are known, without labels, and predicted together; so many images
-# in all, of any class, are labelled at random or as `gpcache suggest` chooses them.
+# labels is wrong; the test images are known, without labels, and predicted together; the images to
+# label, of any class, are drawn at random or chosen by `gpcache suggest`.
 UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE = "unequal shots", "wrong labels", "transductive"
 AT_RANDOM, SUGGESTED = "labelled at random", "labelled as suggested"
 ON_SHOTS_ALONE = (NO_VALIDATION, UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE, AT_RANDOM, SUGGESTED)
