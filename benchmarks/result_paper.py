@@ -61,8 +61,8 @@ def paper() -> list[str]:
         "## Effect of η and σ²",
         _effects(),
         "## Approximations",
-        "Seconds are those of one CPU core; GPCache-F, and 4,096 Fourier features on Cars, ran on one "
-        "H200.",
+        "Seconds are those of one CPU core; GPCache-F, and 4,096 Fourier features on Cars, "
+        "ran on one H200.",
         _approximations(),
         READING_GROUPS + _cost_of_groups(),
         "## Splits into groups",
