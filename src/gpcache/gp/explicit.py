@@ -26,7 +26,7 @@ from gpcache.gp.exact import ExactPrecision, lifted
 from gpcache.gp.kernels import gram, kernel
 
 # Nats a row by which the objective may exceed its minimum, as far as the metric can tell.
-TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-16}
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-16}
 MAX_PASSES = 300
 # Steps whose curvature is remembered.
 HISTORY = 8

@@ -94,7 +94,9 @@ class DeadlineProtocol(H11Protocol):
         start, size = time.perf_counter(), photo_request_size(data)
         if size is None or (busy := self._service.encoding.busy()) is None:
             return False
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:  # our own deadline follows
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         self._send_error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
         self._refused, self._unwanted = self._refused + 1, size
         self._service.metrics.request("POST", None, 429, time.perf_counter() - start)

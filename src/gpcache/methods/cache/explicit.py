@@ -47,8 +47,8 @@ from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.devices import ensure_memory
 from gpcache.support.progress import progress_bar
 
-# Nats a row to which the model is solved that the weights are fitted on.
-WEIGHED_TOLERANCE = 1e-3
+# Nats a row to which many rows are solved: for the weights, and for the model in float32.
+WEIGHED_TOLERANCE, MANY_TOLERANCE = 1e-3, 1e-4
 # Clusters in each class, the rows that a class has in the mean before they are tried, and passes.
 N_MODES, LEAST_PER_MODE, MODE_PASSES = 4, 10, 8
 # Batches of a pass at least: machines may share them.
@@ -129,7 +129,9 @@ def learn(
             modes = fit.modes(model.feature_map, rest, held)
             several = _weigh(known, replace(model, discriminant=modes), kept, settings)
             weighed, modes = min((several, modes), (weighed, None), key=lambda one: one[0].nll)
-        model, streamed = replace(fit, choice=weighed.choice).solve(moments, None, start)
+        tolerance = MANY_TOLERANCE if rows.dtype == torch.float32 else None
+        fit = replace(fit, choice=weighed.choice, tolerance=tolerance)
+        model, streamed = fit.solve(moments, None, start)
         if modes is not None:
             model, streamed = fit.with_modes(model, streamed, modes)
     protocol = f"{len(held):,} of {len(rows):,} shots held out; {len(part):,} others chose"
