@@ -174,7 +174,8 @@ def main() -> None:
     ]
     about = (
         f"{name_of(device('cpu'))}. From a cold start: a new process, with its files in the cache "
-        f"of the system; the least of {STARTS} runs, and the memory of its largest process. The "
+        "of the system and Python's compiled (else a start takes nearly twice as long); the least "
+        f"of {STARTS} runs, and the memory of its largest process. The "
         "photos are those of caltech20, five of each of 20 classes to train on."
     )
     head = ("what", "measured", "bar", "kept")

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap, projected
 
-# A mode is pulled to the mean of its class as if that many more rows lay there (of 0, 5 and 10).
+# A mode is pulled to the mean of its class as if that many more rows lay there: of 0, 5 and 10 the
+# best on synthetic rows, not yet on real ones.
 PULL = 5.0
 
 
