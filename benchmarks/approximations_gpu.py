@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from pages import table, write_page
+from measuring import milliseconds, name_of
+from pages import keep, table, write_page
 from torch import Tensor
-from training_step import ALPHA, BETA, ETA, NOISE, milliseconds, naive_logits
+from training_step import ALPHA, BETA, ETA, NOISE, groups_of, naive_logits, our_logits
 
 from gpcache.benchmark.published import published
-from gpcache.gp import PRECISIONS, Precision
+from gpcache.gp import PRECISIONS
 from gpcache.gp.fusion import fuse
 from gpcache.gp.kernels import unit_rows
 from gpcache.support.devices import resolve_device
@@ -64,31 +65,20 @@ class Problem:
         """How many classes there are."""
         return self.values.shape[1]
 
-    @property
-    def steps(self) -> int:
-        """The steps of a training."""
-        return EPOCHS * -(-len(self.keys) // len(self.batch))
-
 
 def lines_of(classes: int, *, small: bool) -> list[Line]:
     """The lines of the published table, and the exact posterior."""
-    landmarks = [("", 1), ("2", 2), ("4", 4)]
-    features = (16, 32) if small else (256, 512, 1024, 2048, 4096)
-    return [
-        Line("exact", "exact", "exact"),
-        Line("Mean", "class mean", "class_mean"),
-        *(
-            Line(f"Nyström, L = {t}c", f"nystrom L={t}c", "nystrom", {"n_landmarks": k * classes})
-            for t, k in landmarks
-        ),
-        *(
-            Line(f"Fourier, D = {d}", f"fourier D={d}", "fourier", {"n_features": d})
-            for d in features
-        ),
-        *(
-            Line(f"{g} groups", f"grouped g={g}", "grouped", {"n_groups": g})
-            for g in (8, 16, 32, 64)
-        ),
+    lines = [Line("exact", "exact", "exact"), Line("Mean", "class mean", "class_mean")]
+    for times in (1, 2, 4):
+        size = f"{times if times > 1 else ''}c"
+        options = {"n_landmarks": times * classes}
+        lines.append(Line(f"Nyström, L = {size}", f"nystrom L={size}", "nystrom", options))
+    sizes, groups = (16, 32) if small else (256, 512, 1024, 2048, 4096), (8, 16, 32, 64)
+    lines += [
+        Line(f"Fourier, D = {d}", f"fourier D={d}", "fourier", {"n_features": d}) for d in sizes
+    ]
+    return lines + [
+        Line(f"{g} groups", f"grouped g={g}", "grouped", {"n_groups": g}) for g in groups
     ]
 
 
@@ -122,38 +112,28 @@ def problem(device: torch.device, *, small: bool) -> Problem:
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]  # keys, queries, text → logits
 
 
-def our_logits(line: Line, task: Problem, plan: Any, *, gradient: bool = True) -> Logits:
+def library_logits(line: Line, task: Problem, plan: Any, *, gradient: bool = True) -> Logits:
     """The library's."""
-    kind: type[Precision] = PRECISIONS[line.precision]
-
-    def logits(keys: Tensor, queries: Tensor, text: Tensor) -> Tensor:
-        precision = kind(
-            plan, unit_rows(keys), task.values, beta=BETA, noise=NOISE, precision_gradient=gradient
-        )
-        mean, variance = precision.posterior(queries)
-        spread = precision.variance_of_classes(variance)
-        return fuse(text, mean, spread, alpha=ALPHA, eta=ETA)
-
-    return logits
+    make = partial(PRECISIONS[line.precision], plan, precision_gradient=gradient)
+    return lambda keys, queries, text: our_logits(make, keys, queries, task.values, text)
 
 
 def literal_logits(line: Line, task: Problem, plan: Any) -> Logits:
     """The formulas as they stand."""
     if line.precision in ("nystrom", "fourier"):
         return lambda keys, queries, text: naive_low_rank(line, task, plan, keys, queries, text)
-    everything = torch.arange(task.classes, device=task.keys.device)
+    every = torch.zeros(task.classes, dtype=torch.long, device=task.keys.device)
     if line.precision == "class_mean":
+        own = torch.eye(task.classes, device=task.keys.device)
+        groups = groups_of(every, torch.arange(task.classes, device=task.keys.device))
 
         def of_means(keys: Tensor, queries: Tensor, text: Tensor) -> Tensor:
             means = keys.view(task.classes, -1, keys.shape[1]).mean(1)
-            own = torch.eye(task.classes, device=keys.device)
-            return naive_logits(means, queries, own, text, [(everything, everything)])
+            return naive_logits(means, queries, own, text, groups)
 
         return of_means
-    groups = [(torch.arange(len(task.keys), device=task.keys.device), everything)]
-    if line.precision == "grouped":
-        members = [plan.class_group == g for g in range(int(plan.class_group.max()) + 1)]
-        groups = [(m[task.labels].nonzero().flatten(), m.nonzero().flatten()) for m in members]
+    class_group = plan.class_group if line.precision == "grouped" else every
+    groups = groups_of(class_group, task.labels)
     return lambda keys, queries, text: naive_logits(keys, queries, task.values, text, groups)
 
 
@@ -184,28 +164,17 @@ def naive_low_rank(
 
 def measured(line: Line, task: Problem) -> dict[str, Any]:
     """The times of a line: training-free in seconds, a training step in milliseconds."""
-    device = task.keys.device
-
-    def planned() -> Any:
-        return PRECISIONS[line.precision].plan(
-            task.labels,
-            task.classes,
-            width=task.keys.shape[1],
-            dtype=task.keys.dtype,
-            **line.options,
-        )
-
+    device, kind = task.keys.device, PRECISIONS[line.precision]
+    facts: dict[str, Any] = {"width": task.keys.shape[1], "dtype": task.keys.dtype} | line.options
+    planned = partial(kind.plan, task.labels, task.classes, **facts)
     plan = planned()
     literal = literal_logits(line, task, plan)
     nothing = torch.zeros(len(task.queries), task.classes, device=device)
 
     def fit_and_answer() -> None:
-        precision = PRECISIONS[line.precision](
-            planned(), task.keys, task.values, beta=BETA, noise=NOISE
-        )
-        for queries, text in zip(
-            task.queries.split(QUERY_BLOCK), nothing.split(QUERY_BLOCK), strict=True
-        ):
+        precision = kind(planned(), task.keys, task.values, beta=BETA, noise=NOISE)
+        blocks = (one.split(QUERY_BLOCK) for one in (task.queries, nothing))
+        for queries, text in zip(*blocks, strict=True):
             mean, variance = precision.posterior(queries)
             fuse(text, mean, precision.variance_of_classes(variance), alpha=ALPHA, eta=ETA)
 
@@ -214,9 +183,8 @@ def measured(line: Line, task: Problem) -> dict[str, Any]:
         optimiser = torch.optim.AdamW([keys], lr=1e-3, eps=1e-4)
 
         def step() -> None:
-            loss = torch.nn.functional.cross_entropy(
-                logits(keys, task.batch, task.text), task.targets
-            )
+            answers = logits(keys, task.batch, task.text)
+            loss = torch.nn.functional.cross_entropy(answers, task.targets)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -226,7 +194,7 @@ def measured(line: Line, task: Problem) -> dict[str, Any]:
     with torch.no_grad():
         free = milliseconds(fit_and_answer, device, RUNS)
         naive_free = milliseconds(lambda: literal(task.keys, task.queries, nothing), device, RUNS)
-        ours = our_logits(line, task, plan)(task.keys, task.batch, task.text)
+        ours = library_logits(line, task, plan)(task.keys, task.batch, task.text)
         theirs = literal(task.keys, task.batch, task.text)
     error = float((ours - theirs).norm() / theirs.norm())
     if not error < TOLERANCE:
@@ -234,8 +202,8 @@ def measured(line: Line, task: Problem) -> dict[str, Any]:
     found = {"title": line.title, "row": line.row, "free_s": free / 1e3, "error": error}
     found["naive_free_s"] = naive_free / 1e3
     for name, logits in (
-        ("step_ms", our_logits(line, task, plan)),
-        ("nograd_step_ms", our_logits(line, task, plan, gradient=False)),
+        ("step_ms", library_logits(line, task, plan)),
+        ("nograd_step_ms", library_logits(line, task, plan, gradient=False)),
         ("naive_step_ms", literal),
     ):
         found[name] = milliseconds(step_of(logits), device, STEPS)
@@ -254,22 +222,15 @@ def report(result: dict[str, Any]) -> str:
     head += ["trained s", "naive s", "faster by", "paper's s", "without precision gradient s"]
     rows: list[list[object]] = [[*head, "paper's s"]]
     for one in result["lines"]:
-        seconds = result["steps"] / 1e3
-        rows.append(
-            [
-                one["title"],
-                f"{one['free_s']:.2f}",
-                f"{one['naive_free_s']:.2f}",
-                f"{one['naive_free_s'] / one['free_s']:.1f}×",
-                of_paper(one["row"], "training-free"),
-                f"{seconds * one['step_ms']:.1f}",
-                f"{seconds * one['naive_step_ms']:.1f}",
-                f"{one['naive_step_ms'] / one['step_ms']:.1f}×",
-                of_paper(one["row"], "trained"),
-                f"{seconds * one['nograd_step_ms']:.1f}",
-                of_paper(f"{one['row']} nograd", "trained"),
-            ]
-        )
+        ours, naive = one["free_s"], one["naive_free_s"]
+        free = [f"{ours:.2f}", f"{naive:.2f}", f"{naive / ours:.1f}×"]
+        free.append(of_paper(one["row"], "training-free"))
+        names = ("step_ms", "naive_step_ms", "nograd_step_ms")
+        ours, naive, nograd = (result["steps"] / 1e3 * one[name] for name in names)
+        trained = [f"{ours:.1f}", f"{naive:.1f}", f"{naive / ours:.1f}×"]
+        trained += [of_paper(one["row"], "trained"), f"{nograd:.1f}"]
+        last = of_paper(f"{one['row']} nograd", "trained")
+        rows.append([one["title"], *free, *trained, last])
     return table(rows)
 
 
@@ -284,9 +245,9 @@ def main() -> None:
         return
     device = resolve_device("auto")
     task = problem(device, small=asked.small)
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     result: dict[str, Any] = {
-        "machine": machine, "torch": torch.__version__, "steps": task.steps,
+        "machine": name_of(device) if device.type == "cuda" else "CPU",
+        "torch": torch.__version__, "steps": EPOCHS * -(-len(task.keys) // len(task.batch)),
         "n": len(task.keys), "d": task.keys.shape[1], "c": task.classes,
         "batch": len(task.batch), "queries": len(task.queries), "lines": [],
     }  # fmt: skip
@@ -295,9 +256,7 @@ def main() -> None:
         print(json.dumps(result["lines"][-1]), flush=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        if "OUT" in os.environ:  # after every line: a run that is cut short keeps what it has
-            place = Path(os.environ["OUT"]) / "approximations.json"
-            place.write_text(json.dumps(result, indent=1))
+        keep("approximations.json", result)  # a run that is cut short keeps what it has
     print(report(result))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import imagehash
 import numpy as np
 import torch
-from development_data import CHOOSING, REPORTING, folder, tasks
+from development_data import CHOOSING, REPORTING, folder, task_of
 from numpy.typing import NDArray
 from pages import table, write_page
 from PIL import Image, ImageOps
@@ -160,7 +160,7 @@ def distances() -> Iterator[list[object]]:
     """For each set: the closest images of two classes, and how many rows have a near-duplicate."""
     sets = {name: (one.features, one.labels) for name, one in photo_sets().items()}
     for name in CHOOSING + REPORTING:
-        task = next(tasks(name))
+        task = task_of(name)
         sets[name] = task.X_test, task.y_test
     yield ["set", "rows", "median distance", "closest of two classes", "rows with a near-duplicate"]
     for name, (X, y) in sets.items():

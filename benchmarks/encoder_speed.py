@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from extraction import BATCH, noise
+from measuring import least
 from pages import table, write_page
 
 from gpcache import load_encoder
-from gpcache.encoders import Encoder
 from gpcache.encoders.efficientnet import load_network, weights_file
 from gpcache.encoders.lite import LiteEncoder
 
-BATCH, WANTED, LEAST = 32, 10, 3
+WANTED, LEAST = 10, 3
 PATIENCE = 20 * 60  # seconds
 # A batch counts where other processes took less than this share of the cores meanwhile.
 QUIET = 0.05
@@ -39,9 +40,7 @@ def cpu_seconds() -> tuple[float, float]:
 def timed(work: Callable[[], object]) -> tuple[float, bool]:
     """Seconds of some work, and whether the machine was quiet meanwhile."""
     everyone, own = cpu_seconds()
-    start = time.perf_counter()
-    work()
-    seconds = time.perf_counter() - start
+    seconds = least(work)
     later, own_later = cpu_seconds()
     others = (later - everyone) - (own_later - own)
     return seconds, others < QUIET * seconds * (os.cpu_count() or 1)
@@ -49,8 +48,7 @@ def timed(work: Callable[[], object]) -> tuple[float, bool]:
 
 def tasks(encoder: LiteEncoder) -> dict[str, Callable[[], object]]:
     """One batch through the whole encoder, and through its image network in eager torch."""
-    shape = (BATCH, encoder.preprocess.size, encoder.preprocess.size, 3)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    pixels = noise(encoder)
     images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
     network = load_network(encoder.recipe)
 
@@ -78,14 +76,9 @@ def quiet_rates(works: dict[str, Callable[[], object]]) -> dict[str, list[float]
     return found
 
 
-def megabytes(encoder: LiteEncoder) -> float:
-    """The size of the image network's weights on disk."""
-    return weights_file(encoder.recipe).stat().st_size / 1e6
-
-
 def main() -> None:
     """Measure and write the page."""
-    encoders = [encoder for name in SHOWN if isinstance(encoder := _load(name), LiteEncoder)]
+    encoders = [load_encoder(name, device="cpu") for name in SHOWN]
     works = {name: work for encoder in encoders for name, work in tasks(encoder).items()}
     found = quiet_rates(works)
     if min(map(len, found.values())) < LEAST:
@@ -96,7 +89,7 @@ def main() -> None:
             max(found[one.name]),
             float(np.median(found[f"{one.name}, eager"])),
             WHEELS[one.name],
-            megabytes(one),
+            weights_file(one.recipe).stat().st_size / 1e6,
         )
         for one in encoders
     ]
@@ -121,10 +114,6 @@ def main() -> None:
         "MB more.",
         table([head, *rows]),
     )
-
-
-def _load(name: str) -> Encoder:
-    return load_encoder(name, device="cpu")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from development_data import folder
+from measuring import least
 from numpy.typing import NDArray
 from pages import table, write_page
 
@@ -25,16 +25,6 @@ BATCH = 32
 ROUNDS = 5
 
 
-def rate(count: int, work: Callable[[], object], rounds: int = 1) -> float:
-    """Images a second, the best of some rounds."""
-    best = float("inf")
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return count / best
-
-
 def decoding(files: list[bytes], encoder: LiteEncoder) -> float:
     """The pool alone: bytes to pixels in separate processes."""
 
@@ -44,7 +34,7 @@ def decoding(files: list[bytes], encoder: LiteEncoder) -> float:
             for future in futures:
                 future.result()
 
-    return rate(len(files), work)
+    return len(files) / least(work)
 
 
 def encoders(encoder: LiteEncoder) -> list[list[object]]:
@@ -65,14 +55,10 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
     with torch.inference_mode():
         for work in ways.values():
             work()
-        rates = {name: rate(BATCH, work, ROUNDS) for name, work in ways.items()}
-    return [
-        ["way", "images/s", "ratio to eager"],
-        *(
-            [name, f"{value:.0f}", f"{value / rates['eager torch']:.1f}×"]
-            for name, value in rates.items()
-        ),
-    ]
+        rates = {name: BATCH / least(work, ROUNDS) for name, work in ways.items()}
+    eager = rates["eager torch"]
+    rows = [[name, f"{one:.0f}", f"{one / eager:.1f}×"] for name, one in rates.items()]
+    return [["way", "images/s", "ratio to eager"], *rows]
 
 
 def noise(encoder: LiteEncoder) -> NDArray[np.uint8]:
@@ -95,7 +81,7 @@ def main() -> None:
     files = [path.read_bytes() for path in sorted(photos.iterdir())]
     decode_rate = decoding(files, encoder)
     pixels = noise(encoder)
-    encode_rate = rate(BATCH, lambda: encoder.encode_pixels(pixels), ROUNDS)
+    encode_rate = BATCH / least(lambda: encoder.encode_pixels(pixels), ROUNDS)
     with tempfile.TemporaryDirectory() as place:
         report = extract(open_source(photos), Path(place) / "store", encoder)
         again = extract(open_source(photos), Path(place) / "store", encoder)

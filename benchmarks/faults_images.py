@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
+from measuring import least
 from PIL import Image, ImageDraw
 
 from gpcache.errors import ImageRefusedError
@@ -145,22 +147,11 @@ def check_costs() -> Iterator[list[object]]:
     picture = drawn_picture(size=(1600, 1200))
     for name, (kind, options) in FILES.items():
         content = file_of(picture, kind, options)
-        whole = _best(lambda content=content: decode(content))
-        if kind == "HEIF":
-            checks = _best(lambda content=content: check_items(content))
-        else:
+        calls = [partial(check_items, content)]
+        if kind != "HEIF":
             image = Image.open(BytesIO(content))
-            checks = _best(lambda content=content: stream_of(content))
-            checks += _best(lambda content=content, image=image: check_file(content, image))
+            calls = [partial(stream_of, content), partial(check_file, content, image)]
+        whole = least(partial(decode, content), 9, process_time)
+        checks = sum(least(call, 9, process_time) for call in calls)
         figures = f"{1e3 * whole:.1f}", f"{1e3 * checks:.2f}", f"{checks / whole:.1%}"
         yield [name, f"{len(content) / 1e6:.2f}", *figures]
-
-
-def _best(call: Callable[[], object], repeats: int = 9) -> float:
-    """Seconds of processor time of the fastest call."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
-    return min(times)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -24,7 +21,8 @@ from typing import Any
 import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from serving import Server, photo
+from kills import killed_at
+from serving import Server, add_photo, photo, served
 
 from gpcache import FeatureStore, ImageClassifier
 from gpcache.errors import GPCacheError
@@ -32,7 +30,6 @@ from gpcache.images.drawn import draw_pictures
 
 TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
 CLASSES = ("bricks", "marble", "wood")
-Process = subprocess.Popen[bytes]
 GPCACHE = (sys.executable, "-m", "gpcache")
 WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
 SPEC = """datasets = ["photos"]
@@ -91,33 +88,6 @@ def draw(place: Path) -> None:
     draw_pictures(place / "more", ["grass"], each=2)
 
 
-@contextmanager
-def serving(place: Path, environment: dict[str, str]) -> Iterator[tuple[httpx.Client, Process]]:
-    """`gpcache serve` on a workspace, with a client; it is killed at the end."""
-    serve = (*GPCACHE, "serve", "--workspace", "workspace", "--port", "0", "--json")
-    process = subprocess.Popen(
-        serve, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert process.stdout is not None
-    try:
-        ready = json.loads(process.stdout.readline())
-        headers = {"Authorization": f"Bearer {ready['token']}"}
-        with httpx.Client(base_url=ready["address"], headers=headers, timeout=60) as client:
-            yield client, process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def add_photo(client: httpx.Client, number: int) -> str:
-    """Add a drawing to a workspace; returns its name once that is acknowledged."""
-    name = f"{number}.jpg"
-    files = [("files", (name, photo(number)))]
-    data = {"label": ("red", "lime", "blue")[number % 3]}
-    client.post("/v1/examples", data=data, files=files).raise_for_status()
-    return name
-
-
 def photo_names(client: httpx.Client) -> Counter[str]:
     """How often each photo is in a workspace."""
     return Counter(str(one["name"]) for one in client.get("/v1/state").json()["photos"])
@@ -144,7 +114,11 @@ def connections() -> Iterator[list[object]]:
             )
             assert done.returncode in (0, 1), done.stderr.decode()
             yield [f"`gpcache {command}`", *_calls(log)]
-        with serving(place, environment) as (client, _):
+        workspace = place / "workspace"
+        with (
+            served(workspace, photos=0, environment=environment) as server,
+            server.client() as client,
+        ):
             add_photo(client, 0)
             assert client.post("/v1/predict", content=photo(1)).status_code < 500
         yield ["`gpcache serve`, a photo added and one asked", *_calls(log)]
@@ -168,16 +142,12 @@ def _is_local(address: str, port: str) -> bool:
 
 def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
     """Requests that follow the OpenAPI document of the server, and requests that break it."""
-    server = Server(place)
-    try:
-        yield from _fuzzed(f"http://127.0.0.1:{server.port}", server.token)
-    finally:
-        server.stop()
+    with served(place) as server:
+        yield from _fuzzed(server)
 
 
-def _fuzzed(address: str, token: str) -> Iterator[tuple[str, str]]:
-    headers = {"Authorization": f"Bearer {token}"}
-    document = httpx.get(f"{address}/openapi.json", headers=headers).json()
+def _fuzzed(server: Server) -> Iterator[tuple[str, str]]:
+    document = httpx.get(f"{server.address}/openapi.json", headers=server.headers).json()
     for found in schemathesis.openapi.from_dict(document).get_all_operations():
         operation = found.ok()
         for mode in schemathesis.GenerationMode:
@@ -185,7 +155,7 @@ def _fuzzed(address: str, token: str) -> Iterator[tuple[str, str]]:
                 continue
             kind = "break" if mode.is_negative else "follow"
             cases = operation.as_strategy(generation_mode=mode)
-            for outcome in _answers(cases, {"base_url": address, "headers": headers}):
+            for outcome in _answers(cases, {"base_url": server.address, "headers": server.headers}):
                 yield f"requests that {kind} the document", outcome
 
 
@@ -240,7 +210,7 @@ def parallel_writers(place: Path) -> Iterator[tuple[str, str]]:
             whole = len(rows) == len(files) and not rows.damaged()
             for code in codes:
                 yield "`gpcache extract` into one store", kept(whole and not code)
-        with serving(place, dict(os.environ)) as (client, _):
+        with served(place / "workspace", photos=0) as server, server.client() as client:
             numbers = range(10 * ROUNDS * WRITERS)
             names = Counter(pool.map(lambda number: add_photo(client, number), numbers))
             there = photo_names(client)
@@ -255,16 +225,7 @@ def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
     subprocess.run([*GPCACHE, "fit", place / "photos", "-o", model], check=True)
     moments, known = random.Random(0), {file.name for file in place.iterdir()}
     for _ in range(KILLS):
-        process = subprocess.Popen(
-            [sys.executable, "-c", UPDATES, model, extra],
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(moments.uniform(0, 1.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        killed_at(moments.uniform(0, 1.0), UPDATES, model, extra)
         try:
             whole = len(ImageClassifier.load(model, device="cpu").examples) in (12, 13)
         except GPCacheError:
@@ -279,13 +240,13 @@ def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
 def _killed_servers(place: Path, moments: random.Random) -> Iterator[tuple[str, str]]:
     acknowledged: list[str] = []
     for _ in range(KILLS // 4):
-        with serving(place, dict(os.environ)) as (client, process):
+        with served(place / "workspace", photos=0) as server, server.client() as client:
             acknowledged.append(add_photo(client, len(acknowledged)))
-            Timer(moments.uniform(0, 3.0), process.kill).start()
+            Timer(moments.uniform(0, 3.0), server.process.kill).start()
             with suppress(httpx.TransportError):
                 while True:
                     acknowledged.append(add_photo(client, len(acknowledged)))
-    with serving(place, dict(os.environ)) as (client, _):
+    with served(place / "workspace", photos=0) as server, server.client() as client:
         there = photo_names(client)
     for name in acknowledged:
         yield f"photos that {KILLS // 4} killed servers acknowledged", kept(there[name] == 1)

@@ -11,17 +11,16 @@ scikit-learn user would pick (5 values of C, 4 folds). For docs/results/speed.md
 from __future__ import annotations
 
 import os
-import time
 import warnings
-from typing import NamedTuple
 
 import numpy as np
-from development_data import tasks
+from development_data import Task, points, task_of
+from measuring import least
 from numpy.typing import NDArray
 from pages import table, write_page
 from sklearn.linear_model import LogisticRegressionCV
 
-from gpcache import GPCacheClassifier, TextPrior
+from gpcache import GPCacheClassifier
 
 CASES = [
     ("dtd_rn50", "DTD RN50"),
@@ -49,16 +48,6 @@ ALPHAS = np.geomspace(0.3, 300, 13)
 ETAS = [0.0, 0.5, 1.0, 2.0]
 
 
-class Task(NamedTuple):
-    """Rows to fit, the text of the classes if there is one, and rows to test on."""
-
-    X: NDArray[np.float32]
-    y: NDArray[np.int64]
-    prior: TextPrior | None
-    X_test: NDArray[np.float32]
-    y_test: NDArray[np.int64]
-
-
 def plain_grid(X: NDArray[np.float64], Y: NDArray[np.float64], text: NDArray[np.float64]) -> float:
     """The best leave-one-out NLL, found by loops."""
     labels = Y.argmax(1)
@@ -82,18 +71,11 @@ def plain_grid(X: NDArray[np.float64], Y: NDArray[np.float64], text: NDArray[np.
     return best
 
 
-def timed(fit: object) -> float:
-    """Seconds of a call."""
-    start = time.perf_counter()
-    fit()  # type: ignore[operator]
-    return time.perf_counter() - start
-
-
 def compared(title: str, task: Task) -> list[str]:
     """A row of the table."""
     model = GPCacheClassifier(text_prior=task.prior)
     model.fit(task.X, task.y)  # warm up the thread pool and the allocator
-    ours = min(timed(lambda: model.fit(task.X, task.y)) for _ in range(3))
+    ours = least(lambda: model.fit(task.X, task.y), 3)
     raw = GPCacheClassifier.from_options(
         text_prior=task.prior,
         likelihood="gaussian",
@@ -101,9 +83,9 @@ def compared(title: str, task: Task) -> list[str]:
         prior="zero_shot",
         confidence_scaling=True,
     )
-    same = min(timed(lambda: raw.fit(task.X, task.y)) for _ in range(3))
+    same = least(lambda: raw.fit(task.X, task.y), 3)
     probe = LogisticRegressionCV(Cs=5, cv=4, max_iter=300)
-    theirs = timed(lambda: probe.fit(task.X, task.y))
+    theirs = least(lambda: probe.fit(task.X, task.y))
     accuracies = ["–", "–"]
     if len(task.X_test):
         accuracies = [
@@ -115,7 +97,7 @@ def compared(title: str, task: Task) -> list[str]:
     text = np.zeros_like(Y)
     if task.prior is not None:
         text = 100 * X @ task.prior.aligned(model.classes_).T
-    grid = timed(lambda: plain_grid(X, Y, text))
+    grid = least(lambda: plain_grid(X, Y, text))
     return [
         title, f"{len(task.X):,}", str(len(model.classes_)), f"{ours:.2f}", accuracies[0],
         f"{theirs:.2f}", accuracies[1], f"{theirs / ours:.1f}×", f"{grid:.2f}",
@@ -126,15 +108,10 @@ def compared(title: str, task: Task) -> list[str]:
 def main() -> None:
     """Print and write the table."""
     warnings.filterwarnings("ignore")
-    generator = np.random.default_rng(0)
-    y = np.arange(160) % 10
-    X = generator.normal(size=(10, 512))[y] + 1.5 * generator.normal(size=(160, 512))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    rows = [compared("drawn rows, d = 512", Task(X, y, None, X[:0], y[:0]))]
+    X, y = points(160, 10, 512)
+    rows = [compared("drawn rows, d = 512", Task(X, y, X[:0], y[:0], None))]
     for name, title in CASES:
-        found = next(iter(tasks(name, (16,))))
-        task = Task(found.X, found.y, found.prior, found.X_test, found.y_test)
-        rows.append(compared(title, task))
+        rows.append(compared(title, task_of(name)))
         print(*rows[-1], flush=True)
     write_page(
         "fit-speed", "Seconds of a default fit", TEXT.format(os.cpu_count()), table([HEAD, *rows])

@@ -15,19 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pages import RESULTS, table, write_page
-from roofline_machine import median, name_of
+from measuring import median, name_of, watched
+from pages import RESULTS, keep, table, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.support.devices import resolve_device
@@ -41,8 +39,7 @@ SAMPLING = 5e-4
 STYLES = (("-o", "#2a78d6"), ("--s", "#6b6b68"))  # of the first and the second machine
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One of n, c and d through its sizes, the others held."""
 
     varied: str
@@ -70,63 +67,41 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
     def resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6
 
-    before = most = resident()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not done.is_set():
-            most = max(most, resident())
-            time.sleep(SAMPLING)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    call()
-    done.set()
-    watcher.join()
-    return most - before
+    with watched(resident, SAMPLING) as found:
+        call()
+    return max(found) - found[0]
 
 
 class Case:
     """A fit of n rows of width d in c classes, and a prediction from it."""
 
     def __init__(self, n: int, c: int, d: int, device: torch.device) -> None:
-        generator = np.random.default_rng(0)
-        centres = generator.normal(size=(c, d))
-        self._labels = np.arange(n) % c
-        spread = 3 * generator.normal(size=(n, d))
-        self._rows = (centres[self._labels] + spread).astype(np.float32)
-        self._queries = generator.normal(size=(QUERIES, d)).astype(np.float32)
-        self._model = GPCacheClassifier.from_options(
+        generator, labels = np.random.default_rng(0), np.arange(n) % c
+        rows = generator.normal(size=(c, d))[labels] + 3 * generator.normal(size=(n, d))
+        queries = generator.normal(size=(QUERIES, d)).astype(np.float32)
+        model = GPCacheClassifier.from_options(
             alpha=1.0, beta=1.0, tau=8.0, shrinkage=1.0, discriminant=0.0, n_folds=FOLDS,
             approximation="exact", device=device,
         )  # fmt: skip
+        self._fit = partial(model.fit, rows.astype(np.float32), labels)
+        self._predict = partial(model.posterior, queries)  # mean and variance
         self._device = device
 
-    def fit(self) -> None:
-        """Learn."""
-        self._model.fit(self._rows, self._labels)
-
-    def predict(self) -> None:
-        """Mean and variance of the queries."""
-        self._model.posterior(self._queries)
-
-    def seconds(self) -> dict[str, float]:
-        """Medians; the factor is made before predictions are timed."""
-        fit = median(self.fit, self._device)[0]
-        self.predict()
-        return {"fit s": fit, "predict s": median(self.predict, self._device)[0]}
-
-    def megabytes(self) -> dict[str, float]:
-        """The most that each holds at once."""
-        fit = peak_memory(self.fit, self._device)
-        self.predict()
-        return {"fit MB": fit, "predict MB": peak_memory(self.predict, self._device)}
+    def measured(self, measure: Callable[..., float], unit: str) -> dict[str, float]:
+        """A measure of fitting and predicting; the factor is made before the latter."""
+        fit = measure(self._fit, self._device)
+        self._predict()
+        return {f"fit {unit}": fit, f"predict {unit}": measure(self._predict, self._device)}
 
 
 def megabytes(n: int, c: int, d: int, device: str) -> dict[str, float]:
     """The memory of a case; a call that another process can be given."""
-    return Case(n, c, d, torch.device(device)).megabytes()
+    return Case(n, c, d, torch.device(device)).measured(peak_memory, "MB")
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    """The median."""
+    return median(call, device)[0]
 
 
 def measured(device: torch.device) -> Iterator[dict[str, Any]]:
@@ -134,15 +109,14 @@ def measured(device: torch.device) -> Iterator[dict[str, Any]]:
     # A process whose freed memory goes back to the system at once: what it holds is what it needs.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(
-            megabytes, 100, 10, 64, str(device)
-        ).result()  # libraries are loaded on first use
+        # Libraries are loaded on first use.
+        pool.submit(megabytes, 100, 10, 64, str(device)).result()
         for series in SERIES:
             for size in series.sizes:
                 place = {**series.held, series.varied: size}
                 memory = pool.submit(megabytes, **place, device=str(device)).result()
-                seconds = Case(**place, device=device).seconds()
-                yield {"varied": series.varied, **place, **seconds, **memory}
+                times = Case(**place, device=device).measured(seconds, "s")
+                yield {"varied": series.varied, **place, **times, **memory}
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:
@@ -195,10 +169,9 @@ def write_results(results: list[dict[str, Any]]) -> None:
     rows: list[list[object]] = [["machine", "n", "c", "d", *MEASURES]]
     for result in results:
         for series in SERIES:
-            slopes = [exponent(*curve(result, series.varied, measure)) for measure in MEASURES]
-            exponents.append(
-                [result["machine"], series.varied, *(f"{slope:.1f}" for slope in slopes)]
-            )
+            slopes = (exponent(*curve(result, series.varied, measure)) for measure in MEASURES)
+            shown = [f"{slope:.1f}" for slope in slopes]
+            exponents.append([result["machine"], series.varied, *shown])
         for point in result["points"]:
             values = (f"{point[measure]:.3g}" for measure in MEASURES)
             rows.append([result["machine"], *(f"{point[name]:,}" for name in "ncd"), *values])
@@ -228,8 +201,7 @@ def main() -> None:
     for point in measured(device):
         result["points"].append(point)
         print(json.dumps(point), flush=True)
-    if "OUT" in os.environ:
-        (Path(os.environ["OUT"]) / "growth.json").write_text(json.dumps(result, indent=1))
+    keep("growth.json", result)
     if device.type == "cpu":
         write_results([result])
 

@@ -24,6 +24,7 @@ from gpcache import FeatureStore, load_encoder
 from gpcache.errors import StoreError
 
 SHARD_ROWS = 32
+HEAD = ["kills", "corrupt stores", "rows lost that were there before", "stores completed"]
 PROGRAM = f"""
 import sys
 from gpcache import load_encoder
@@ -36,32 +37,31 @@ print("end", flush=True)
 """
 
 
+def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
+    """Kill a program some seconds after its first line; False if it ended before."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        if process.poll() is not None:
+            return False
+        os.killpg(process.pid, signal.SIGKILL)
+    return True
+
+
 def main() -> None:
     """Extract, kill, verify, and start again with an empty store whenever one is complete."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     photos = folder("images") / "unlabelled"
     total = len(list(photos.iterdir()))
     moments = random.Random(0)
-    corrupt, lost, rounds, full, done = 0, 0, 0, 0, 0
-    before = 0
+    corrupt = lost = rounds = full = done = before = 0
     with tempfile.TemporaryDirectory() as place:
         store = Path(place) / "0"
         while done < kills:
-            process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, photos, store],
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(moments.uniform(0, 3.0))
-            ended = process.poll() is not None
-            if not ended:
-                os.killpg(process.pid, signal.SIGKILL)
-                done += 1
-            process.wait()
-            rounds += 1
+            ended = not killed_at(moments.uniform(0, 3.0), PROGRAM, photos, store)
+            done, rounds = done + (not ended), rounds + 1
             try:
                 opened = FeatureStore.open(store)
                 corrupt += bool(opened.damaged())
@@ -84,12 +84,7 @@ def main() -> None:
         "next run continues in the same store. Every file is checked against its SHA-256 after "
         "each kill. When a store is complete, every photo must be there once, with the "
         "features of an undisturbed run.",
-        table(
-            [
-                ["kills", "corrupt stores", "rows lost that were there before", "stores completed"],
-                [done, corrupt, lost, full],
-            ]
-        ),
+        table([HEAD, [done, corrupt, lost, full]]),
     )
 
 

@@ -18,18 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from development_data import folder as shared_folder
+from measuring import CPU, least, median, name_of
 from pages import table, write_page
 from PIL import Image
-from roofline_machine import median, name_of
 from roofline_posterior import Rows
 from roofline_search import fit_tasks
-from serving import Server, photo
-from torch import device
+from serving import photo, served
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images import decode
@@ -38,13 +37,6 @@ from gpcache.images.workers import DecodePool
 
 ASKED = 60
 STARTS = 5
-
-
-class Cold(NamedTuple):
-    """The least seconds of a command from a cold start, and the largest process in bytes."""
-
-    seconds: float
-    memory: int
 
 
 # A process takes over the peak of the one that starts it: this one is small.
@@ -58,8 +50,8 @@ print(time.perf_counter() - start, 1024 * used.ru_maxrss, process.returncode)
 """
 
 
-def cold_start(*arguments: object) -> Cold:
-    """Run `gpcache ...` several times, each in a new process."""
+def cold_start(*arguments: object) -> tuple[float, float]:
+    """The least seconds of `gpcache ...` in a new process, and its largest process in MB."""
     command = [sys.executable, "-m", "gpcache", *map(str, arguments)]
     found = []
     for _ in range(STARTS):
@@ -67,34 +59,32 @@ def cold_start(*arguments: object) -> Cold:
         said = subprocess.run(starter, capture_output=True, text=True, check=True).stdout.split()
         if said[2] != "0":
             raise SystemExit(f"{' '.join(command)} ended with {said[2]}.")
-        found.append(Cold(float(said[0]), int(said[1])))
-    return Cold(min(one.seconds for one in found), max(one.memory for one in found))
+        found.append((float(said[0]), int(said[1]) / 1e6))
+    seconds, memory = zip(*found, strict=True)
+    return min(seconds), max(memory)
 
 
 def cold_starts(folder: Path) -> list[tuple[str, float, float]]:
     """A fit of 100 photos and an answer about one, each a command."""
-    images, model, one = (
-        shared_folder("images") / "caltech20",
-        folder / "photos.gpc",
-        folder / "one.png",
-    )
+    images = shared_folder("images") / "caltech20"
+    model, one = folder / "photos.gpc", folder / "one.png"
     with Image.open(min((images / "test").glob("*/*"))) as picture:
         picture.save(one)
-    fitting = cold_start("fit", images / "train", "-o", model, "--shots", 5, "--force")
-    asking = cold_start("predict", model, one)
-    reasons = cold_start("predict", model, one, "--why")
+    fitting, _ = cold_start("fit", images / "train", "-o", model, "--shots", 5, "--force")
+    asking, memory = cold_start("predict", model, one)
+    reasons, _ = cold_start("predict", model, one, "--why")
     return [
-        ("`gpcache fit` of 100 photos from a cold start (seconds)", fitting.seconds, 5.0),
-        ("`gpcache predict` of a photo from a cold start (seconds)", asking.seconds, 1.5),
-        ("`gpcache predict` of a photo, largest process (MB)", asking.memory / 1e6, 400),
-        ("`gpcache predict --why` of a photo (seconds)", reasons.seconds, np.inf),
+        ("`gpcache fit` of 100 photos from a cold start (seconds)", fitting, 5.0),
+        ("`gpcache predict` of a photo from a cold start (seconds)", asking, 1.5),
+        ("`gpcache predict` of a photo, largest process (MB)", memory, 400),
+        ("`gpcache predict --why` of a photo (seconds)", reasons, np.inf),
     ]
 
 
 def small_fit() -> float:
     """Seconds of a default fit at n = 160, c = 10, d = 512, with text."""
-    (task,) = fit_tasks(Rows(160, 512, device("cpu")))
-    return median(task.ours, device("cpu"))[0]
+    (task,) = fit_tasks(Rows(160, 512, CPU))
+    return median(task.ours, CPU)[0]
 
 
 def bomb(side: int) -> bytes:
@@ -122,20 +112,19 @@ def small_answer(folder: Path) -> float:
     A server that waits for the client's acknowledgement of the first half takes 40 ms. The first
     acknowledgements of a connection are quick, so they do not count.
     """
-    server = Server(folder)
-    head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n\r\n"
-    times = []
-    try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as stream:
-            for _ in range(ASKED):
-                start = time.perf_counter()
-                stream.sendall(f"GET /v2/health/live HTTP/1.1\r\n{head}".encode())
-                answer = b""
-                while not answer.endswith(b"}"):
-                    answer += stream.recv(65_536)
-                times.append(time.perf_counter() - start)
-    finally:
-        server.stop()
+    with ExitStack() as held:
+        server = held.enter_context(served(folder))
+        place = ("127.0.0.1", server.port)
+        stream = held.enter_context(socket.create_connection(place, timeout=20))
+        head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+
+        def ask() -> None:
+            stream.sendall(f"GET /v2/health/live HTTP/1.1\r\n{head}".encode())
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += stream.recv(65_536)
+
+        times = [least(ask) for _ in range(ASKED)]
     return min(times[ASKED // 2 :])
 
 
@@ -173,7 +162,7 @@ def main() -> None:
         for what, value, bar in found
     ]
     about = (
-        f"{name_of(device('cpu'))}. From a cold start: a new process, with its files in the cache "
+        f"{name_of(CPU)}. From a cold start: a new process, with its files in the cache "
         "of the system and Python's compiled (else a start takes nearly twice as long); the least "
         f"of {STARTS} runs, and the memory of its largest process. The "
         "photos are those of caltech20, five of each of 20 classes to train on."

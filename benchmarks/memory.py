@@ -3,8 +3,8 @@
     python benchmarks/memory.py
 
 The peak is the growth of the resident memory (VmHWM of Linux) during the fit. The data are drawn
-points. The bar: the estimate lies within 1.3 times the peak, both ways. Writes
-docs/results/memory.md; the exit status is 1 where the bar is missed.
+points. The bar: the estimate lies within 1.3 times the peak, both ways. Writes a section of
+docs/results/faults.md; the exit status is 1 where the bar is missed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from development_data import points
 from pages import table, write_page
 
 from gpcache import GPCacheClassifier, GPCacheFClassifier
@@ -57,15 +56,6 @@ for name, value in APPROXIMATIONS.items():
     CASES[f"training, {name}"] = lambda value=value: GPCacheFClassifier(
         approximation=value, **TRAINED
     )
-
-
-def points(n: int, n_classes: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Unit rows around random class means, and their labels."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(n) % n_classes
-    rows = generator.normal(size=(n_classes, width))[labels]
-    rows = rows + 1.5 * generator.normal(size=rows.shape)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
 
 
 def resident(field: str) -> int:

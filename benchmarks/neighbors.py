@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
+from measuring import once
 from torch import Tensor
 
 from gpcache.features.neighbors import nearest
@@ -30,13 +29,6 @@ def naive(rows: Tensor, k: int) -> Tensor:
     """The k highest similarities of each row (n, k), whole rows of them at a time."""
     chunk = max(1, NAIVE_CHUNK_BYTES // (4 * len(rows)))
     return torch.cat([(part @ rows.T).topk(k).values.cpu() for part in rows.split(chunk)])
-
-
-def timed(search: Callable[[], object]) -> tuple[float, object]:
-    """Seconds of a call, whose answer lies on the host, and the answer."""
-    start = time.perf_counter()
-    answer = search()
-    return time.perf_counter() - start, answer
 
 
 def options() -> argparse.Namespace:
@@ -64,11 +56,11 @@ def main() -> None:
         machine = torch.cuda.get_device_name(device)
         rows = rows.to(device)
     nearest(rows[:4096], rows, k, device=device)  # warm up threads, kernels and the allocator
-    seconds, found = timed(lambda: nearest(rows, k=k, device=device))
+    seconds, found = once(lambda: nearest(rows, k=k, device=device))
     ratio, obvious = "–", "–"
     if asked.naive:
         naive(rows[:4096], min(k, 4096))
-        naive_seconds, expected = timed(lambda: naive(rows, k))
+        naive_seconds, expected = once(lambda: naive(rows, k))
         np.testing.assert_allclose(found[1], expected.numpy(), atol=1e-5)  # type: ignore[index, attr-defined]
         ratio, obvious = f"{naive_seconds / seconds:.2f}×", f"{naive_seconds:.1f}"
     print("| rows | columns | k | device | seconds | obvious way s | faster by |")

@@ -7,6 +7,7 @@ together into the pages.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,6 +42,12 @@ def write_page(name: str, heading: str, *parts: str, made_by: str | None = None)
     (SECTIONS / f"{name}.json").write_text(content + "\n", encoding="utf-8")
     print(section(name))
     print(f"Run `make results` to renew the page that shows the section {name}.", file=sys.stderr)
+
+
+def keep(name: str, content: object) -> None:
+    """Write what was measured so far into the folder $OUT, if that is set."""
+    if "OUT" in os.environ:
+        (Path(os.environ["OUT"]) / name).write_text(json.dumps(content, indent=1))
 
 
 def section(name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from development_data import folder
+from measuring import least, once
 from pages import table, write_page
 from scipy.special import softmax
 
@@ -37,19 +38,12 @@ def megabytes() -> float:
 def photos(encoder: Encoder) -> list[list[object]]:
     """Five photos a class: fit with encoding, save, load, and predict the test photos."""
     place = folder("images") / "caltech20"
-    start = time.perf_counter()
-    model = ImageClassifier(encoder).fit(place / "train", shots=5, seed=0)
-    fitted = time.perf_counter() - start
-    start = time.perf_counter()
-    evaluation = model.evaluate(place / "test")
-    tested = time.perf_counter() - start
+    model = ImageClassifier(encoder)
+    fitted = least(lambda: model.fit(place / "train", shots=5, seed=0))
+    tested, evaluation = once(lambda: model.evaluate(place / "test"))
     with tempfile.TemporaryDirectory() as temporary:
-        start = time.perf_counter()
-        model.save(Path(temporary) / "model.gpc")
-        saved = time.perf_counter() - start
-        start = time.perf_counter()
-        ImageClassifier.load(Path(temporary) / "model.gpc")
-        loaded = time.perf_counter() - start
+        saved = least(lambda: model.save(Path(temporary) / "model.gpc"))
+        loaded = least(lambda: ImageClassifier.load(Path(temporary) / "model.gpc"))
     rate = f"{len(evaluation) / tested:.0f} images/s"
     return [
         ["fit on 100 photos of 20 classes, encoding included", f"{fitted:.2f} s"],
@@ -70,11 +64,7 @@ def update() -> list[list[object]]:
         "relabel": lambda: model.relabel([0], [y[1]]),
         "remove": lambda: model.remove([0]),
     }
-    seconds = []
-    for change in changes.values():
-        start = time.perf_counter()
-        change()
-        seconds.append(f"{time.perf_counter() - start:.3f} s")
+    seconds = [f"{least(change):.3f} s" for change in changes.values()]
     chosen = {name: getattr(model, f"{name}_") for name in ("alpha", "beta", "tau")}
     refit = GPCacheClassifier.from_options(kernel_space="raw", device="cpu", **chosen)
     refit.fit(X[1:], y[1:])

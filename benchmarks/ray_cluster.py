@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from million_keys import first_keys, make
+from million_keys import make
 from pages import table, write_page
 from ray_nodes import Cluster, Node, three_nodes
-from serving import Answer, Clients, Server, closed_loop, milliseconds, photo
+from serving import Answer, Clients, Server, answered, photo, served
 
 from gpcache import FeatureStore, GPCacheClassifier, load_encoder
 from gpcache.cluster.connection import connected
@@ -55,12 +55,12 @@ NOISY = """
 **These times are not those of a quiet machine.** Other work shared the cores, and more processes
 get a larger share of them: ratios below 1 come from that. Only the results of the kills count.
 """
-HEAD = ["", "seconds", "ratio"]
 
 
-def rows_of(seconds: dict[str, float]) -> list[list[object]]:
+def compared(seconds: dict[str, float]) -> str:
     """A line for each way: its name, its seconds, and how often it takes those of one process."""
-    return [[name, f"{one:.1f}", f"{one / seconds[ONE]:.1f}"] for name, one in seconds.items()]
+    rows = [[name, f"{one:.1f}", f"{one / seconds[ONE]:.1f}"] for name, one in seconds.items()]
+    return table([["", "seconds", "ratio"], *rows])
 
 
 def kill_when(ready: Callable[[], Node | None]) -> list[str]:
@@ -77,44 +77,42 @@ def kill_when(ready: Callable[[], Node | None]) -> list[str]:
     return killed
 
 
-def fitting(cluster: Cluster, place: Path) -> list[str]:
+def fitting(cluster: Cluster, place: Path) -> str:
     """A fit with all choices on rows of a mapped file."""
     made = make(place, KEYS, CLASSES, torch.device("cpu"))
-    rows = first_keys(made, KEYS)
-    labels = np.arange(KEYS) % CLASSES
     seconds: dict[str, float] = {}
     answers: dict[str, Any] = {}
     passes, killed = 0, ["none"]
     for name in (ONE, THREE, KILLED):
         source: AbstractContextManager[Any] = (
-            nullcontext(rows) if name == ONE else rows_on_ray(rows)
+            nullcontext(made.rows) if name == ONE else rows_on_ray(made.rows)
         )
         start = time.perf_counter()
         with source as given:
             if name == KILLED:
                 last = cluster.workers[-1]
                 killed = kill_when(lambda g=given, w=last: w if g.passes >= KILLED_AT else None)
-            model = GPCacheClassifier(device="cpu").fit(given, labels)
+            model = GPCacheClassifier(device="cpu").fit(given, made.labels)
             passes = getattr(given, "passes", 0)
         seconds[name] = time.perf_counter() - start
         answers[name] = model.predict_proba(made.queries)
     cluster.complete()
     gap = [np.abs(answers[name] - answers[ONE]).max() for name in (THREE, KILLED)]
     accuracy = 100 * float((answers[KILLED].argmax(1) == made.truth).mean())
-    return [
+    text = (
         f"`GPCacheClassifier` on {KEYS:,} synthetic shots of {CLASSES} classes (those of "
         f"`million_keys.py`, 512 values) in a mapped file, float32, all choices included; the fit "
-        f"makes {passes} passes over the rows, and chooses on a part of them in one process.",
-        "",
-        *table([HEAD, *rows_of(seconds)]).splitlines(),
-        "",
+        f"makes {passes} passes over the rows, and chooses on a part of them in one process."
+    )
+    outcome = (
         f"Killed after {KILLED_AT} passes: {', '.join(killed)}. The probabilities of "
         f"{len(made.queries):,} queries differ from those of one process by {gap[0]:.0e} at most, "
-        f"and by {gap[1]:.0e} after the kill (accuracy {accuracy:.1f} %).",
-    ]
+        f"and by {gap[1]:.0e} after the kill (accuracy {accuracy:.1f} %)."
+    )
+    return f"{text}\n\n{compared(seconds)}\n{outcome}"
 
 
-def extraction(cluster: Cluster, photos: Path, place: Path) -> list[str]:
+def extraction(cluster: Cluster, photos: Path, place: Path) -> str:
     """Photos into a store."""
     encoder = load_encoder("lite", device="cpu")
 
@@ -138,16 +136,13 @@ def extraction(cluster: Cluster, photos: Path, place: Path) -> list[str]:
     stored = sum(shard.rows for shard in found.manifest.shards)
     same = "equal" if found.items() == expected.items() else "NOT equal"
     gap = np.abs(found.read().features - expected.read().features).max()
-    return [
-        f"{local.encoded:,} photos through `lite`.",
-        "",
-        *table([HEAD, *rows_of(seconds)]).splitlines(),
-        "",
+    outcome = (
         f"Killed after the first shard: {', '.join(killed)}. The store then holds {stored:,} rows "
         f"of {len(found):,} images, and that of one process {len(expected):,}; their lists of "
         f"images are {same} and their features differ by {gap:.0e} at most. A further run encoded "
-        f"{again.encoded}.",
-    ]
+        f"{again.encoded}."
+    )
+    return f"{local.encoded:,} photos through `lite`.\n\n{compared(seconds)}\n{outcome}"
 
 
 async def requests(server: Server, cluster: Cluster) -> tuple[list[Answer], str]:
@@ -165,40 +160,33 @@ async def requests(server: Server, cluster: Cluster) -> tuple[list[Answer], str]
     return answers, victim.name
 
 
-def serving(cluster: Cluster) -> list[str]:
+def serving(cluster: Cluster) -> str:
     """Requests that a server answers, with and without replicas."""
     rows: list[list[object]] = [
         ["", "requests at once", "photos a second", "ratio", "p50 ms", "p99 ms"]
     ]
     rates: dict[int, float] = {}
     for name, options in ((ONE, ()), (THREE, ("--engine", "ray", "--replicas", str(REPLICAS)))):
-        with tempfile.TemporaryDirectory() as folder:
-            server = Server(Path(folder), *options)
-            try:
-                for clients in (1, AT_ONCE):
-                    asyncio.run(closed_loop(server, clients, 2))
-                    answers = asyncio.run(closed_loop(server, clients, SECONDS))
-                    times = [one.seconds for one in answers if one.status == 200]
-                    rate = len(times) / SECONDS
-                    ratio = rates.setdefault(clients, rate) / rate
-                    late = [f"{milliseconds(times, q):.0f}" for q in (0.5, 0.99)]
-                    rows.append([name, clients, f"{rate:.1f}", f"{ratio:.1f}", *late])
-                if name == THREE:
-                    answers, killed = asyncio.run(requests(server, cluster))
-            finally:
-                server.stop()
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            served(Path(folder), *options) as server,
+        ):
+            for clients in (1, AT_ONCE):
+                rate, late, _ = answered(server, clients, SECONDS)
+                ratio = rates.setdefault(clients, rate) / rate
+                rows.append([name, clients, f"{rate:.1f}", f"{ratio:.1f}", *late])
+            if name == THREE:
+                answers, killed = asyncio.run(requests(server, cluster))
     cluster.complete()
     statuses = Counter(answer.status for answer in answers)
     accepted = len(answers) - statuses[429]
-    return [
-        f"Drawings of 640 × 480 pixels through `lite`, {REPLICAS} replicas on the nodes.",
-        "",
-        *table(rows).splitlines(),
-        "",
+    text = f"Drawings of 640 × 480 pixels through `lite`, {REPLICAS} replicas on the nodes."
+    outcome = (
         f"Killed during {REQUESTS} requests, {AT_ONCE} at once: {killed}. {accepted} requests were "
         f"accepted, {statuses[200]} answered, {accepted - statuses[200]} lost (to be 0); the "
-        f"longest wait was {max(one.seconds for one in answers):.1f} s.",
-    ]
+        f"longest wait was {max(one.seconds for one in answers):.1f} s."
+    )
+    return f"{text}\n\n{table(rows)}\n{outcome}"
 
 
 def drawings(place: Path) -> Path:
@@ -221,11 +209,7 @@ def main() -> None:
             parts = [fitting(cluster, place), extraction(cluster, given, place)]
         parts.append(serving(cluster))
     headings = ("## Fitting", "## Extraction", "## Serving")
-    body = [
-        line
-        for heading, part in zip(headings, parts, strict=True)
-        for line in (heading, "\n".join(part))
-    ]
+    body = [f"{heading}\n\n{part}" for heading, part in zip(headings, parts, strict=True)]
     about = ABOUT.format(network=network, cores=os.cpu_count(), load=load)
     about += NOISY if load > QUIET else ""
     made_by = "`python benchmarks/ray_cluster.py PHOTOS`"

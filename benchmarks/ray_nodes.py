@@ -7,6 +7,7 @@ machine, and each has its own ports and processes. They ask for a token in both 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import signal
@@ -23,7 +24,9 @@ from typing import NamedTuple
 
 CPUS = 1
 OBJECT_BYTES = 80_000_000  # Ray asks for 75 MB at least
-WAIT = 60.0
+# Tests that use a browser share this lock. It takes a browser seconds to notice a change.
+NETWORK_LOCK, SETTLED = Path(tempfile.gettempdir()) / "gpcache-network.lock", 4.0
+WAIT = 300.0  # seconds for a node to start, also beside other work
 STARTED = "Ray runtime started"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -77,7 +80,17 @@ class Cluster:
         for number, node in enumerate(self.nodes):
             if node.process.poll() is not None:
                 self.nodes[number] = self._start(number)
-                _wait_for(self.nodes[number])
+                self._wait_for(number)
+
+    def _wait_for(self, number: int) -> None:
+        """Wait until a node has joined. One that gives up is started again: Ray waits for 30 s."""
+        end = time.monotonic() + WAIT
+        while STARTED not in (said := self.nodes[number].log.read_text(errors="replace")):
+            if time.monotonic() > end:
+                raise RuntimeError(f"The {self.nodes[number].name} did not start: {said}")
+            if self.nodes[number].process.poll() is not None:
+                self.nodes[number] = self._start(number)
+            time.sleep(0.1)
 
 
 @contextmanager
@@ -114,18 +127,9 @@ def three_nodes(cpus: int = CPUS) -> Iterator[Cluster]:
         for number in range(3):
             cluster.nodes.append(start(number))
             if number != 1:  # the workers start side by side
-                _wait_for(cluster.nodes[number])
-        _wait_for(cluster.nodes[1])
+                cluster._wait_for(number)
+        cluster._wait_for(1)
         yield cluster
-
-
-def _wait_for(node: Node) -> None:
-    """Wait until a node has joined."""
-    end = time.monotonic() + WAIT
-    while STARTED not in (said := node.log.read_text(errors="replace")):
-        if node.process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"The node {node.name!r} did not start: {said}")
-        time.sleep(0.1)
 
 
 def _stop(nodes: Sequence[Node]) -> None:
@@ -146,34 +150,44 @@ def _namespaces(count: int) -> Iterator[list[tuple[str, list[str]]] | None]:
     They are joined by a bridge and have no other way. None where this is not allowed.
     """
     name, net = f"gpc{os.getpid() % 10**7}", f"10.231.{os.getpid() % 250}"
-    made: list[list[str]] = []
+    with ExitStack() as made:
 
-    def ip(*words: str, undo: Sequence[str] = ()) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-        if undo:
-            made.append(["ip", *undo])
+        def ip(*words: str, undo: Sequence[str] = ()) -> None:
+            subprocess.run(["ip", *words], check=True, capture_output=True)
+            if undo:
+                made.callback(subprocess.run, ["ip", *undo], check=False, capture_output=True)
 
-    try:
-        ip("link", "add", name, "type", "bridge", undo=["link", "del", name])
-        ip("addr", "add", f"{net}.1/24", "dev", name)
-        ip("link", "set", name, "up")
-        found: list[tuple[str, list[str]]] = [(f"{net}.1", [])]
-        for number in range(1, count + 1):
-            space, outer, inner = f"{name}n{number}", f"{name}v{number}", f"{name}w{number}"
-            ip("netns", "add", space, undo=["netns", "del", space])
-            ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
-            ip("link", "set", outer, "master", name, "up")
-            ip("-n", space, "addr", "add", f"{net}.{number + 1}/24", "dev", inner)
-            ip("-n", space, "link", "set", inner, "up")
-            ip("-n", space, "link", "set", "lo", "up")
-            found.append((f"{net}.{number + 1}", ["ip", "netns", "exec", space]))
-    except (OSError, subprocess.CalledProcessError):
-        found = []
-    try:
-        yield found or None
-    finally:
-        for words in reversed(made):
-            subprocess.run(words, check=False, capture_output=True)
+        with _network_change():
+            try:
+                ip("link", "add", name, "type", "bridge", undo=["link", "del", name])
+                ip("addr", "add", f"{net}.1/24", "dev", name)
+                ip("link", "set", name, "up")
+                found: list[tuple[str, list[str]]] = [(f"{net}.1", [])]
+                for number in range(1, count + 1):
+                    space, outer, inner = f"{name}n{number}", f"{name}v{number}", f"{name}w{number}"
+                    ip("netns", "add", space, undo=["netns", "del", space])
+                    ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+                    ip("link", "set", outer, "master", name, "up")
+                    ip("-n", space, "addr", "add", f"{net}.{number + 1}/24", "dev", inner)
+                    ip("-n", space, "link", "set", inner, "up")
+                    ip("-n", space, "link", "set", "lo", "up")
+                    found.append((f"{net}.{number + 1}", ["ip", "netns", "exec", space]))
+            except (OSError, subprocess.CalledProcessError):
+                found = []
+        try:
+            yield found or None
+        finally:
+            with _network_change():
+                made.close()
+
+
+@contextmanager
+def _network_change() -> Iterator[None]:
+    """Change interfaces while no test uses a browser, which drops its requests then."""
+    with NETWORK_LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        time.sleep(SETTLED)
 
 
 def descendants(pid: int) -> list[int]:

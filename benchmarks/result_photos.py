@@ -1,22 +1,20 @@
-"""The page of the photos: methods, encoders, wrong labels, and what to label."""
+"""The page of the photos: methods, encoders, wrong labels, what to label, and updates."""
 
 from __future__ import annotations
 
+import math
+from itertools import product
+from statistics import fmean
+
 from pages import table
-from result_rows import (
-    CHOOSING,
-    DEFAULT,
-    NO_VALIDATION,
-    REPORTING,
-    VALIDATION,
-    Results,
-    results,
-    shown,
-    title,
-)
+from result_rows import ALL, CHOOSING, DEFAULT, NO_VALIDATION, VALIDATION, results, shown, title
+
+from gpcache.images.records import plural
 
 PHOTOS = ("caltech20", "trash6")
 AT_RANDOM, SUGGESTED = "labelled at random", "labelled as suggested"
+ADDED = {"one by one": "added one by one", "kept": "added at kept choices"}
+BARS = {"accuracy": 0.5, "ECE": 1.0}
 Table = list[list[object]]
 
 TEXT = """
@@ -28,12 +26,13 @@ are not. Five draws. The sections below answer other questions, with other draws
 VIEWS = """
 The photos themselves instead of stored features: CALIP sees places in a photo, TIMO every prompt,
 CoOp learns prompts, and methods that train, GDA and ProKeR see ten views of each shot. Keys are
-means of ten views. Three draws, but one at four shots without validation photos. CoOp has 25 epochs
-where its paper has 50 at one shot; a dash marks what was not run.
+means of ten views. Three draws. CoOp has 25 epochs where its paper has 50 at one shot; a dash marks
+what was not run.
 """
 ENCODERS = """
-The encoders that ship: class names alone, logistic regression without names, and GPCache. The last
-section of this page has the figures with which `lite` was chosen.
+The encoders that ship: class names alone, logistic regression without names (C = 10), and GPCache.
+Shots are means of ten views of a photo. Mean ± standard error over three draws. The last section of
+this page has the figures with which the weights of `lite` were chosen.
 """
 ERRORS = """
 A tenth of the labels of the shots is wrong (protocol *wrong labels*). *AP*: average precision in %
@@ -48,35 +47,39 @@ Accuracy in % by the number of labelled photos. They are of any class, from a ra
 of the training photos: drawn at random, or chosen by `gpcache suggest` before any label is known.
 GPCache with class names, mean ± standard error over ten draws.
 """
+UPDATES = """
+Do photos that are added to a fitted model end in the model that all of them give at once? Sixteen
+photos a class; five of each are fitted first. *One by one*: `GPCacheClassifier.add`, one call for
+each other photo, in random order. *Kept*: all others in one call with `refit=False`, which keeps
+the choices made on the first five. Means over five draws in %, and the least and the largest
+difference of a draw. *bar* is the difference that is allowed.
+"""
 
 
 def photos() -> list[str]:
     """The results on the photos."""
-    found = results("headline")
-    parts = [TEXT]
-    for protocol in (NO_VALIDATION, VALIDATION):
-        for name in PHOTOS:
-            parts += [f"## {title(name)}: {protocol}", _by_shots(found, protocol, name)]
+    parts, protocols = [TEXT], (NO_VALIDATION, VALIDATION)
+    for protocol, name in product(protocols, PHOTOS):
+        parts += [f"## {title(name)}: {protocol}", _by_shots("headline", protocol, name)]
     parts += ["## Methods that need the photos", VIEWS]
-    for protocol in (NO_VALIDATION, VALIDATION):
-        body = _by_shots(results("photos"), protocol, PHOTOS[0])
-        parts += [f"### {protocol.capitalize()}", body]
+    for protocol in protocols:
+        parts += [f"### {protocol.capitalize()}", _by_shots("photos", protocol, PHOTOS[0])]
     parts += ["## Encoders", ENCODERS, _encoders()]
     parts += ["## Wrong labels that are found", ERRORS, _errors()]
-    return [*parts, "## What to label", SUGGEST, _suggested()]
+    parts += ["## What to label", SUGGEST, _suggested()]
+    return [*parts, "## Photos added one by one", UPDATES, _updates()]
 
 
-def _by_shots(found: Results, protocol: str, name: str) -> str:
-    """Accuracy and ECE of every method by shots."""
-    shots = [cell[1] for cell in found.cells(protocol, (name,))]
-    rows: Table = [["accuracy / ECE", *(f"{k} shot{'s' * (k > 1)}" for k in shots)]]
+def _by_shots(spec: str, protocol: str, name: str) -> str:
+    """Accuracy and ECE of every method of a spec by shots."""
+    found = results(spec)
+    cells = found.cells(protocol, (name,))
+    rows: Table = [["accuracy / ECE", *(plural(cell.shots, "shot") for cell in cells)]]
     for label in found.labels:
-        values = [
-            " / ".join(
-                shown(found.mean(protocol, (name, k), label, one)) for one in ("accuracy", "ece")
-            )
-            for k in shots
-        ]
+        figures = (
+            [found.figure(cell, label, one) for one in ("accuracy", "ece")] for cell in cells
+        )
+        values = [" / ".join(one) for one in figures]
         if any(not value.startswith("–") for value in values):
             rows.append([label, *values])
     return table(rows)
@@ -86,27 +89,27 @@ def _encoders() -> str:
     """Accuracy of each encoder by data, method and shots."""
     lines = results("encoders").labels
     rows: Table = [["data", "shots", "encoder", *lines]]
-    for cell in results("encoders").cells(NO_VALIDATION, PHOTOS):
-        for encoder in ("lite0", "lite"):
-            found = results("encoders", encoder)
-            values = [found.accuracy(NO_VALIDATION, cell, one) for one in lines]
-            rows.append([cell[0], cell[1], f"`{encoder}`", *values])
+    cells = results("encoders").cells(NO_VALIDATION, PHOTOS)
+    for cell, encoder in product(cells, ("lite0", "lite")):
+        found = results("encoders", encoder)
+        values = [found.accuracy(cell, one) for one in lines]
+        rows.append([cell.data, cell.shots, f"`{encoder}`", *values])
     return table(rows)
 
 
 def _errors() -> str:
     """What is found of wrong labels, by data and method."""
-    found, protocol = results("label-errors"), "wrong labels"
-    head = ["data", "shots", "labels", "by", "AP", "certain", "wrong %", "listed", "found %"]
-    rows: Table = [head]
-    for cell in found.cells(protocol, (*CHOOSING, *REPORTING)):
-        for label in found.labels:
-            names = ("ap", "certain", "certain_wrong", "listed", "found")
-            figures = [shown(found.mean(protocol, cell, label, f"errors_{one}")) for one in names]
-            if label != DEFAULT:
-                figures[1] = "–"  # it has no list of certain errors
-            count = found.mean(protocol, cell, label, "n_shots")
-            rows.append([title(cell[0]), cell[1], f"{count:.0f}", label, *figures])
+    found = results("label-errors")
+    rows: Table = [
+        ["data", "shots", "labels", "by", "AP", "certain", "wrong %", "listed", "found %"]
+    ]
+    for cell, label in product(found.cells("wrong labels", ALL), found.labels):
+        names = ("ap", "certain", "certain_wrong", "listed", "found")
+        figures = [found.figure(cell, label, f"errors_{one}") for one in names]
+        if label != DEFAULT:
+            figures[1] = "–"  # it has no list of certain errors
+        count = found.figure(cell, label, "n_shots", 0)
+        rows.append([title(cell.data), cell.shots, count, label, *figures])
     return table(rows)
 
 
@@ -115,7 +118,25 @@ def _suggested() -> str:
     found = results("suggest")
     rows: Table = [["data", "labels", AT_RANDOM, SUGGESTED]]
     for cell in found.cells(AT_RANDOM, CHOOSING):
-        count = found.mean(AT_RANDOM, cell, DEFAULT, "n_shots")
-        values = [found.accuracy(one, cell, DEFAULT) for one in (AT_RANDOM, SUGGESTED)]
-        rows.append([title(cell[0]), f"{count:.0f}", *values])
+        both = (cell, cell._replace(protocol=SUGGESTED))
+        values = [found.accuracy(one, DEFAULT) for one in both]
+        rows.append([title(cell.data), found.figure(cell, DEFAULT, "n_shots", 0), *values])
+    return table(rows)
+
+
+def _updates() -> str:
+    """Accuracy and ECE of a fit of all photos, and of models that they were added to."""
+    found = results("updates")
+    rows: Table = [["data", "figure", "at once", *ADDED, "one by one − at once", "bar"]]
+    for cell, (figure, bar) in product(found.cells(NO_VALIDATION, PHOTOS), BARS.items()):
+        name = figure.lower()
+        cells = [cell, *(cell._replace(protocol=one) for one in ADDED.values())]
+        at_once, one_by_one = (
+            {row["seed"]: 100 * row[name] for row in found.draws(one, DEFAULT)} for one in cells[:2]
+        )
+        gaps = [one_by_one[seed] - at_once[seed] for seed in one_by_one] or [math.nan]
+        least, largest = (shown(one(gaps), sign=True) for one in (min, max))
+        gap = f"{shown(fmean(gaps), 2, sign=True)} (draws: {least} to {largest})"
+        means = [found.figure(one, DEFAULT, name) for one in cells]
+        rows.append([cell.data, figure, *means, gap, f"± {bar:g}"])
     return table(rows)

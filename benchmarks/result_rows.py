@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from pages import table
 from row_files import ROWS, read
-from scipy.stats import rankdata
 
+from gpcache.benchmark.significance import mean_ranks
 from gpcache.benchmark.spec import read_spec
 
 SPECS = Path(__file__).resolve().parent / "shared"
 Row = dict[str, Any]
-Cell = tuple[str, int]  # data set and shots
 NO_VALIDATION, VALIDATION = "no validation", "full validation"
 DEFAULT, PAPER = "GPCache", "GPCache as published"
 TITLES = {
@@ -35,72 +35,71 @@ TITLES = {
     "caltech101_vitb16": "Caltech ViT-B/16",
     "caltech101_vitb16:text": "Caltech ViT-B/16, 39 classes, text",
 }
-CHOOSING = tuple(TITLES)[:7]
-REPORTING = tuple(TITLES)[7:]
+ALL = tuple(TITLES)
+CHOOSING, REPORTING = ALL[:7], ALL[7:]
 GROUPS = {"Reporting data": REPORTING, "Choosing data": CHOOSING}
 _PLAIN = ("nll", "seconds", "predict_seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2")
 _PLAIN += ("errors_certain", "errors_listed", "n_shots")
 
 
+class Cell(NamedTuple):
+    """A protocol, a data set, and the number of shots."""
+
+    protocol: str
+    data: str
+    shots: int
+
+
 class Results:
-    """The rows of one spec that are done, by protocol, data set, shots and label."""
+    """The rows of one spec that are done, by cell and label."""
 
     def __init__(self, rows: Iterable[Row], order: Sequence[str]) -> None:
         self.rows = [row for row in rows if row["status"] == "done"]
-        self._cells: dict[tuple[str, str, int, str], dict[int, Row]] = defaultdict(dict)
+        self._draws: dict[tuple[Cell, str], dict[int, Row]] = defaultdict(dict)
         for row in self.rows:
-            place = row["protocol"], row["dataset"], row["shots"], row["label"]
-            self._cells[place][row["seed"]] = row
+            cell = Cell(row["protocol"], row["dataset"], row["shots"])
+            self._draws[cell, row["label"]][row["seed"]] = row
         ran = {row["label"] for row in self.rows}
         self.labels = [label for label in order if label in ran]
 
-    def draws(self, protocol: str, cell: Cell, label: str) -> list[Row]:
-        """The rows of a cell, one for each draw."""
-        return list(self._cells.get((protocol, *cell, label), {}).values())
+    def draws(self, cell: Cell, label: str) -> list[Row]:
+        """The rows of a cell, one for each draw; none if the label did not run on it."""
+        return list(self._draws.get((cell, label), {}).values())
 
     def cells(self, protocol: str, datasets: Sequence[str]) -> list[Cell]:
         """The cells of these data sets that have rows, in order."""
-        found = {(row["dataset"], row["shots"]) for row in self.rows if row["protocol"] == protocol}
-        return sorted(
-            (cell for cell in found if cell[0] in datasets),
-            key=lambda cell: (datasets.index(cell[0]), cell[1]),
-        )
+        found = {cell for cell, _ in self._draws if cell.protocol == protocol}
+        kept = [cell for cell in found if cell.data in datasets]
+        return sorted(kept, key=lambda cell: (datasets.index(cell.data), cell.shots))
 
-    def mean(self, protocol: str, cell: Cell, label: str, name: str = "accuracy") -> float:
+    def mean(self, cell: Cell, label: str, name: str = "accuracy") -> float:
         """The mean of a figure over draws, shares in %; NaN if there is none."""
-        found = [
-            row[name] for row in self.draws(protocol, cell, label) if row.get(name) is not None
-        ]
+        values = [row.get(name) for row in self.draws(cell, label)]
+        found = [value for value in values if value is not None]
         return (1.0 if name in _PLAIN else 100.0) * fmean(found) if found else math.nan
 
-    def error(self, protocol: str, cell: Cell, label: str) -> float:
+    def error(self, cell: Cell, label: str) -> float:
         """The standard error of the accuracy in points, over draws or over the rows of one test."""
-        rows = self.draws(protocol, cell, label)
+        rows = self.draws(cell, label)
+        shares = [row["accuracy"] for row in rows]
         if len(rows) > 1:
-            values = [row["accuracy"] for row in rows]
-            return 100 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        if not rows:
-            return math.nan
-        share = rows[0]["accuracy"]
-        return 100 * math.sqrt(share * (1 - share) / rows[0]["n_test"])
+            return 100 * float(np.std(shares, ddof=1)) / math.sqrt(len(rows))
+        return (
+            100 * math.sqrt(shares[0] * (1 - shares[0]) / rows[0]["n_test"]) if rows else math.nan
+        )
 
-    def accuracy(self, protocol: str, cell: Cell, label: str) -> str:
+    def accuracy(self, cell: Cell, label: str) -> str:
         """Mean ± standard error of the accuracy in %; – where there is none."""
-        return with_error(self.mean(protocol, cell, label), self.error(protocol, cell, label))
+        return with_error(self.mean(cell, label), self.error(cell, label))
 
-    def has(self, protocol: str, cell: Cell, label: str) -> bool:
-        """Whether a label ran on a cell."""
-        return bool(self.draws(protocol, cell, label))
+    def figure(self, cell: Cell, label: str, name: str, digits: int = 1) -> str:
+        """The mean of a figure as a table shows it."""
+        return shown(self.mean(cell, label, name), digits)
 
-    def ranks(
-        self, protocol: str, cells: Sequence[Cell], labels: Sequence[str]
-    ) -> dict[str, float]:
+    def ranks(self, cells: Sequence[Cell], labels: Sequence[str]) -> dict[str, float]:
         """The mean rank of each label over cells where all ran, 1 the highest accuracy."""
-        scores = [[self.mean(protocol, cell, label) for label in labels] for cell in cells]
-        if not scores:
-            return {}
-        ranks = np.mean([rankdata([-score for score in row]) for row in scores], axis=0)
-        return dict(zip(labels, ranks.tolist(), strict=True))
+        scores = np.array([[self.mean(cell, label) for cell in cells] for label in labels])
+        return dict(zip(labels, mean_ranks(scores).tolist(), strict=True)) if labels else {}
 
     def made_by(self) -> str:
         """The versions that made the rows, as a sentence."""
@@ -131,3 +130,14 @@ def with_error(mean: float, error: float) -> str:
 def title(dataset: str) -> str:
     """The name of a data set for readers."""
     return TITLES.get(dataset, dataset)
+
+
+def by_cell(
+    head: Sequence[str],
+    cells: Iterable[Cell],
+    values: Callable[[Cell], Iterable[object]],
+    data: str = "data",
+) -> str:
+    """A table with a line for each cell: its data, its shots, and these values."""
+    lines = ([title(cell.data), cell.shots, *values(cell)] for cell in cells)
+    return table([[data, "shots", *head], *lines])

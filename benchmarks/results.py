@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,16 @@ from pages import RESULTS, section, section_names, table
 from result_pages import calibration, headline, headline_csv, similarity, training
 from result_paper import paper
 from result_photos import photos
-from result_rows import (
-    DEFAULT,
-    NO_VALIDATION,
-    PAPER,
-    SPECS,
-    VALIDATION,
-    results,
-    shown,
-    title,
-)
+from result_rows import DEFAULT, NO_VALIDATION, PAPER, SPECS, VALIDATION, Cell, results, title
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "results"
 # similarity.toml needs projections, which its first lines say how to learn.
 RUN_BY_DEFAULT = ("headline", "robust", "transductive", "coverage", "rejection", "modules")
 RUN_BY_DEFAULT += ("hyper-parameters", "approximations", "group-splits", "label-errors", "suggest")
-RUN_BY_DEFAULT += ("encoders", "photos")
+RUN_BY_DEFAULT += ("encoders", "photos", "updates", "explicit")
+IN_THE_README = (("stanford_cars_vitb32", 4), ("stanford_cars_vitb32", 16), ("dtd_rn50", 4))
+IN_THE_README += (("oxford_flowers_vitb32", 4),)
 MARKS = ("<!-- headline table: make results -->", "<!-- end of the headline table -->")
 
 # Title, what the page is made of, specs of its rows, and sections.
@@ -55,30 +49,25 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
     "paper": (
         "The paper's tables and figures",
         paper,
-        ("headline", "modules", "hyper-parameters", "approximations", "group-splits"),
+        ("headline", "modules", "hyper-parameters", "approximations", "group-splits", "explicit"),
         (),
     ),
     "photos": (
         "Photos",
         photos,
-        ("headline", "photos", "encoders", "label-errors", "suggest"),
-        ("copies", "label-errors", "suggest", "updates", "encoders"),
+        ("headline", "photos", "encoders", "label-errors", "suggest", "updates"),
+        ("copies", "label-errors", "suggest", "encoders"),
     ),
     "training": ("Training", training, ("headline",), ()),
     "similarity": ("Similarity projections", similarity, ("similarity",), ("similarity-speed",)),
     "speed": (
         "Speed on CPU and GPU",
-        lambda: [],
+        list,
         (),
         ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
-        + ("explicit", "million-keys", "scale", "product"),
+        + ("million-keys", "scale", "product"),
     ),
-    "faults": (
-        "Faults and load",
-        lambda: [],
-        (),
-        ("damage", "kills", "serving", "neighbour", "memory"),
-    ),
+    "faults": ("Faults and load", list, (), ("damage", "kills", "serving", "neighbour", "memory")),
 }
 SHOWN_ELSEWHERE = ("training-step", "approximations-gpu")
 
@@ -113,19 +102,15 @@ def readme_table() -> str:
     """The table of the README: data, shots, method, accuracy, ECE, seconds."""
     found = results("headline")
     rows: list[list[object]] = [["data", "shots", "method", "accuracy", "ECE", "seconds"]]
-    lines = ((DEFAULT, NO_VALIDATION, "**GPCache** (this default)"),)
-    lines += ((PAPER, VALIDATION, "GPCache as published, tuned on validation rows"),)
-    for label in ("Tip-Adapter-F", "LP++", "GDA", "LogisticRegressionCV"):
-        lines += ((label, NO_VALIDATION, label),)
-    for cell in (("stanford_cars_vitb32", 4), ("stanford_cars_vitb32", 16), ("dtd_rn50", 4)) + (
-        ("oxford_flowers_vitb32", 4),
-    ):
-        for label, protocol, name in lines:
-            if found.has(protocol, cell, label):
-                ece = shown(found.mean(protocol, cell, label, "ece"))
-                seconds = shown(found.mean(protocol, cell, label, "seconds"), 2)
-                accuracy = found.accuracy(protocol, cell, label)
-                rows.append([title(cell[0]), cell[1], name, accuracy, ece, seconds])
+    lines = [(DEFAULT, NO_VALIDATION, "**GPCache** (this default)")]
+    lines += [(PAPER, VALIDATION, "GPCache as published, tuned on validation rows")]
+    others = ("Tip-Adapter-F", "LP++", "GDA", "LogisticRegressionCV")
+    lines += [(label, NO_VALIDATION, label) for label in others]
+    for (data, shots), (label, protocol, name) in product(IN_THE_README, lines):
+        cell = Cell(protocol, data, shots)
+        if found.draws(cell, label):
+            figures = [found.figure(cell, label, "ece"), found.figure(cell, label, "seconds", 2)]
+            rows.append([title(data), shots, name, found.accuracy(cell, label), *figures])
     if len(rows) == 1:
         return "The rows of the headline are not run yet.\n"
     where = "Seconds of a fit on one core; Tip-Adapter-F and LP++, which train, on one H200."
@@ -171,12 +156,13 @@ def contradictions(folder: Path = row_files.ROWS) -> list[str]:
 
 def problems() -> list[str]:
     """Why the pages are not those of the rows; none if they are."""
+    files = generated()
     stale = [
         f"{path.relative_to(ROOT)} is not what `make results` writes: run it"
-        for path, text in generated().items()
+        for path, text in files.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
-    known = {path.name for path in generated()} | {"rows", "sections"}
+    known = {path.name for path in files} | {"rows", "sections"}
     extra = [
         f"docs/results/{path.name} is not a generated page"
         for path in sorted(RESULTS.iterdir())
@@ -188,13 +174,9 @@ def problems() -> list[str]:
 def run(names: Iterable[str], jobs: int) -> None:
     """Run what is missing of the specs, and append the rows."""
     for name in names:
-        command = [
-            sys.executable,
-            str(ROOT / "benchmarks" / "run_spec.py"),
-            str(SPECS / f"{name}.toml"),
-        ]
-        command += ["-o", str(RUNS), "--jobs", str(jobs), "--device", "cpu"]
-        command += ["--root", str(ROOT / "build" / "data")]
+        command = [sys.executable, ROOT / "benchmarks" / "run_spec.py", SPECS / f"{name}.toml"]
+        command += ["-o", RUNS, "--jobs", str(jobs), "--device", "cpu"]
+        command += ["--root", ROOT / "build" / "data"]
         subprocess.run(command, check=False)  # what failed has a row that says why
         if (RUNS / f"{name}.jsonl").exists():
             row_files.append([RUNS / f"{name}.jsonl"])

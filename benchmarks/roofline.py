@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from pages import keep
 from roofline_images import encoding_tasks, neighbour_tasks
 from roofline_machine import Machine, Task, measured
 from roofline_page import Result, cells, spent_table, write_results
@@ -39,78 +40,29 @@ from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
 
 from gpcache.support.devices import resolve_device
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """How many rows (and columns) each task has; `limits` are promised seconds by task."""
-
-    width: int
-    fit: tuple[int, ...]
-    search: int
-    prediction: tuple[int, ...]
-    queries: tuple[int, ...]
-    variance: int
-    head: int
-    step: int
-    batch: int
-    epochs: int
-    leave_one_out: int
-    images: int
-    neighbours: int
-    photos: int = 0
-    limits: dict[str, float] = field(default_factory=dict)
-
-
-SIZES = {
-    "cpu": Sizes(
-        width=512,
-        fit=(160, 480, 1600),
-        search=800,
-        prediction=(160, 1600, 16000),
-        queries=(1, 256),
-        variance=6400,
-        head=1600,
-        step=1024,
-        batch=128,
-        epochs=0,
-        leave_one_out=1600,
-        images=2000,
-        neighbours=5000,
-        photos=192,
-        limits={"head": 5e-3, "fit": 0.1},
-    ),
-    "cuda": Sizes(
-        width=1024,
-        fit=(160, 480, 1600, 4800, 16000),
-        search=16000,
-        prediction=(160, 1600, 16000),
-        queries=(1, 256, 50_000),
-        variance=16000,
-        head=1600,
-        step=16000,
-        batch=256,
-        epochs=20,
-        leave_one_out=16000,
-        images=50_000,
-        neighbours=20_000,
-        limits={"search": 60.0, "queries": 3.0, "step": 60e-3, "epochs": 90.0},
-    ),
-    "small": Sizes(
-        width=64,
-        fit=(160,),
-        search=160,
-        prediction=(160,),
-        queries=(1, 16),
-        variance=4096,
-        head=160,
-        step=1024,
-        batch=32,
-        epochs=1,
-        leave_one_out=160,
-        images=512,
-        neighbours=512,
-        photos=16,
-    ),
+# How many rows (and columns) each task has: on a CPU, on a GPU, and small, to show that all runs.
+KINDS = ("cpu", "cuda", "small")
+SIZES: dict[str, tuple[Any, Any, Any]] = {
+    "width": (512, 1024, 64),
+    "fit": ((160, 480, 1600), (160, 480, 1600, 4800, 16000), (160,)),
+    "search": (800, 16000, 160),
+    "prediction": ((160, 1600, 16000), (160, 1600, 16000), (160,)),
+    "queries": ((1, 256), (1, 256, 50_000), (1, 16)),
+    "variance": (6400, 16000, 4096),
+    "head": (1600, 1600, 160),
+    "step": (1024, 16000, 1024),
+    "batch": (128, 256, 32),
+    "epochs": (0, 20, 1),
+    "leave_one_out": (1600, 16000, 160),
+    "images": (2000, 50_000, 512),
+    "neighbours": (5000, 20_000, 512),
+    "photos": (192, 0, 16),
+}
+# Promised seconds by task.
+LIMITS: dict[str, dict[str, float]] = {
+    "cpu": {"head": 5e-3, "fit": 0.1},
+    "cuda": {"search": 60.0, "queries": 3.0, "step": 60e-3, "epochs": 90.0},
+    "small": {},
 }
 GROUPS = (1, 8, 64)
 
@@ -118,8 +70,9 @@ GROUPS = (1, 8, 64)
 class Bench:
     """All tasks on one device, and what is measured of them."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
-        self._sizes, self._device = sizes, device
+    def __init__(self, kind: str, device: torch.device) -> None:
+        sizes = {name: one[KINDS.index(kind)] for name, one in SIZES.items()}
+        self._sizes, self._limits, self._device = SimpleNamespace(**sizes), LIMITS[kind], device
         self._machine = Machine.measured(device)
         self.result: Result = {"machine": asdict(self._machine), "lines": [], "spent": {}}
 
@@ -129,22 +82,20 @@ class Bench:
     def fit(self) -> None:
         """Default fits."""
         for n in self._sizes.fit:
-            limit = self._sizes.limits.get("fit") if n == min(self._sizes.fit) else None
+            limit = self._limits.get("fit") if n == min(self._sizes.fit) else None
             self._measure(fit_tasks(self._rows(n), limit=limit))
 
     def softmax(self) -> None:
         """The likelihood of the default: its solver, its search, and one query."""
         for n in self._sizes.fit:
             rows = self._rows(n)
-            self._measure(solver_tasks(rows))
-            self._measure(explicit_tasks(rows))
-            self._measure(softmax_search_tasks(rows))
-            self._measure(query_tasks(rows))
+            for tasks in (solver_tasks, explicit_tasks, softmax_search_tasks, query_tasks):
+                self._measure(tasks(rows))
 
     def search(self) -> None:
         """The exact search of four parameters."""
         four = FourParameters(self._rows(self._sizes.search))
-        self._measure(search_tasks(four, limit=self._sizes.limits.get("search")))
+        self._measure(search_tasks(four, limit=self._limits.get("search")))
         for how, spent in four.spent().items():
             title = f"one β of the exact search with {len(NOISES)} noises, {how}, {four.rows.size}"
             self.result["spent"][title] = spent
@@ -153,20 +104,19 @@ class Bench:
         """Mean and variance, and the whole head."""
         sizes = self._sizes
         for n in sizes.prediction:
-            limit = sizes.limits.get("queries") if n == max(sizes.prediction) else None
+            limit = self._limits.get("queries") if n == max(sizes.prediction) else None
             self._measure(prediction_tasks(self._rows(n), sizes.queries, limit=limit))
         self._measure(variance_tasks(self._rows(sizes.variance), 256))
-        self._measure(head_tasks(self._rows(sizes.head), limit=sizes.limits.get("head")))
+        self._measure(head_tasks(self._rows(sizes.head), limit=self._limits.get("head")))
 
     def training(self) -> None:
         """Steps of GPCache-F and, on a GPU, a whole training."""
         sizes = self._sizes
         step = Step(self._rows(sizes.step), sizes.batch, GROUPS)
-        self._measure(step_tasks(step, limit=sizes.limits.get("step")))
+        self._measure(step_tasks(step, limit=self._limits.get("step")))
         self.result["spent"][f"an exact step of GPCache-F, {step.rows.size}"] = step.spent()
         if sizes.epochs:
-            limit = sizes.limits.get("epochs")
-            self._measure(epochs_tasks(step, sizes.epochs, limit=limit))
+            self._measure(epochs_tasks(step, sizes.epochs, limit=self._limits.get("epochs")))
 
     def leave_one_out(self) -> None:
         """Leave-one-out, and rows that come and go."""
@@ -191,10 +141,10 @@ class Bench:
 
     def _measure(self, tasks: Iterator[Task]) -> None:
         for task in tasks:
-            line = asdict(measured(task, self._device))
+            line = measured(task, self._device)
             self.result["lines"].append(line)
             print(" | ".join(cells(line, self._machine)), flush=True)
-            self.save()
+            keep("roofline.json", self.result)
         # What a group of tasks held must be free before the next is measured.
         gc.collect()
         if self._device.type == "cuda":
@@ -204,13 +154,7 @@ class Bench:
         """Measure the machine again: what others took of it the first time is no limit of it."""
         self._machine = self._machine.at_best(Machine.measured(self._device))
         self.result["machine"] = asdict(self._machine)
-        self.save()
-
-    def save(self) -> None:
-        """Keep what there is: a run that is cut short has that much."""
-        if "OUT" in os.environ:
-            place = Path(os.environ["OUT"]) / "roofline.json"
-            place.write_text(json.dumps(self.result, indent=1))
+        keep("roofline.json", self.result)
 
 
 def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -227,16 +171,8 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the page, or make the page of a file; see the top of the file."""
-    groups = [
-        "fit",
-        "softmax",
-        "prediction",
-        "training",
-        "leave_one_out",
-        "similarity",
-        "neighbours",
-    ]
-    groups += ["encoding", "search"]  # the longest comes last
+    groups = ["fit", "softmax", "prediction", "training", "leave_one_out", "similarity"]
+    groups += ["neighbours", "encoding", "search"]  # the longest comes last
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP")
@@ -250,7 +186,7 @@ def main() -> None:
         write_results(joined([json.loads(file.read_text()) for file in asked.files]))
         return
     device = resolve_device(asked.device)
-    bench = Bench(SIZES["small" if asked.small else device.type], device)
+    bench = Bench("small" if asked.small else device.type, device)
     for name in asked.only:
         getattr(bench, name)()
     bench.finish()

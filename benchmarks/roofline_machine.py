@@ -6,20 +6,18 @@ matrix products, or the bytes it must touch over the measured bandwidth, whichev
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from measuring import RUNS, median, name_of, once, synchronise
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from training_step import milliseconds
 
-# Warming up is nothing to a task of more than SHORT seconds; one of more than LONG is run once.
-SHORT, LONG = 1.0, 8.0
-RUNS = 5
 Spent = list[tuple[str, float]]
+Line = dict[str, Any]
+SHOWN = ("name", "size", "dtype", "limit", "note", "reason")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32}
 
 
@@ -50,14 +48,6 @@ class Machine:
         """Seconds, and which of the two limits they come from."""
         computing, moving = operations / self.peaks[dtype], touched / self.bandwidth
         return (computing, "operations") if computing >= moving else (moving, "memory")
-
-
-def name_of(device: torch.device) -> str:
-    """A device in words."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' if threads > 1 else ''}"
 
 
 def _product_rate(kind: str, device: torch.device, n: int) -> float:
@@ -106,69 +96,17 @@ class Task:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
-    """What was measured of a task, in seconds; `difference` of the answers is relative."""
-
-    name: str
-    size: str
-    ours: float
-    naive: float | None
-    operations: float
-    bytes: float
-    dtype: str
-    difference: float | None
-    limit: float | None
-    note: str
-    reason: str = ""
-
-
 def measured(task: Task, device: torch.device) -> Line:
-    """Run a task and its naive version."""
+    """What is measured of a task, in seconds; `difference` of the answers is relative."""
     ours, answer = median(task.ours, device)
     naive, expected = (None, None) if task.naive is None else median(task.naive, device)
-    operations, touched = (
-        count() if callable(count) else count for count in (task.operations, task.bytes)
-    )
-    return Line(
-        task.name,
-        task.size,
-        ours,
-        None if naive is None else naive * task.naive_parts,
-        operations,
-        touched,
-        task.dtype,
-        _difference(answer, expected) if task.comparable else None,
-        task.limit,
-        task.note,
-        task.reason,
-    )
-
-
-def median(call: Callable[[], object], device: torch.device) -> tuple[float, object]:
-    """Seconds of a call, the median of several unless it is long, and its first answer."""
-    first, answer = once(call, device)
-    if first > LONG:
-        return first, answer
-    if first > SHORT:
-        return statistics.median([first, *(once(call, device)[0] for _ in range(2))]), answer
-    repeats = min(50, max(RUNS, int(SHORT / first)))
-    return milliseconds(call, device, repeats) / 1e3, answer
-
-
-def once(call: Callable[[], object], device: torch.device) -> tuple[float, object]:
-    """Seconds of one call until the device is done, and its answer."""
-    synchronise(device)
-    start = time.perf_counter()
-    answer = call()
-    synchronise(device)
-    return time.perf_counter() - start, answer
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    line: Line = {name: getattr(task, name) for name in SHOWN}
+    for name in ("operations", "bytes"):
+        count = getattr(task, name)
+        line[name] = count() if callable(count) else count
+    line["ours"], line["naive"] = ours, None if naive is None else naive * task.naive_parts
+    line["difference"] = _difference(answer, expected) if task.comparable else None
+    return line
 
 
 def _difference(answer: object, expected: object) -> float | None:

@@ -102,10 +102,8 @@ def slower(lines: list[dict[str, Any]]) -> str:
     rows = [["slower than naive", "size", "ratio", "reason"]]
     for line in lines:
         if line["naive"] is not None and line["naive"] < line["ours"]:
-            reason = line.get("reason") or "not known"
-            rows.append(
-                [line["name"], line["size"], f"{line['naive'] / line['ours']:.3g}×", reason]
-            )
+            ratio, reason = line["naive"] / line["ours"], line.get("reason") or "not known"
+            rows.append([line["name"], line["size"], f"{ratio:.3g}×", reason])
     return table(rows) if len(rows) > 1 else "No task is slower than its naive way."
 
 

@@ -6,14 +6,16 @@ Formulas stand beside the tasks: n keys of width d in c classes, m queries.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from roofline_machine import Task
 from torch import Tensor
 
-from gpcache import GPCacheClassifier
+from gpcache import GPCacheClassifier, TextPrior
 from gpcache.gp import ExactPrecision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import unit_rows
@@ -28,38 +30,16 @@ LEFT_OUT = 20  # refits of the naive leave-one-out that are timed
 SPREAD = 9
 
 
-@dataclass(frozen=True)
 class Rows:
     """Synthetic unit rows (n, d) around class centres, so times and never accuracies."""
 
-    n: int
-    width: int
-    device: torch.device
-
-    @property
-    def classes(self) -> int:
-        """How many classes of SHOTS rows there are."""
-        return self.n // SHOTS
-
-    @property
-    def size(self) -> str:
-        """n, c and d in words."""
-        return f"n = {self.n:,}, c = {self.classes:,}, d = {self.width:,}"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the estimators compute in here."""
-        return resolve_dtype("auto", self.device)
-
-    @property
-    def number_bytes(self) -> int:
-        """Bytes of a number."""
-        return self.dtype.itemsize
-
-    @property
-    def precision(self) -> str:
-        """The dtype by name."""
-        return str(self.dtype).removeprefix("torch.")
+    def __init__(self, n: int, width: int, device: torch.device) -> None:
+        self.n, self.width, self.device = n, width, device
+        self.classes = n // SHOTS
+        self.size = f"n = {n:,}, c = {self.classes:,}, d = {width:,}"
+        self.dtype = resolve_dtype("auto", device)  # what the estimators compute in here
+        self.precision = str(self.dtype).removeprefix("torch.")
+        self.number_bytes = self.dtype.itemsize
 
     def drawn(self, rows: int, seed: int) -> Tensor:
         """Standard normal rows."""
@@ -92,6 +72,16 @@ class Rows:
         labels = torch.arange(count, device=self.device) % self.classes
         return unit_rows(self.text[labels] * self.width**0.5 + SPREAD * self.drawn(count, 2))
 
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.str_], TextPrior]:
+        """The shots, their class names, and the text, as a user gives them."""
+        names = [f"class {i:04}" for i in range(self.classes)]
+        prior = TextPrior(names, self.text.float().cpu().numpy())
+        return self.keys.float().cpu().numpy(), np.array(names)[self.labels.cpu().numpy()], prior
+
+    def task(self, name: str, *ways: Any, further: str = "", **options: Any) -> Task:
+        """A task on these rows: ours, naive and operations; in their precision unless given."""
+        return Task(name, self.size + further, *ways, **{"dtype": self.precision} | options)
+
     def posterior(self) -> ExactPrecision:
         """The exact posterior of all rows, nothing computed yet."""
         return ExactPrecision(None, self.keys, self.values, beta=BETA, noise=NOISE)
@@ -109,26 +99,20 @@ def prediction_tasks(rows: Rows, counts: Sequence[int], *, limit: float | None) 
     model = CacheModel(FeatureMap(), posterior, None, Choice(BETA, NOISE, 1.0, 1.0, 1.0))
     for m in counts:
         queries = rows.queries(m)
-        yield Task(
+        yield rows.task(
             "prediction with variance",
-            f"{rows.size}; {m:,} {'query' if m == 1 else 'queries'}",
-            partial(joined, model, queries),
+            lambda queries=queries: torch.cat(model.posterior(queries), 1),
             partial(naive_posterior, rows, queries, inverse),
             # Kernel rows, the mean, and one triangular solve a query for the variance.
             m * (2 * n * d + 2 * n * c + n**2),
+            further=f"; {m:,} {'query' if m == 1 else 'queries'}",
             # Keys, solved values, half a matrix and the queries are read, means written.
             bytes=rows.number_bytes * (n * d + n * c + n**2 / 2 + m * (d + c)),
-            dtype=rows.precision,
             limit=limit if m == max(counts) else None,
             note="The naive prediction multiplies with an explicit inverse, which it is given.",
             reason="A triangular solve is a chain of small steps, and keeps the digits that a "
             "product with an explicit inverse loses.",
         )
-
-
-def joined(model: CacheModel, queries: Tensor) -> Tensor:
-    """Means and variance of queries (m, d) in one tensor (m, c + 1)."""
-    return torch.cat(model.posterior(queries), 1)
 
 
 def naive_posterior(rows: Rows, queries: Tensor, inverse: Tensor) -> Tensor:
@@ -153,15 +137,14 @@ def variance_tasks(rows: Rows, count: int) -> Iterator[Task]:
         return
     rank = quick.basis.shape[1]
     error = float(((posterior.variance(queries, quick=True) - exact) / exact).abs().max())
-    yield Task(
+    yield rows.task(
         "variance within 1 %",
-        f"{rows.size}; {count:,} queries, {rank:,} directions",
         lambda: posterior.variance(queries, quick=True),
         lambda: posterior.variance(queries),
         # Kernel rows, and their coordinates.
         count * (2 * n * d + 2 * n * rank),
+        further=f"; {count:,} queries, {rank:,} directions",
         bytes=rows.number_bytes * (n * d + n * rank + count * d),
-        dtype=rows.precision,
         note="The naive variance is the library's exact one, a triangular solve a query. The "
         f"quick one is off by {error:.1e} of it at most; to find its directions, once, is not "
         "counted.",
@@ -184,15 +167,13 @@ def head_tasks(rows: Rows, *, limit: float | None) -> Iterator[Task]:
         cross = torch.exp(-BETA * (1 - query @ rows.keys.mT))
         return (ALPHA * cross @ inverse @ rows.values).softmax(1).cpu().numpy()
 
-    yield Task(
+    yield rows.task(
         "the head of one image, `predict_proba`",
-        rows.size,
         lambda: model.predict_proba(array),
         naive,
         # Whitening, kernel row and mean: without confidence scaling no variance is needed.
         2 * d**2 + 2 * n * d + 2 * n * c,
         bytes=rows.number_bytes * (d**2 + n * d + n * c),
-        dtype=rows.precision,
         limit=limit,
         note="The naive head is k (K + noise·I)⁻¹ Y in raw space with an inverse that it is given, "
         "without any check of its input.",
@@ -212,16 +193,14 @@ def leave_one_out_tasks(rows: Rows) -> Iterator[Task]:
             found.append(less.mean(rows.keys[i : i + 1]))
         return torch.cat(found)
 
-    yield Task(
+    yield rows.task(
         "leave-one-out",
-        rows.size,
         lambda: rows.posterior().leave_one_out().mean,
         refitted,
         # Half a Gram matrix, its factor, the factor's inverse (its columns' lengths are the
         # diagonal that is needed), and solved values.
         n**2 * rows.width + 2 / 3 * n**3 + 2 * n**2 * rows.classes,
         bytes=rows.number_bytes * (n * rows.width + n**2 / 2 + 2 * n * rows.classes),
-        dtype=rows.precision,
         naive_parts=n / LEFT_OUT,
         note=f"The naive leave-one-out fits again without each row; {LEFT_OUT} rows were timed and "
         "multiplied.",
@@ -250,15 +229,13 @@ def update_tasks(rows: Rows) -> Iterator[Task]:
         ),
     }
     for name, (ours, naive) in ways.items():
-        yield Task(
+        yield rows.task(
             name,
-            rows.size,
             ours,
             naive,
             # A product of the inverse with a row, and a correction of rank one.
             4 * n**2 + 2 * n * rows.width + 4 * n * rows.classes,
             # The inverse and the solved values, read and written.
             bytes=rows.number_bytes * 2 * (n**2 + n * rows.classes),
-            dtype=rows.precision,
             note="The naive update fits again: kernel, factor and solved values.",
         )

@@ -11,11 +11,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from roofline_machine import Spent, Task, once, operations_of
+from measuring import once
+from roofline_machine import Spent, Task, operations_of
 from roofline_posterior import Rows
 from torch import Tensor
 
-from gpcache import GPCacheClassifier, TextPrior
+from gpcache import GPCacheClassifier
 from gpcache.gp.sweep import Sweep, SweepPoint
 from gpcache.methods.cache import search
 
@@ -40,19 +41,14 @@ WORDS = {
 
 def fit_tasks(rows: Rows, *, limit: float | None = None) -> Iterator[Task]:
     """The default fit with text: whitening, search, temperature and held-out report in folds."""
-    names = [f"class {i:04}" for i in range(rows.classes)]
-    labels = np.array(names)[rows.labels.cpu().numpy()]
-    features = rows.keys.float().cpu().numpy()
-    prior = TextPrior(names, rows.text.float().cpu().numpy())
+    features, labels, prior = rows.arrays()
     model = GPCacheClassifier.from_options(text_prior=prior, device=rows.device)
-    yield Task(
+    yield rows.task(
         "default fit with search",
-        rows.size,
         lambda: model.fit(features, labels),
         lambda: naive_grid(rows, [1.0], NOISES[-POINTS:], PLAIN_ETAS, PLAIN_ALPHAS),
         lambda: fit_operations(len(model.search_["beta"]), rows),
         bytes=lambda: fit_bytes(len(model.search_["beta"]), rows),
-        dtype=rows.precision,
         naive_parts=PLACES / POINTS,
         note="The naive fit is the plain grid of `fit_speed.py`: raw space, leave-one-out, an "
         f"explicit inverse for each of {PLACES} (β, noise), loops over {len(PLAIN_ETAS)} η and "
@@ -124,22 +120,21 @@ class FourParameters:
         search.ALPHAS = ALPHAS
 
     def _fused(
-        self, point: SweepPoint, place: search.SearchPoint, criterion: search.Criterion
-    ) -> float:
-        held_out = search.CacheOutputs(
-            point.mean, point.variance, self._zero_shot, self.rows.labels
-        )
-        settings = search.SearchOptions(gain=1.0, criterion=criterion)
-        return search.weigh(held_out, settings, place).accuracy
+        self, beta: float, points: Sequence[SweepPoint], criterion: search.Criterion
+    ) -> list[float]:
+        """The accuracy of the best (η, α) at one β and every noise."""
+        settings, found = search.SearchOptions(gain=1.0, criterion=criterion), []
+        given = self._zero_shot, self.rows.labels
+        for noise, point in zip(NOISES, points, strict=True):
+            held_out = search.CacheOutputs(point.mean, point.variance, *given)
+            found.append(search.weigh(held_out, settings, (beta, noise, 1.0)).accuracy)
+        return found
 
     def walked(self, criterion: search.Criterion) -> Tensor:
         """The accuracy of the best (η, α) at every (β, noise)."""
-        sweep = Sweep(self.rows.keys)
-        found = []
+        sweep, found = Sweep(self.rows.keys), []
         for beta in BETAS:
-            points = sweep.at(self.rows.values, beta, NOISES)
-            for noise, point in zip(NOISES, points, strict=True):
-                found.append(self._fused(point, (beta, noise, 1.0), criterion))
+            found += self._fused(beta, sweep.at(self.rows.values, beta, NOISES), criterion)
         return torch.tensor(found)
 
     def spent(self) -> dict[str, Spent]:
@@ -148,22 +143,18 @@ class FourParameters:
         sweep = Sweep(rows.keys)
         points = sweep.at(rows.values, beta, NOISES)
 
-        def fused(criterion: search.Criterion) -> None:
-            for noise, point in zip(NOISES, points, strict=True):
-                self._fused(point, (beta, noise, 1.0), criterion)
+        def milliseconds(call: Callable[..., object], *arguments: object) -> float:
+            return 1e3 * once(lambda: call(*arguments), rows.device)[0]
 
-        similarity = self._milliseconds(Sweep, rows.keys) / len(BETAS)
+        similarity = milliseconds(Sweep, rows.keys) / len(BETAS)
         inside = operations_of(lambda: sweep.at(rows.values, beta, NOISES), rows.device)
         parts = [(f"similarity, one of {len(BETAS)} parts", similarity)]
         parts += [(WORDS.get(name, name), spent) for name, spent in inside]
-        by_accuracy, by_nll = (self._milliseconds(fused, by) for by in ("accuracy", "nll"))
+        ways: dict[str, search.Criterion] = {"by accuracy": "accuracy", "by NLL": "nll"}
         return {
-            "by accuracy": [*parts, ("fusion", by_accuracy)],
-            "by NLL": [*parts, ("fusion", by_nll)],
+            how: [*parts, ("fusion", milliseconds(self._fused, beta, points, criterion))]
+            for how, criterion in ways.items()
         }
-
-    def _milliseconds(self, call: Callable[..., object], *arguments: object) -> float:
-        return 1e3 * once(lambda: call(*arguments), self.rows.device)[0]
 
 
 def search_tasks(four: FourParameters, *, limit: float | None) -> Iterator[Task]:
@@ -176,15 +167,14 @@ def search_tasks(four: FourParameters, *, limit: float | None) -> Iterator[Task]
         "nll": "α by Newton on the NLL",
     }
     for criterion, how in ways.items():
-        yield Task(
+        yield rows.task(
             f"exact four-parameter search, leave-one-out, {how}",
-            f"{rows.size}; {len(BETAS)} β × {len(NOISES)} noise × {len(ETAS)} η × {len(ALPHAS)} α",
             partial(four.walked, criterion),
             lambda: naive_grid(rows, BETAS[:1], NOISES[:POINTS], ETAS, ALPHAS),
             # Similarities; then factor, its inverse and solved values; then every logit.
             n**2 * d + places * (2 / 3 * n**3 + 2 * n**2 * c + 2 * n * c * fusions),
+            further=f"; {len(BETAS)} β × {len(NOISES)} noise × {len(ETAS)} η × {len(ALPHAS)} α",
             bytes=places * (n**2 / 2 + 2 * n * c) * rows.number_bytes,
-            dtype=rows.precision,
             naive_parts=places / POINTS,
             comparable=criterion == "accuracy",
             limit=limit,

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from roofline_machine import Task
 from roofline_posterior import Rows
 from torch import Tensor
 
-from gpcache import GPCacheClassifier, TextPrior
+from gpcache import GPCacheClassifier
 from gpcache.gp.explicit import Batch, Prior, core_of, explicit_map, loss_of, products_of
 from gpcache.gp.kernels import gram, kernel, unit_rows
 from gpcache.gp.softmax import softmax_map
@@ -39,15 +38,13 @@ def solver_tasks(rows: Rows) -> Iterator[Task]:
         products = found.iterations + 2
         return found.products
 
-    yield Task(
+    yield rows.task(
         "softmax solver",
-        rows.size,
         ours,
         lambda: prior @ lbfgs(prior, prior / TAU, rows.values),
         # One product with the kernel an iteration; nothing else is of that order.
         lambda: products * 2 * rows.n**2 * rows.classes,
         bytes=lambda: products * rows.number_bytes * (rows.n**2 / 2 + 2 * rows.n * rows.classes),
-        dtype=rows.precision,
         note="The naive solver of the softmax likelihood is torch's L-BFGS on the same "
         "coefficients, to a gradient of 1e-6 or 300 iterations. The floor counts the products that "
         "our solver makes.",
@@ -91,13 +88,13 @@ def softmax_search_tasks(rows: Rows) -> Iterator[Task]:
     kept, held = 3 * n / 4, n / 4
     once = kept**2 * d + 2 * kept * held * d
     step = LEAST_PRODUCTS * 2 * kept**2 * c + 2 * kept * held * c
-    yield Task(
+    yield rows.task(
         "softmax search",
-        f"{rows.size}; {looked} settings",
         ours,
         naive,
         # Similarities of the rows of a fold once, then products with its kernel.
         4 * (once + looked * step),
+        further=f"; {looked} settings",
         bytes=4 * looked * 4 * (kept**2 + kept * held),
         dtype="float32",
         naive_parts=looked,
@@ -133,15 +130,14 @@ def explicit_tasks(rows: Rows) -> Iterator[Task]:
         features = kernel(rows.keys, landmarks, BETA)
         return features @ lbfgs(features, prior.precision.to(features), rows.values)
 
-    yield Task(
+    yield rows.task(
         "softmax solver, explicit features",
-        f"{rows.size}; {size:,} features",
         ours,
         naive,
         # A pass: kernel rows, logits and gradient.
         lambda: passes * 2 * n * size * (d + 2 * c),
+        further=f"; {size:,} features",
         bytes=lambda: passes * rows.number_bytes * (n * d + size * d + 2 * size * c),
-        dtype=rows.precision,
         comparable=False,
         note="The naive solver in explicit features is torch's L-BFGS, with the features of all "
         "rows in memory and without their metric.",
@@ -151,34 +147,26 @@ def explicit_tasks(rows: Rows) -> Iterator[Task]:
 def query_tasks(rows: Rows) -> Iterator[Task]:
     """One row through the estimator, beside the bare products of its answer."""
     model = _estimator(rows)
-    fitted: Fitted = model.fitted_
-    cache, choice = fitted.model, fitted.choice
+    cache, choice = model.fitted_.model, model.fitted_.choice
     n, c, d = rows.n, rows.classes, rows.width
     query = rows.queries(1)
     array = query.cpu().numpy()
-    matrix, mean, text = cache.feature_map.matrix, cache.feature_map.mean, cache.text
-    assert matrix is not None
-    assert mean is not None
-    assert text is not None
-    assert cache.coefficients is not None
-    coefficients = cache.coefficients
+    matrix, mean = cache.feature_map.matrix, cache.feature_map.mean
 
     def naive() -> Tensor:
         unscaled = (query - mean) @ matrix
         row = kernel(unit_rows(unscaled), cache.precision.keys, choice.beta)
-        logits = choice.alpha * row @ coefficients + choice.gain * query @ text.mT
+        logits = choice.alpha * row @ cache.coefficients + choice.gain * query @ cache.text.mT
         if cache.discriminant is not None:
             logits = logits + choice.discriminant * cache.discriminant.scores(unscaled)
         return logits.argmax(1)
 
-    yield Task(
+    yield rows.task(
         "one query, `predict`",
-        rows.size,
         lambda: model.predict(array),
         naive,
         2 * d**2 + 2 * n * d + 4 * c * d + 2 * n * c,
         bytes=rows.number_bytes * (d**2 + n * d + 2 * c * d + n * c),
-        dtype=rows.precision,
         comparable=False,
         note="The naive query is given a unit row on the device and checks nothing.",
         reason="The estimator checks its input, scales it to length one and moves it from NumPy to "
@@ -187,8 +175,5 @@ def query_tasks(rows: Rows) -> Iterator[Task]:
 
 
 def _estimator(rows: Rows, **options: Any) -> GPCacheClassifier:
-    names = [f"class {i:04}" for i in range(rows.classes)]
-    prior = TextPrior(names, rows.text.float().cpu().numpy())
-    model = GPCacheClassifier(text_prior=prior, device=rows.device, **options)
-    labels = np.array(names)[rows.labels.cpu().numpy()]
-    return model.fit(rows.keys.float().cpu().numpy(), labels)
+    features, labels, prior = rows.arrays()
+    return GPCacheClassifier(text_prior=prior, device=rows.device, **options).fit(features, labels)

@@ -5,7 +5,7 @@ Formulas stand beside the tasks: n keys of width d in c classes, m queries in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -13,10 +13,9 @@ from roofline_machine import Spent, Task, operations_of
 from roofline_posterior import Rows
 from similarity_gpu import clustered
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
-from training_step import naive_logits, our_logits, train_exactly
+from torch.nn.functional import normalize
+from training_step import both_logits, gradient, train_exactly
 
-from gpcache.gp import GroupedPrecision
 from gpcache.gp.kernels import unit_rows
 from gpcache.methods.training import Schedule
 from gpcache.similarity import ProjectionOptions, contrastive_loss
@@ -34,40 +33,19 @@ class Step:
         # As an augmentation would move them, and far enough that there is something to learn.
         self.views = unit_rows(rows.keys + 1.6 * unit_rows(rows.drawn(rows.n, 3)))
         chosen = torch.randperm(rows.n, generator=torch.Generator().manual_seed(0))[:batch]
-        self._chosen = chosen.to(rows.device)
-        self._plans = {
-            g: GroupedPrecision.plan(rows.labels, rows.classes, n_groups=g, dtype=rows.dtype)
+        chosen = chosen.to(rows.device)
+        queries = self.views[chosen]
+        given = (rows.keys, queries, rows.values, 100 * queries @ rows.text.mT)
+        # The precision of the fastest products that a step may use.
+        self.floor_dtype = "tf32" if rows.device.type == "cuda" else rows.precision
+        # By the number of groups: through the library, and by explicit inverses and autograd.
+        self.ways = {
+            g: [
+                partial(gradient, logits, rows.dtype, rows.labels[chosen], *given)
+                for logits in both_logits(g, rows.labels, rows.classes, rows.dtype)
+            ]
             for g in groups
         }
-
-    def ours(self, n_groups: int) -> Tensor:
-        """Through the library; one group is the exact posterior."""
-        plan = None if n_groups == 1 else self._plans[n_groups]
-        return self._gradient(partial(our_logits, plan), self.rows.dtype)
-
-    def naive(self, n_groups: int, dtype: torch.dtype | None = None) -> Tensor:
-        """An explicit inverse in a loop over groups, and autograd through it."""
-        groups = self._members(n_groups)
-
-        def logits(keys: Tensor, queries: Tensor, values: Tensor, text: Tensor) -> Tensor:
-            return naive_logits(keys, queries, values, text, groups)
-
-        return self._gradient(logits, dtype or self.rows.dtype)
-
-    def _gradient(self, logits_of: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
-        rows = self.rows
-        keys = rows.keys.to(dtype, copy=True).requires_grad_()
-        queries = self.views[self._chosen].to(dtype)
-        text = 100 * queries @ rows.text.to(dtype).mT
-        logits = logits_of(keys, queries, rows.values.to(dtype), text)
-        loss = cross_entropy(logits, rows.labels[self._chosen])
-        return torch.autograd.grad(loss, keys)[0]
-
-    def _members(self, n_groups: int) -> list[tuple[Tensor, Tensor]]:
-        """The rows and the classes of each group."""
-        labels, group = self.rows.labels, self._plans[n_groups].class_group
-        inside = [group == number for number in range(n_groups)]
-        return [(one[labels].nonzero().flatten(), one.nonzero().flatten()) for one in inside]
 
     def operations(self, groups: int) -> float:
         """Forward and backward of all groups together."""
@@ -85,12 +63,7 @@ class Step:
 
     def spent(self) -> Spent:
         """Milliseconds by operation of an exact step."""
-        return operations_of(lambda: self.ours(1), self.rows.device)
-
-    @property
-    def floor_dtype(self) -> str:
-        """The precision of the fastest products that a step may use."""
-        return "tf32" if self.rows.device.type == "cuda" else self.rows.precision
+        return operations_of(self.ways[1][0], self.rows.device)
 
 
 def step_tasks(step: Step, *, limit: float | None) -> Iterator[Task]:
@@ -98,12 +71,11 @@ def step_tasks(step: Step, *, limit: float | None) -> Iterator[Task]:
     rows = step.rows
     for n_groups in step.groups:
         name = "exact" if n_groups == 1 else f"{n_groups} groups"
-        yield Task(
+        yield rows.task(
             f"GPCache-F step, {name}",
-            f"{rows.size}; batch {step.batch}",
-            partial(step.ours, n_groups),
-            partial(step.naive, n_groups),
+            *step.ways[n_groups],
             step.operations(n_groups),
+            further=f"; batch {step.batch}",
             bytes=step.bytes(n_groups),
             dtype=step.floor_dtype,
             limit=limit if n_groups == 1 else None,
@@ -118,12 +90,12 @@ def epochs_tasks(step: Step, epochs: int, *, limit: float | None) -> Iterator[Ta
     """A whole exact training through the library's loop."""
     rows = step.rows
     steps = epochs * -(-rows.n // Schedule().batch_size)
-    yield Task(
+    yield rows.task(
         f"GPCache-F training, exact, {epochs} epochs",
-        f"{rows.size}; {steps:,} steps",
         lambda: train_exactly(rows.keys, step.views, rows.labels, rows.values, rows.text, epochs),
-        lambda: step.naive(1),
+        step.ways[1][1],
         steps * step.operations(1),
+        further=f"; {steps:,} steps",
         bytes=steps * step.bytes(1),
         dtype=step.floor_dtype,
         naive_parts=steps,

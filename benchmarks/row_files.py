@@ -9,9 +9,9 @@ row of a cell counts.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -95,4 +95,6 @@ def append(runs: Iterable[Path], folder: Path = ROWS) -> None:
 
 
 if __name__ == "__main__":
-    append(map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="rows of runs, one .jsonl file a spec")
+    append(parser.parse_args().runs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import json
 import os
 import resource
 import socket
@@ -17,13 +18,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import numpy as np
+from measuring import least
 from pages import table, write_page
 from PIL import Image, ImageDraw
 
@@ -34,6 +38,7 @@ from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 CONCURRENCY = (1, 8, 64)
+COLOURS = ("red", "lime", "blue")
 SLOW = 500
 PHOTOS = 16
 # Seconds that a client waits for an answer.
@@ -50,7 +55,7 @@ def photo(seed: int) -> bytes:
     """A drawing of 640 × 480 pixels."""
     random = np.random.default_rng(seed)
     image = Image.fromarray(random.integers(0, 80, (480, 640, 3), dtype=np.uint8))
-    colour = ("red", "lime", "blue")[seed % 3]
+    colour = COLOURS[seed % 3]
     left, top = (int(part) for part in random.integers(50, 200, 2))
     ImageDraw.Draw(image).ellipse((left, top, left + 250, top + 200), fill=colour)
     stream = io.BytesIO()
@@ -58,30 +63,28 @@ def photo(seed: int) -> bytes:
     return stream.getvalue()
 
 
-class Server:
-    """`gpcache serve` as a process of its own, with three classes of five photos."""
+class Server(NamedTuple):
+    """`gpcache serve` as a process of its own."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "gpcache", "serve", "--port", "0", "--workspace"]
-        self._process = subprocess.Popen(
-            [*command, str(folder), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        address, _, self.token = self._process.stdout.readline().strip().partition("/?token=")
-        self.port = int(address.rpartition(":")[2])
-        headers = {"Authorization": f"Bearer {self.token}"}
-        with httpx.Client(base_url=address, headers=headers, timeout=120) as client:
-            for seed in range(15):
-                files = [("files", (f"{seed}.jpg", photo(seed)))]
-                data = {"label": ("red", "lime", "blue")[seed % 3]}
-                client.post("/v1/examples", data=data, files=files).raise_for_status()
+    process: subprocess.Popen[bytes]
+    address: str
+    token: str
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def client(self) -> httpx.Client:
+        """A client that is allowed to change the workspace."""
+        return httpx.Client(base_url=self.address, headers=self.headers, timeout=120)
 
     def memory(self) -> float:
         """Resident megabytes of the server and of the processes that decode for it."""
-        own = Path(f"/proc/{self._process.pid}")
+        own = Path(f"/proc/{self.process.pid}")
         children = " ".join(file.read_text() for file in own.glob("task/*/children")).split()
         pages = 0
         for process in (own, *(Path(f"/proc/{child}") for child in children)):
@@ -89,9 +92,38 @@ class Server:
                 pages += int((process / "statm").read_text().split()[1])
         return pages * resource.getpagesize() / 1e6
 
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
+
+@contextmanager
+def served(
+    workspace: Path, *options: str, photos: int = 15, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """A server, stopped at the end, that learned drawings of three classes."""
+    command = [sys.executable, "-m", "gpcache", "serve", "--port", "0", "--json", "--workspace"]
+    process = subprocess.Popen(
+        [*command, workspace, *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        ready = json.loads(process.stdout.readline())
+        server = Server(process, ready["address"], ready["token"])
+        with server.client() as client:
+            for number in range(photos):
+                add_photo(client, number)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def add_photo(client: httpx.Client, number: int) -> str:
+    """Add a drawing to a workspace; returns its name once that is acknowledged."""
+    name = f"{number}.jpg"
+    files, label = [("files", (name, photo(number)))], COLOURS[number % 3]
+    client.post("/v1/examples", data={"label": label}, files=files).raise_for_status()
+    return name
 
 
 class Answer(NamedTuple):
@@ -213,25 +245,25 @@ def direct(count: int = 64) -> float:
     """Images a second of the encoder, called directly: decoding and encoding in batches."""
     encoder, images = load_encoder("lite"), [photo(100 + number) for number in range(PHOTOS)]
     encoder.encode_images(images)
-    start = time.perf_counter()
-    encoder.encode_images(images[k % PHOTOS] for k in range(count))
-    return count / (time.perf_counter() - start)
+    return count / least(lambda: encoder.encode_images(images[k % PHOTOS] for k in range(count)))
+
+
+def answered(server: Server, clients: int, seconds: float) -> tuple[float, list[str], int]:
+    """Photos a second, p50 and p99 in milliseconds, and how many were not answered."""
+    asyncio.run(closed_loop(server, clients, 2))
+    answers = asyncio.run(closed_loop(server, clients, seconds))
+    times = [answer.seconds for answer in answers if answer.status == 200]
+    late = [f"{milliseconds(times, q):.0f}" for q in (0.5, 0.99)]
+    return len(times) / seconds, late, len(answers) - len(times)
 
 
 def throughput(server: Server, seconds: float, alone: float) -> tuple[list[list[object]], float]:
     """A row for each concurrency, with its ratio to the encoder `alone`; and the capacity."""
     rows, best = [], 0.0
     for concurrency in CONCURRENCY:
-        asyncio.run(closed_loop(server, concurrency, 2))
-        answers = asyncio.run(closed_loop(server, concurrency, seconds))
-        times = [answer.seconds for answer in answers if answer.status == 200]
-        rate = len(times) / seconds
+        rate, late, lost = answered(server, concurrency, seconds)
         best = max(best, rate)
-        rows.append(
-            [concurrency, f"{rate:.1f}", f"{rate / alone:.2f}"]
-            + [f"{milliseconds(times, q):.0f}" for q in (0.5, 0.99)]
-            + [len(answers) - len(times)]
-        )
+        rows.append([concurrency, f"{rate:.1f}", f"{rate / alone:.2f}", *late, lost])
     return rows, best
 
 
@@ -294,9 +326,7 @@ def change_at_1600() -> float:
         times = []
         for number in range(10):
             one = read(classes * each + number)
-            start = time.perf_counter()
-            opened.add([one], f"class {number}", None)
-            times.append(time.perf_counter() - start)
+            times.append(least(partial(opened.add, [one], f"class {number}", None)))
         opened.folder.close()
     return milliseconds(times, 0.5)
 
@@ -314,8 +344,7 @@ def main() -> None:
         sys.exit("The client needs a core of its own: run this on two cores or more.")
     os.sched_setaffinity(0, cores)  # the server inherits them
     alone = direct()
-    with tempfile.TemporaryDirectory() as temporary:
-        server = Server(Path(temporary))
+    with tempfile.TemporaryDirectory() as temporary, served(Path(temporary)) as server:
         os.sched_setaffinity(0, [last])
         rows, capacity = throughput(server, 10, alone)
         # Headers have ten seconds.
@@ -328,7 +357,6 @@ def main() -> None:
         # The first half minute warms allocators up.
         asyncio.run(open_loop(server, 0.7 * capacity, min(30, 20 * minutes)))
         soak = asyncio.run(open_loop(server, 0.7 * capacity, 60 * minutes))
-        server.stop()
     os.sched_setaffinity(0, [*cores, last])
     change = change_at_1600()
     slope = 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0])

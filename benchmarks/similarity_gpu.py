@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from pages import table, write_page
+from measuring import name_of, once
+from pages import keep, table, write_page
 from torch import Tensor
 
 from gpcache.similarity import ProjectionOptions, contrastive_loss, learn_projection
@@ -83,14 +83,13 @@ def measured(
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
-    start = time.perf_counter()
-    sets = nearest_sets(original, options.neighbours)
-    mining = time.perf_counter() - start
+    mining, sets = once(lambda: nearest_sets(original, options.neighbours))
     error = gradient_error(original, views, sets[:PROBED], options.temperature)
     del sets
-    start, worked = time.perf_counter(), time.process_time()
-    projection, history = learn_projection(original, views, options=options, device=device)
-    total = time.perf_counter() - start
+    worked = time.process_time()
+    total, (projection, history) = once(
+        lambda: learn_projection(original, views, options=options, device=device)
+    )
     steps = options.epochs * -(-rows // options.batch_size)
     anchors, size = options.batch_size, options.neighbours
     work = 8 * anchors * size * dim**2 + 6 * anchors * size**2 * dim
@@ -155,7 +154,7 @@ def main() -> None:
     dim = asked.dim or DIM[device.type]
     machine = f"{torch.get_num_threads()} CPU threads"
     if device.type == "cuda":
-        machine = torch.cuda.get_device_name(device)
+        machine = name_of(device)
         learn_projection(*clustered(2_000, dim, device), options=ProjectionOptions(epochs=1))
     machine += f", torch {torch.__version__}"
     print(options)
@@ -165,9 +164,7 @@ def main() -> None:
         lines.append(measured(rows, dim, device, options))
         print("| " + " | ".join(cells(machine, lines[-1])) + " |", flush=True)
     result = {"machine": machine, "lines": lines}
-    if "OUT" in os.environ:
-        place = Path(os.environ["OUT"]) / "similarity.json"
-        place.write_text(json.dumps(result, indent=1))
+    keep("similarity.json", result)
     if device.type == "cuda":
         write_results([result])
 

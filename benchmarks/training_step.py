@@ -8,19 +8,21 @@ on a CPU it takes a small problem, to show that it runs. ``--epochs 20`` adds a 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+from measuring import milliseconds
 from torch import Tensor
 
-from gpcache.gp import ExactPrecision, GroupedPrecision
+from gpcache.gp import ExactPrecision, GroupedPrecision, Precision
 from gpcache.gp.fusion import fuse
 from gpcache.gp.kernels import unit_rows
 
 BETA, NOISE, ALPHA, ETA = 2.0, 0.1, 10.0, 0.5
+Logits = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of keys, queries, values and text
 
 
 def naive_logits(
@@ -41,28 +43,41 @@ def naive_logits(
     return text + ALPHA * cache
 
 
-def our_logits(plan: object, keys: Tensor, queries: Tensor, values: Tensor, text: Tensor) -> Tensor:
-    """The same through the library."""
-    kind = ExactPrecision if plan is None else GroupedPrecision
-    precision = kind(plan, unit_rows(keys), values, beta=BETA, noise=NOISE)
+def our_logits(
+    make: Callable[..., Precision], keys: Tensor, queries: Tensor, values: Tensor, text: Tensor
+) -> Tensor:
+    """The same through the library; `make` gives the precision of keys and values."""
+    precision = make(unit_rows(keys), values, beta=BETA, noise=NOISE)
     mean, variance = precision.posterior(queries)
     spread = precision.variance_of_classes(variance)
     return fuse(text, mean, spread, alpha=ALPHA, eta=ETA)
 
 
-def milliseconds(step: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median time of a step after two for warming up."""
-    times = []
-    for i in range(repeats + 2):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        if i >= 2:
-            times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+def groups_of(class_group: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The rows and the classes of each group."""
+    inside = [class_group == number for number in range(int(class_group.max()) + 1)]
+    return [(one[labels].nonzero().flatten(), one.nonzero().flatten()) for one in inside]
+
+
+def both_logits(
+    n_groups: int, labels: Tensor, classes: int, dtype: torch.dtype
+) -> tuple[Logits, Logits]:
+    """Our logits and the naive ones; one group is the exact posterior."""
+    if n_groups == 1:
+        every = torch.zeros(classes, dtype=torch.long, device=labels.device)
+        make, groups = partial(ExactPrecision, None), groups_of(every, labels)
+    else:
+        plan = GroupedPrecision.plan(labels, classes, n_groups=n_groups, dtype=dtype)
+        make, groups = partial(GroupedPrecision, plan), groups_of(plan.class_group, labels)
+    return partial(our_logits, make), partial(naive_logits, groups=groups)
+
+
+def gradient(logits_of: Logits, dtype: torch.dtype, targets: Tensor, *given: Tensor) -> Tensor:
+    """The gradient of a step by the keys; given are keys, queries, values and text."""
+    keys, *others = (one.to(dtype) for one in given)
+    keys = keys.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits_of(keys, *others), targets)
+    return torch.autograd.grad(loss, keys)[0]
 
 
 def main() -> None:
@@ -86,14 +101,8 @@ def main() -> None:
     views = unit_rows(start + 0.05 * noise.flip(0))  # as an augmentation would move them
     queries, targets = views[:batch], labels[:batch]
     text_vectors = unit_rows(centres)
-    text = 100 * queries @ text_vectors.T
     values = torch.nn.functional.one_hot(labels, classes).float()
-
-    def step(logits_of: Callable[[Tensor], Tensor], keys: Tensor = start) -> Tensor:
-        keys = keys.clone().requires_grad_()
-        loss = torch.nn.functional.cross_entropy(logits_of(keys), targets)
-        (gradient,) = torch.autograd.grad(loss, keys)
-        return gradient
+    given = (start, queries, values, 100 * queries @ text_vectors.T)
 
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(
@@ -102,28 +111,13 @@ def main() -> None:
     print(f"{'groups':>6} {'naive':>9} {'ours':>9} {'ratio':>7} {'error: naive / ours':>22}")
     table = []
     for n_groups in options.groups:
-        if n_groups > 1:
-            plan = GroupedPrecision.plan(labels, classes, n_groups=n_groups, dtype=torch.float32)
-            members = [plan.class_group == g for g in range(n_groups)]
-        else:
-            plan, members = None, [torch.ones(classes, dtype=torch.bool, device=device)]
-        groups = [(torch.nonzero(m[labels]).flatten(), torch.nonzero(m).flatten()) for m in members]
-
-        def ours(keys: Tensor, plan: object = plan) -> Tensor:
-            return our_logits(plan, keys, queries, values, text)
-
-        def naive(keys: Tensor, groups: list[tuple[Tensor, Tensor]] = groups) -> Tensor:
-            return naive_logits(keys, queries, values, text, groups)
-
-        def exactly(keys: Tensor, groups: list[tuple[Tensor, Tensor]] = groups) -> Tensor:
-            return naive_logits(keys, queries.double(), values.double(), text.double(), groups)
-
-        truth = step(exactly, start.double())
-        errors = [float((step(f) - truth).norm() / truth.norm()) for f in (naive, ours)]
+        both = both_logits(n_groups, labels, classes, torch.float32)[::-1]
+        truth = gradient(both[0], torch.float64, targets, *given)
+        steps = [partial(gradient, one, torch.float32, targets, *given) for one in both]
+        errors = [float((step() - truth).norm() / truth.norm()) for step in steps]
         del truth
         repeats = 5 if n_groups == 1 else 20
-        slow = milliseconds(lambda f=naive: step(f), device, repeats)
-        fast = milliseconds(lambda f=ours: step(f), device, repeats)
+        slow, fast = (milliseconds(step, device, repeats) for step in steps)
         error = f"{errors[0]:.0e} / {errors[1]:.0e}"
         print(f"{n_groups:>6} {slow:>9.1f} {fast:>9.1f} {slow / fast:>6.1f}x {error:>22}")
         table.append(f"| {n_groups} | {slow:.1f} | {fast:.1f} | {slow / fast:.1f}× | {error} |")
@@ -145,22 +139,17 @@ def main() -> None:
 
 
 def train_exactly(
-    start: Tensor,
-    views: Tensor,
-    labels: Tensor,
-    values: Tensor,
-    text_vectors: Tensor,
-    epochs: int,
+    start: Tensor, views: Tensor, labels: Tensor, values: Tensor, text_vectors: Tensor, epochs: int
 ) -> str:
     """Exact GPCache-F through the library's training loop."""
     from gpcache.methods.training import Schedule, train
 
-    keys = start.clone().requires_grad_()
+    keys, exact = start.clone().requires_grad_(), partial(ExactPrecision, None)
     text = 100 * views @ text_vectors.T
     begun = time.perf_counter()
     losses = train(
         [keys],
-        lambda rows: our_logits(None, keys, views[rows], values, text[rows]),
+        lambda rows: our_logits(exact, keys, views[rows], values, text[rows]),
         labels,
         Schedule(epochs=epochs),
     )

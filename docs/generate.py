@@ -32,14 +32,11 @@ def _command(command: Any, name: str) -> str:
     if hasattr(command, "commands"):
         inner = command.commands
         return "\n".join(_command(inner[key], f"{name} {key}") for key in inner)
-    lines = [f"## {name}", "", _without_code_markers(command.help), ""]
+    text = re.sub(r"\n{3,}", "\n\n", (command.help or "").replace("\f", "").strip())
+    lines = [f"## {name}", "", text, ""]
     rows = [_row(one) for one in command.params if one.name not in ("help", "_verbose")]
     lines += ["| option | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
-
-
-def _without_code_markers(text: str) -> str:
-    return re.sub(r"\n{3,}", "\n\n", (text or "").replace("\f", "").strip())
 
 
 def _row(parameter: Any) -> str:
@@ -60,11 +57,11 @@ def _row(parameter: Any) -> str:
 def http_api() -> str:
     """Every request of the server with its parameters, body and answer, from OpenAPI."""
     document = openapi_document()
-    parts = []
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            parts.append(_operation(f"{method.upper()} {path}", operation, document))
-    return "\n".join(parts)
+    return "\n".join(
+        _operation(f"{method.upper()} {path}", operation, document)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    )
 
 
 def openapi_document() -> dict[str, Any]:
@@ -95,28 +92,27 @@ def _operation(title: str, operation: dict[str, Any], document: dict[str, Any]) 
     if rows:
         lines += ["| field | in | type |", "|---|---|---|", *rows, ""]
     answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
-    fields = _fields(answer.get("schema", {}), document)
-    if fields:
+    if fields := _fields(answer.get("schema", {}), document):
         lines += ["Answer: " + ", ".join(f"`{name}`" for name in fields) + ".", ""]
     return "\n".join(lines)
 
 
-def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" in schema:
-        return document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
-    return schema
-
-
 def _fields(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = _resolved(schema, document).get("properties", {})
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][_name(schema)]
+    found: dict[str, Any] = schema.get("properties", {})
     return found
+
+
+def _name(schema: dict[str, Any]) -> str:
+    return schema["$ref"].rsplit("/", 1)[1]
 
 
 def _type(schema: dict[str, Any], document: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_type(one, document) for one in schema["anyOf"])
     if "$ref" in schema:
-        return schema["$ref"].rsplit("/", 1)[1]
+        return _name(schema)
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(one)}`" for one in schema["enum"])
     kind = str(schema.get("type", "any"))

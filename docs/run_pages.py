@@ -99,13 +99,12 @@ def run_page(page: Path, folder: Path) -> None:
 
 def main() -> None:
     """Run the given pages, or those of TASKS, and print a table of their times."""
-    names = sys.argv[1:] or list(TASKS)
     total = 0.0
     with tempfile.TemporaryDirectory() as temporary:
         drawn = Path(temporary) / "drawn"
         drawn.mkdir()
         make_folder(drawn)
-        for number, name in enumerate(names):
+        for number, name in enumerate(sys.argv[1:] or TASKS):
             folder = Path(temporary) / str(number)
             shutil.copytree(drawn, folder)
             start = time.perf_counter()

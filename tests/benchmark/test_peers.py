@@ -5,9 +5,12 @@ import pytest
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.neighbors import KNeighborsClassifier
 
+from gpcache import GPCacheClassifier
 from gpcache.benchmark.datasets.stored_features import open_features
 from gpcache.benchmark.protocols import (
     AT_RANDOM,
+    KEPT_CHOICES,
+    ONE_BY_ONE,
     SUGGESTED,
     UNEQUAL_SHOTS,
     WRONG_LABELS,
@@ -123,6 +126,30 @@ def test_labels_are_given_at_random_or_as_suggested(write_features, rows_of):
     write_features(train2=2, val=3, test=5)
     row = rows_of("gpcache", protocols=(SUGGESTED,), shots=2)[SUGGESTED, "gpcache"]
     assert row["why"] == "'toy' has no stored features to choose from"
+
+
+def test_shots_are_added_to_a_model_of_the_first_five(write_features, rows_of):
+    task = open_features(write_features(train=12, test=25))
+    protocols = ("no validation", ONE_BY_ONE, KEPT_CHOICES)
+    found = rows_of("gpcache", "gda", protocols=protocols, shots=6)
+    at_once, one_by_one, kept = (found[protocol, "gpcache"] for protocol in protocols)
+    assert at_once["n_shots"] == one_by_one["n_shots"] == kept["n_shots"] == 24
+    # Few shots: every added one lets the model choose again, so that the end is the fit of all.
+    for name in ("accuracy", "nll", "ece"):
+        assert one_by_one[name] == pytest.approx(at_once[name], abs=1e-6)
+
+    X, y, _ = task.draw(6, 0).shots
+    first = np.concatenate([np.flatnonzero(y == name)[:5] for name in task.class_names])
+    others = np.setdiff1d(np.arange(len(y)), first)
+    model = GPCacheClassifier(text_prior=task.prior, device="cpu").fit(X[first], y[first])
+    assert kept["hyper_parameters"]["alpha"] == pytest.approx(model.alpha_)
+    assert at_once["hyper_parameters"]["alpha"] != pytest.approx(model.alpha_)
+    model.add(X[others], y[others], refit=False)
+    assert kept["accuracy"] == model.score(task.test.features, task.test.labels)
+
+    assert found[ONE_BY_ONE, "gda"]["why"] == "cannot add shots to a fitted model"
+    few = rows_of("gpcache", protocols=(KEPT_CHOICES,))[KEPT_CHOICES, "gpcache"]
+    assert few["why"] == "needs more than 5 shots of a class"
 
 
 def test_other_measures_are_another_row(write_features, rows_of):

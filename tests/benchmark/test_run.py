@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.datasets.loading import open_task
 from gpcache.benchmark.protocols import Sample, rows_to_choose_on
 from gpcache.benchmark.rows import correct_rows, read_rows
 from gpcache.benchmark.run import run

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import gpcache.cli.answers
+import gpcache.model.answer_tables
 from gpcache.cli.answers import Shape, write_answers
 from gpcache.model.predictions import Prediction
 
@@ -29,7 +29,7 @@ def peak(write, count):
 
 @pytest.mark.parametrize("form", ["table", "csv", "jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_answers(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(gpcache.cli.answers, "ROWS", 400)
+    monkeypatch.setattr(gpcache.model.answer_tables, "ROWS", 400)
     target = tmp_path / "answers"
 
     def write(stream):

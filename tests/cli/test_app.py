@@ -48,7 +48,7 @@ def test_an_error_that_is_not_ours_is_not_hidden(monkeypatch):
     """A bug keeps its traceback: a module that lacks what the command imports is one."""
     monkeypatch.setitem(sys.modules, "gpcache.model.demo", ModuleType("gpcache.model.demo"))
     monkeypatch.setattr(sys, "argv", ["gpcache", "demo"])
-    with pytest.raises(ImportError, match="demonstrate"):
+    with pytest.raises(ImportError, match="plant_label"):
         main()
 
 

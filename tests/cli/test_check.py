@@ -115,4 +115,6 @@ def test_hostile_names_reach_no_terminal(run, hostile):
 def test_mistakes_are_one_sentence(mistake, shapes, tmp_path):
     assert "no labelled image" in mistake("check", shapes / "circle")
     assert "There is no image in" in mistake("check", tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert ", which holds 'config.json': put images" in mistake("check", tmp_path)
     assert "groups must be one of" in mistake("check", shapes, "--groups", "bursts")

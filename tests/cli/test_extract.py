@@ -127,6 +127,7 @@ def test_an_interrupt_leaves_a_whole_store(tmp_path):
         "import gpcache.features.extract as extract\n"
         "extract.SHARD_ROWS = 32\n"
         "from gpcache.cli.app import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it\n"
         "def watch():\n"
         "    import os, time\n"
         f"    while not list(Path({str(store)!r}, 'shards').glob('*.safetensors')):\n"

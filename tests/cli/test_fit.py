@@ -214,7 +214,11 @@ def test_an_interrupted_fit_leaves_the_old_model(run, own_model, unseen, monkeyp
         write_atomic(path, data, **options)
 
     monkeypatch.setattr(gpcache.support.array_folders, "write_atomic", interrupted)
-    code, out, err = run("fit", unseen, "-o", own_model, "--force")
+    before_test = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, out, err = run("fit", unseen, "-o", own_model, "--force")
+    finally:
+        signal.signal(signal.SIGINT, before_test)
     assert len(written) >= 2
     assert (code, out, err) == (130, "", "")
     assert tree(own_model) == before

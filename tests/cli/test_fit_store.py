@@ -84,9 +84,62 @@ def test_a_store_becomes_a_model_that_answers_grows_and_is_served(run, tmp_path)
 
     served = open_workspace(tmp_path / "workspace", model=model)
     rows = grown.encoder_.encode_images([Image.open(test / "water" / "100.png")])
-    assert served.learner.answer(rows, why=3, error=0.1)[0].probabilities.argmax() == 2
+    answer = served.learner.answer(rows, ["100.png"], reject=0.05, why=3, error=0.1)[0]
+    assert answer.prediction.top(1)[0][0] == "water"
     with pytest.raises(DataError, match="nothing else can be changed"):
         served.learner.fit(served.document.contents)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few")
+def test_a_model_that_keeps_its_shots_names_them(run, tmp_path):
+    photos, test = draw(tmp_path / "photos", 0, 32), draw(tmp_path / "test", 100, 2)
+    store, model, other = (tmp_path / name for name in ("photos.store", "a.gpc", "b.gpc"))
+    assert run("extract", photos, "-o", store)[0] == 0
+    assert run("fit", store, "-o", model, "--keep-shots")[0] == 0
+    asked = ["predict", model, test / "grass", "--why", "--json"]
+    code, out, err = run(*asked)
+    assert (code, err) == (0, "")
+    kept = [json.loads(line) for line in out.splitlines()]
+    # The same images as with the store, and what all others count for.
+    code, out, _ = run(*asked, "--why-from", store)
+    scanned = [json.loads(line) for line in out.splitlines()]
+    for one, true in zip(kept, scanned, strict=True):
+        assert [reason["name"] for reason in one["why"]] == [r["name"] for r in true["why"]]
+        assert [reason["label"] for reason in one["why"]] == [r["label"] for r in true["why"]]
+        weights = [[reason["weight"] for reason in each["why"]] for each in (one, true)]
+        assert weights[0] == pytest.approx(weights[1], rel=5e-3)
+        assert one["others_weight"] == pytest.approx(true["others_weight"], abs=0.01)
+    assert "  all other training images" in run(*asked[:-1])[1]
+
+    # The index is part of the model: copied with it, and checked.
+    ImageClassifier.load(model).save(other)
+    damaged = bytearray((other / "shots.safetensors").read_bytes())
+    asked[1] = other
+    assert run(*asked)[0] == 0
+    damaged[-len(damaged) // 3] ^= 1
+    (other / "shots.safetensors").write_bytes(damaged)
+    assert run("predict", other, test / "grass")[0] == 0
+    code, _, err = run(*asked)
+    assert (code, err.count("is damaged")) == (2, 1)
+    (other / "shots.safetensors").unlink()
+    code, _, err = run(*asked)
+    assert (code, "is missing, so training images cannot be named" in err) == (2, True)
+
+    code, _, err = run("add", model, draw(tmp_path / "more", 200, 2))
+    assert (code, "no longer keeps its training images" in err) == (0, True)
+    assert not (model / "shots.safetensors").exists()
+    asked[1] = model
+    assert "add --why-from" in run(*asked)[2]
+
+
+def test_few_photos_are_kept_anyway_and_some_methods_name_none(run, eighteen, tmp_path):
+    (photos, store), model = eighteen, tmp_path / "photos.gpc"
+    assert run("fit", store, "-o", model, "--keep-shots")[0] == 0
+    assert not (model / "shots.safetensors").exists()
+    assert '"why"' in run("predict", model, photos / "grass" / "0.png", "--why", "--json")[1]
+    code, _, err = run("fit", store, "-o", tmp_path / "x", "--keep-shots", "--method", "gda")
+    assert (code, "does not explain answers by training images" in err) == (2, True)
 
 
 def test_reasons_from_a_store_that_cannot_give_them_are_a_sentence(run, eighteen, tmp_path):

@@ -241,6 +241,32 @@ def test_paths_come_on_stdin_in_any_spelling(shell, model, unseen, tmp_path):
     assert b"no/such.jpg  there is no such file" in done.stderr
 
 
+def test_folders_and_files_together(run, model, unseen, expected):
+    """Each is named as it was given; one that is missing is refused by itself."""
+    given = [unseen / "circle", unseen / "square" / "0.png", unseen / "none.png"]
+    code, out, err = run("predict", model, *given)
+    assert (code, "none.png" in err, "there is no such file" in err) == (1, True, True)
+    lines = [line.split() for line in out.splitlines()]
+    files = sorted((unseen / "circle").iterdir())
+    assert [line[0] for line in lines] == [*map(str, files), str(given[1])]
+    for name, label, *_ in lines:
+        assert label == expected[os.path.relpath(name, unseen)].label
+
+
+def test_subfolders_mean_nothing_to_an_answer(run, model, unseen, expected, tmp_path):
+    """Loose images beside folders, and folders whose names differ only in case, are answered."""
+    for number, name in enumerate(("a.png", "Trip/b.png", "trip/c.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((unseen / "circle" / f"{number}.png").read_bytes())
+    code, out, _ = run("predict", model, tmp_path)
+    assert code == 0
+    labels = {line.split()[0]: line.split()[1] for line in out.splitlines()}
+    assert labels == {
+        name: expected[f"circle/{number}.png"].label
+        for number, name in enumerate(("a.png", "Trip/b.png", "trip/c.png"))
+    }
+
+
 def test_nothing_on_stdin_is_one_sentence(mistake, model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     assert "There is no path on stdin: give one on each line." in mistake("predict", model, "-")
@@ -267,6 +293,7 @@ def test_an_interrupt_leaves_the_old_file(model, unseen, tmp_path):
         "import os, signal, sys, threading, time\n"
         "from pathlib import Path\n"
         "from gpcache.cli.app import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it\n"
         "def watch():\n"
         f"    while not list(Path({str(tmp_path)!r}).glob('.answers.csv.*')):\n"
         "        time.sleep(0.002)\n"

@@ -10,7 +10,13 @@ from torch.nn.functional import log_softmax, one_hot
 
 from gpcache.errors import NumericalError
 from gpcache.gp import softmax
-from gpcache.gp.softmax import TOLERANCES, Coefficients, leave_out, softmax_map
+from gpcache.gp.softmax import (
+    TOLERANCES,
+    Coefficients,
+    leave_out,
+    softmax_map,
+    solve_rows,
+)
 
 # Every class has a shot here.
 UNEQUAL, EQUAL = (9, 1, 4, 7, 2, 5), (4, 4, 4, 4, 4, 4)
@@ -312,6 +318,35 @@ def test_a_start_near_by_takes_fewer_iterations(make):
     near = softmax_map(product, offset, targets, 999.0)
     warm = softmax_map(product, offset, targets, 1000.0, start=near)
     assert warm.iterations < cold.iterations / 2
+
+
+@pytest.mark.parametrize("tau", [1.0, 30.0])
+def test_some_rows_are_solved_and_the_others_stay(tau, make):
+    _, precision, (product, offset, targets) = make(shots=EQUAL)
+    given = softmax_map(product, offset, targets, tau / 10).values
+    rows = torch.tensor([3, 0, 11, 20], device=given.device)
+    found = solve_rows(precision.prior, offset, targets, tau, given, rows)
+    stay = torch.ones(len(given), dtype=torch.bool).index_fill(0, rows.cpu(), False)
+    assert torch.equal(found[stay], given[stay])
+    # At their optimum these rows have A = τ (Y − softmax(f)); the others do not.
+    gap = found - tau * (targets - (offset + product(found)).softmax(-1))
+    assert float(gap[rows].norm()) < 1e-2
+    assert float(gap[stay].norm()) > 0.1
+
+
+def test_solving_the_rows_near_a_removed_one_first_saves_iterations(make):
+    _, precision, (product, offset, targets) = make(shots=(40,) * 6)
+    fitted = softmax_map(product, offset, targets, 30.0)
+    gone = targets.clone()
+    gone[0] = 0
+    values = fitted.values.index_fill(0, torch.tensor([0], device=targets.device), 0.0)
+    near = precision.prior[0].topk(65).indices[1:]  # without itself
+    better = solve_rows(precision.prior, offset, gone, 30.0, values, near)
+    iterations = [
+        softmax_map(product, offset, gone, 30.0, start=Coefficients(a, product(a))).iterations
+        for a in (values, better)
+    ]
+    assert iterations[1] < iterations[0]
 
 
 def test_the_arguments_are_left_as_they_were(make):
@@ -636,3 +671,13 @@ def test_a_rough_product_changes_nothing_but_the_time(tau, make):
         found = softmax_map(product, offset, targets, tau, rough=rough)
         torch.testing.assert_close((offset + found.products).softmax(-1), exact, **CLOSE)
         torch.testing.assert_close(found.products, precision.prior @ found.values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_directions_in_float32_converge_at_a_wide_prior(seed, make):
+    """Near the optimum float32 sees no change of the probabilities: steps must not grow."""
+    _, precision, (product, offset, targets) = make(shots=(10,) * 12, text=0.0, seed=seed)
+    single = precision.prior.float()
+    exact = softmax_map(product, offset, targets, 200.0)
+    found = softmax_map(product, offset, targets, 200.0, rough=lambda right: single @ right.float())
+    assert found.iterations < 3 * exact.iterations

@@ -63,3 +63,24 @@ def test_what_is_not_whitened_by_few_rows_has_none(rows):
     assert WhitenedProducts.of(whitened(), *copies, 2, others) is None
     alone = features[:3], torch.tensor([0, 1, 2])
     assert WhitenedProducts.of(whitened(), *alone, 3, others) is None
+
+
+def test_several_problems_are_one_filled_up_with_zeros(rows):
+    features, labels, others = rows
+    problems = [
+        WhitenedProducts.of(whitened(), features[part], labels[part], 5, others[:m])
+        for part, m in ((slice(11), 4), (slice(8), 7), (slice(2, 11), 2))
+    ]
+    together = WhitenedProducts.stacked(problems).at(2.0, features.dtype)
+    for number, one in enumerate(problems):
+        alone, n = one.at(2.0, features.dtype), one.n_rows
+        m = len(alone.cross)
+        for found, size in ((together.own, n), (together.cross, m)):
+            assert not found[number, size:].any()
+            assert not found[number, :, n:].any()
+        tolerance = {"atol": TOLERANCE[features.dtype], "rtol": 0}
+        torch.testing.assert_close(together.own[number, :n, :n], alone.own, **tolerance)
+        torch.testing.assert_close(together.cross[number, :m, :n], alone.cross, **tolerance)
+        scale = float(alone.scores.abs().max())
+        found = together.scores[number, :m] / scale
+        torch.testing.assert_close(found, alone.scores / scale, **tolerance)

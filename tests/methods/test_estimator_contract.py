@@ -76,11 +76,33 @@ def test_only_what_checks_cannot_give_is_left_out():
     assert set(registry()) - set(ON_FEATURES) == {"calip", "coop", "timo"}
 
 
+WEIGHTED = (
+    "check_sample_weights_pandas_series",
+    "check_sample_weights_not_an_array",
+    "check_sample_weights_list",
+    "check_sample_weights_shape",
+    "check_sample_weights_not_overwritten",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_classifiers_one_label_sample_weights",
+)
+
+
+def expected_failures(estimator):
+    if type(estimator) is not GPCacheClassifier:
+        return {}
+    if estimator.likelihood != "softmax":
+        return dict.fromkeys(WEIGHTED, "regression takes no weights, and says so")
+    # tests/methods/test_sample_weight.py: at equal hyper-parameters both models are the same.
+    reason = "copies of a shot fall into several folds, so they choose other hyper-parameters"
+    return {"check_sample_weight_equivalence_on_dense_data": reason}
+
+
 @parametrize_with_checks(
     [
         *map(ready_for_checks, ON_FEATURES.values()),
         GPCacheClassifier.from_options(likelihood="gaussian"),
-    ]
+    ],
+    expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_agrees(estimator, check):
     check(estimator)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, TextPrior
+from gpcache.features.shot_index import ShotIndex, write_index
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.gp.discriminant import Discriminant
+from gpcache.gp.feature_maps import FeatureMap
+from gpcache.gp.kernels import unit_rows
 from gpcache.methods import Explicit, Regression, restore, state_of
 from gpcache.methods.cache import (
     explicit,
     explicit_choice,
     explicit_reasons,
+    passes,
     row_stream,
     setup,
 )
@@ -29,6 +35,8 @@ spec = importlib.util.spec_from_file_location("tiny", TINY)
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
 Rows = tuple[NDArray[np.float32], NDArray[np.str_]]
+DATA = os.environ.get("GPCACHE_DEV_DATA", Path(__file__).parents[3] / "shared")
+CALTECH = Path(DATA) / "features" / "caltech101_vitb32.npz"
 
 
 def rows_of(n: int, seed: int, n_classes: int = 6, width: int = 16) -> Rows:
@@ -84,6 +92,78 @@ def test_shares_of_all_shots_sum_to_the_cache_logit(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(in_batches.shares, nearest.shares, rtol=1e-9)
     one = model.explain(queries[2:3], top=3, labels=y[:1], shots=(X, y))
     assert one.labels.tolist() == ["class 0"]
+
+
+def test_all_shots_of_the_class_may_explain_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows_of(1_200, 1, n_classes=60)
+    queries, _ = rows_of(60, 2, n_classes=60)
+    model = GPCacheClassifier(approximation=Explicit(200), dtype="float64").fit(X, y)
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", 1_200)
+    true = model.explain(queries, top=5, shots=(X, y)).shots
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", 50)
+    found = model.explain(queries, top=5, shots=(X, y)).shots
+    assert same_shots(found, true) > 0.95  # of the nearest shots of all classes: 0.81
+    for count in (1, 2, 3, 4):
+        monkeypatch.setattr(explicit_reasons, "CANDIDATES", count)
+        assert model.explain(queries, top=5, shots=(X, y)).shots.shape == (60, count)
+
+
+def same_shots(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
+    """The share of the true shots (m, k) that were found (m, k)."""
+    return float((true[:, :, None] == found[:, None, :]).any(2).mean())
+
+
+def index_of(folder: Path, model: GPCacheClassifier, X: Any, y: Any) -> ShotIndex:
+    """The index of the shots of a fit, named by their row numbers."""
+    rows, fitted = model.shots_elsewhere(X, y), model.fitted_
+    residuals = explicit_reasons.residuals_of(fitted.model, fitted.streamed, rows)
+    names = [str(number) for number in range(len(X))]
+    path, labels = folder / "shots.safetensors", rows.labels.numpy()
+    return ShotIndex(path, write_index(path, X, labels, names, residuals, rows.n_classes))
+
+
+def test_an_index_finds_the_shots_that_count_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explicit_reasons, "READ", 16)
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", 600)
+    X, y = rows_of(600, 1)
+    queries, _ = rows_of(40, 2)
+    text = TextPrior([f"class {number}" for number in range(7)], X[:7], 10.0)
+    model = GPCacheClassifier(text_prior=text, approximation=Explicit(200)).fit(X, y)
+    index = index_of(tmp_path, model, X, y)
+    true = model.explain(queries, top=5, shots=(X, y))
+    found = model.explain(queries, top=5, shots=index)
+    names = np.array([[int(index.name(row)) for row in rows] for rows in found.shots.tolist()])
+    assert same_shots(names, true.shots) > 0.98
+    np.testing.assert_allclose(found.shares, true.shares, rtol=5e-3)
+    np.testing.assert_array_equal(found.cache_logit, true.cache_logit)
+    alone = model.explain(queries[3:4], top=5, shots=index)
+    np.testing.assert_array_equal(alone.shots[0], found.shots[3])
+    # A class that is known by its text alone is explained by the shots that resemble it, if any.
+    bare = model.explain(queries[:2], top=5, labels=["class 6", "class 0"], shots=index)
+    known = bare.shots[0][bare.shots[0] >= 0].tolist()
+    assert all(index.label(row) != 6 for row in known)
+    assert (bare.shares[0][len(known) :] == 0).all()
+    with pytest.raises(DataError, match="belongs to another model"):
+        GPCacheClassifier(approximation=Explicit(20)).fit(X, y).explain(queries, shots=index)
+
+
+@pytest.mark.skipif(not CALTECH.exists(), reason=f"{CALTECH} is absent: set GPCACHE_DEV_DATA")
+def test_an_index_finds_the_shots_that_count_most_among_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = np.load(CALTECH)
+    X, y = stored["train16_x"].astype(np.float32), stored["train16_y"]
+    queries = stored["val_x"][::16].astype(np.float32)
+    model = GPCacheClassifier(approximation=Explicit(256)).fit(X, y)
+    index = index_of(tmp_path, model, X, y)
+    monkeypatch.setattr(explicit_reasons, "CANDIDATES", len(X))
+    true = model.explain(queries, top=5, shots=(X, y))
+    found = model.explain(queries, top=5, shots=index)
+    names = np.array([[int(index.name(row)) for row in rows] for rows in found.shots.tolist()])
+    assert same_shots(names, true.shots) > 0.98
+    np.testing.assert_allclose(found.shares, true.shares, rtol=5e-3)
 
 
 def test_shots_that_cannot_explain_are_a_sentence() -> None:
@@ -282,7 +362,7 @@ def test_modes_of_a_class_are_told_apart_where_that_pays(monkeypatch: pytest.Mon
     X, y = drawn(1_200)
     queries, truth = drawn(600)
     model = GPCacheClassifier(approximation=Explicit(16)).fit(X, y)
-    assert model.fitted_.model.discriminant.n_modes == explicit.N_MODES
+    assert model.fitted_.model.discriminant.n_modes == 2
     accuracy = model.score(queries, truth)
     monkeypatch.setattr(explicit, "LEAST_PER_MODE", 10_000)
     plain = GPCacheClassifier(approximation=Explicit(16)).fit(X, y)
@@ -309,3 +389,66 @@ def test_the_nearest_mode_of_the_own_class() -> None:
     for row, label, number in zip(distance, labels, found, strict=True):
         own = row[4 * label : 4 * label + 4]
         assert number == 4 * label + own.argmin()
+
+
+def test_a_pass_adds_up_the_rows_nearest_to_each_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    turn, labels = drawn(5, 7), torch.arange(60) % 3
+    feature_map = FeatureMap(lambda rows: rows @ turn, drawn(7), drawn(7, 4))
+    rows = unit_rows(drawn(60, 5))
+    several = [drawn(3 * n_modes, 4) for n_modes in (2, 4)]
+    discriminants = [
+        Discriminant(means, 0.5 * means.square().sum(1), len(means) // 3) for means in several
+    ]
+    monkeypatch.setitem(passes.PIECE_ELEMENTS, "cpu", 100)  # pieces of three rows
+    batches = zip(rows.split(25), labels.split(25), strict=True)
+    totals = passes.ModesPass(feature_map, discriminants).total(batches)
+    for means, total in zip(several, totals, strict=True):
+        far = torch.cdist(feature_map.unscaled(rows), means)
+        foreign = torch.arange(len(means)) // (len(means) // 3) != labels[:, None]
+        member = torch.nn.functional.one_hot(
+            far.masked_fill(foreign, torch.inf).argmin(1), len(means)
+        )
+        torch.testing.assert_close(total[:, -1], member.sum(0).double())
+        torch.testing.assert_close(total[:, :-1], member.double().mT @ unit_rows(rows @ turn))
+
+
+def test_held_out_rows_of_several_modes_foretell_new_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explicit_choice, "LEAST_HELD", 300)
+    monkeypatch.setattr(explicit_choice, "MOST_HELD", 300)
+    monkeypatch.setattr(explicit, "LEAST_PER_MODE", 3)  # a mean of few rows would show a leak
+    held, asked = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        modes = rng.normal(size=(100, 4, 48))
+        labels = np.arange(2_000) % 100
+        X = modes[labels, rng.integers(4, size=2_000)] + 1.5 * rng.normal(size=(2_000, 48))
+        queries = modes[labels, rng.integers(4, size=2_000)] + 1.5 * rng.normal(size=(2_000, 48))
+        model = GPCacheClassifier(approximation=Explicit(16)).fit(X, labels)
+        assert model.fitted_.model.discriminant.n_modes > 1
+        held.append(model.loo_.accuracy)
+        asked.append(model.score(queries, labels))
+    found, expected = np.mean(held), np.mean(asked)
+    error = np.sqrt(found * (1 - found) / 900 + expected * (1 - expected) / 6_000)
+    assert abs(found - expected) < 2 * error
+
+
+@pytest.mark.parametrize("n_modes", [1, 2, 8])
+def test_held_out_rows_choose_the_number_of_modes(n_modes: int) -> None:
+    rng = np.random.default_rng(n_modes)
+    modes = rng.normal(size=(20, n_modes, 32))
+
+    def drawn(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        labels = np.arange(n) % 20
+        rows = modes[labels, rng.integers(n_modes, size=n)]
+        return rows + rng.normal(size=(n, 32)), labels
+
+    model = GPCacheClassifier(approximation=Explicit(16)).fit(*drawn(2_400))
+    assert model.fitted_.streamed.n_modes == n_modes
+    assert model.loo_.accuracy == pytest.approx(model.score(*drawn(2_000)), abs=0.05)

@@ -175,19 +175,24 @@ def test_one_shot_a_class_takes_what_is_shipped(estimator, with_text, tools):
     assert_nothing_was_held_out(estimator, problem)
 
 
+@pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("with_text", [True, False])
-def test_one_shot_a_class_takes_what_is_shipped_with_the_softmax_likelihood(with_text, tools):
-    problem = tools.make_problem(shots=(1, 1, 1, 1, 0))
+def test_one_shot_a_class_takes_what_is_shipped_with_the_softmax_likelihood(with_text, last, tools):
+    problem = tools.make_problem(shots=(1, 1, 1, 1, last))
     prior = problem.prior if with_text else None
     estimator = GPCacheClassifier.from_options(text_prior=prior, **tools.float64).fit(
         problem.X, problem.y
     )
-    # With text the cache has a weight of its own; without it, twice that of many shots.
-    assert estimator.alpha_ == (softmax.ONE_SHOT_ALPHA if with_text else 2.0)
+    # With text the cache has a weight of its own, a smaller one beside a class of text alone;
+    # without text, twice that of many shots.
+    beside_text = softmax.ONE_SHOT_ALPHA if last else softmax.ONE_SHOT_ALPHA_ABSENT
+    assert estimator.alpha_ == (beside_text if with_text else 2.0)
     assert (estimator.beta_, estimator.eta_) == (softmax.BETA, 0.0)
     assert estimator.tau_ == softmax.FEW_THETA / softmax.BETA
     assert (estimator.shrinkage_, estimator.discriminant_) == (softmax.ONE_SHOT_SHRINKAGE, 0.0)
-    assert (estimator.gain_, estimator.temperature_) == (1.0, 1.0)
+    # The gain of the text is fitted on the shots if every class has one.
+    assert (estimator.gain_ != 1.0) == bool(with_text and last)
+    assert estimator.temperature_ == 1.0
     assert_nothing_was_held_out(estimator, problem)
 
 

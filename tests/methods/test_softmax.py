@@ -37,11 +37,6 @@ APPROXIMATIONS = {
 CLOSE = {"rtol": 0, "atol": 2e-5}
 
 
-def fault(reason):
-    """A test that fails today because of a known fault."""
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
 @pytest.fixture(scope="module", params=APPROXIMATIONS.values(), ids=APPROXIMATIONS)
 def approximation(request):
     return request.param
@@ -740,7 +735,6 @@ def test_a_given_gain_is_kept_to_the_last_digit(tools):
     assert fitted(problem, tools, gain=0.8).gain_ == 0.8
 
 
-@fault("recall 0.5 where the text alone has 1.0: the cache lifts the best of the other classes")
 def test_at_one_shot_a_class_without_any_keeps_its_place(tools):
     recalls = []
     for seed in range(3):

@@ -8,6 +8,7 @@ import torch
 
 from gpcache import DataError, GPCacheClassifier, TextPrior
 from gpcache.methods import TipAdapterClassifier, ZeroShotClassifier
+from gpcache.methods.text_prior import joined_text, same_text
 
 
 @pytest.fixture
@@ -66,3 +67,17 @@ def test_the_order_of_the_names_does_not_matter_but_the_names_do(kind, problem, 
 
     np.testing.assert_allclose(logits(shuffled), logits(problem.prior), rtol=1e-12, atol=1e-12)
     assert np.abs(logits(misnamed) - logits(problem.prior)).max() > 1
+
+
+def test_texts_are_compared_by_name_and_joined():
+    one = TextPrior(["dog", "cat"], np.eye(2))
+    turned = TextPrior(["cat", "dog"], np.eye(2)[::-1] + 1e-9)
+    other = TextPrior(["cat", "cow"], np.eye(2))
+    assert same_text(one, turned)
+    assert same_text(None, None)
+    assert not same_text(one, other)
+    assert not same_text(one, None)
+    assert not same_text(one, TextPrior(["dog", "cat"], np.eye(2)[::-1]))
+    both = joined_text(one, other)
+    assert both.class_names == ("dog", "cat", "cow")
+    assert both.vectors.tolist() == [[1, 0], [1, 0], [0, 1]]  # the second has another cat

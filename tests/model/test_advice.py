@@ -30,7 +30,7 @@ def evaluation(labels, answers, sure=0.9):
 def rows(labels, spread=0.3, text=None, seed=0):
     generator = np.random.default_rng(seed)
     labels = np.asarray(labels)
-    centres = 1 + generator.normal(size=(3, 12))
+    centres = 1 + generator.normal(size=(1 + labels.max(), 12))
     features = centres[labels] + spread * generator.normal(size=(len(labels), 12))
     zero_shot = None if text is None else torch.as_tensor(np.eye(3)[text])
     return TrainingRows(torch.as_tensor(features), torch.as_tensor(labels), zero_shot)
@@ -86,6 +86,15 @@ def test_unequal_classes(counts, kind, name, words):
     (found,) = advise(None, rows(np.repeat([0, 1, 2], counts)), NAMES)
     assert (found.kind, found.classes) == (kind, (name,))
     assert words in found.sentence
+
+
+def test_several_unequal_classes_are_bounded_by_one_number():
+    names = ("ash", "elm", "fir", "oak", "yew")
+    counts = (1, 3, 15, 15, 15)
+    few, *_ = advise(None, rows(np.repeat(np.arange(5), counts)), names)
+    assert few.sentence.startswith("'ash', 'elm' have 3 photos or fewer, the median class 15")
+    many, *_ = advise(None, rows(np.repeat(np.arange(5), (90, 60, 15, 15, 15))), names)
+    assert "'ash', 'elm' have far more photos (60 or more) than the median" in many.sentence
 
 
 def test_equal_classes_need_no_advice():

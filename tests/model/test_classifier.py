@@ -147,6 +147,12 @@ def test_a_draw_is_reproducible_and_names_what_was_left_out(folder, classifier):
     assert "The class 'red' has 2 of 3 images." in more.training.notices
 
 
+def test_an_image_without_a_label_is_not_even_decoded(classifier):
+    model = classifier().fit([(b"no image", None), *shots(2)])
+    assert model.training.refused == [Refused("item 0000000", "it has no label")]
+    assert len(model.examples) == 6
+
+
 def test_a_class_without_a_photo_is_known_by_its_name(classifier):
     model = classifier().fit(shots(4, colours=["red", "green"]), classes=["blue"])
     assert model.classes == ["blue", "green", "red"]

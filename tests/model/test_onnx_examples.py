@@ -104,7 +104,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 def _answers(address, photos):
     found = []
-    with tools.playwright.sync_playwright() as driver:
+    with tools.steady_network(), tools.playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=tools.CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()
         asked = []

@@ -249,25 +249,30 @@ import os, random, signal, sys, time
 import numpy as np
 from gpcache.support.array_folders import load_folder, save_folder
 
-folder, generator, seen = sys.argv[1], random.Random(0), []
+folder, generator, unfinished = sys.argv[1], random.Random(0), 0
 def save(number):
     save_folder(folder, {"number": number}, {"array": np.full(200_000, number)}, str(number))
 save(0)
 for start in range(20):
+    saved, tell = os.pipe()
     child = os.fork()
     if not child:
         number = 1000 * start
         while True:
             number += 1
             save(number)
-    time.sleep(generator.uniform(0.002, 0.05))
+            os.write(tell, b".")
+    os.read(saved, 1)  # one model was replaced, however busy the machine is
+    time.sleep(generator.uniform(0.0, 0.05))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    os.close(saved), os.close(tell)
+    unfinished += any(name.endswith("gpcache-tmp") for name in os.listdir(folder + "/.."))
     config, arrays = load_folder(folder)
+    assert config["number"] > 1000 * start
     assert (arrays["array"] == config["number"]).all()
     assert open(folder + "/README.md").read() == str(config["number"])
-    seen.append(config["number"])
-print(len(set(seen)))
+print(unfinished)
 """
 
 
@@ -278,7 +283,7 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
         [sys.executable, "-c", KILLED, str(folder)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 5  # the kills did come while models were being replaced
+    assert int(done.stdout) > 0  # kills did come while models were being replaced
     # What a kill left behind is removed by the next one who writes there.
     save_folder(folder, CONFIG, arrays(), "")
     assert load_folder(folder)[0]["names"] == CONFIG["names"]

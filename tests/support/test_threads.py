@@ -14,12 +14,16 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def running(tmp_path, monkeypatch):
-    """Sets how many threads of the machine run now, as the kernel tells it."""
+    """Sets how many threads of the machine and of this process run now, as the kernel tells it."""
 
-    def write(text):
-        file = tmp_path / "loadavg"
+    def write(text, own=1):
+        file, tasks = tmp_path / "loadavg", tmp_path / "task"
         file.write_text(text)
+        for number, state in enumerate("R" * own + "SS"):
+            (tasks / str(number)).mkdir(parents=True)
+            (tasks / str(number) / "stat").write_text(f"{number} (a (b) c) {state} 1 1 0")
         monkeypatch.setattr(threads, "RUNNING", file)
+        monkeypatch.setattr(threads, "OWN", tasks)
 
     return write
 
@@ -49,6 +53,12 @@ def test_a_large_one_takes_what_is_free(others, expected, running):
     running(f"0.0 0.0 0.0 {1 + others}/80 5")
     assert used(SMALL) == expected
     assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0, 4), (1, 3)])
+def test_own_threads_that_wait_for_work_take_no_core(others, expected, running):
+    running(f"0.0 0.0 0.0 {3 + others}/80 5", own=3)
+    assert used(SMALL) == expected
 
 
 def test_a_gpu_keeps_them(running):

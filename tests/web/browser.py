@@ -7,13 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 try:
     import playwright.sync_api as playwright
 except ImportError:
@@ -155,6 +161,16 @@ class Visitor:
             session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
 
 
+@contextmanager
+def steady_network():
+    """No test changes the machine's interfaces meanwhile: see benchmarks/ray_nodes.py."""
+    place = Path(tempfile.gettempdir()) / "gpcache-network.lock"
+    with place.open("a") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
 # Not for the session: while it lives, no other test of this thread can run an event loop.
 @pytest.fixture(scope="module")
 def browser():
@@ -190,9 +206,10 @@ def visit(browser, server):
         contexts.append(context)
         return Visitor(context, address or server.address)
 
-    yield opened
-    for context in contexts:
-        context.close()
+    with steady_network():
+        yield opened
+        for context in contexts:
+            context.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,10 @@
 import json
 import re
 import socket
+import struct
+import threading
+import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -96,7 +100,7 @@ def test_a_stranger_learns_no_more_than_that(busy):
 
 
 @pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize("piece", [1_000_000, 5_000, 999])
+@pytest.mark.parametrize("piece", [1_000_000, 5_000, 999, 61])
 def test_a_body_that_is_not_wanted_is_skipped_to_its_last_byte(stream, piece):
     """It holds what looks like a request, and others follow at once on the same connection."""
     body = ("x" * 20_000 + "\r\n\r\n" + ASK).encode()
@@ -116,6 +120,75 @@ def test_a_place_that_is_free_again_is_given(stream, photo, monkeypatch):
     monkeypatch.undo()
     stream.sendall(sent)
     assert statuses(stream, 1) == [200]
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_body_longer_than_promised_is_no_http(stream):
+    """What follows the promised bytes is read as a request."""
+    stream.sendall(f"{PHOTO}Content-Length: 1000\r\n\r\n".encode() + bytes(1_010))
+    assert statuses(stream, 2) == [429, 400]
+    assert not stream.recv(100)
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(busy, caplog):
+    head = f"{PHOTO}Content-Length: 100000\r\n\r\n".encode()
+    with ExitStack() as held:
+        leaving = [
+            held.enter_context(socket.create_connection(("127.0.0.1", busy.port), timeout=20))
+            for _ in range(3)
+        ]
+        for one in leaving:
+            one.sendall(head + bytes(70_000))
+            assert statuses(one, 1) == [429]
+        leaving[0].shutdown(socket.SHUT_WR)
+        assert not leaving[0].recv(100)  # there can be no further request
+        leaving[1].close()
+        # With this option the connection is reset.
+        leaving[2].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        leaving[2].close()
+        assert busy.client.get("/v1/state").status_code == 200
+    assert not caplog.records
+
+
+def test_a_request_that_found_a_place_keeps_it(start, tiny, photo, filled, monkeypatch):
+    """Others may take the last places while its body arrives."""
+    free = threading.Event()
+
+    class HeldEncoder(tiny.ColourEncoder):
+        def _embed_images(self, batch):
+            assert free.wait(60)
+            return super()._embed_images(batch)
+
+    free.set()
+    running = start(encoder=HeldEncoder())
+    filled(running.client, photo, 2)
+    free.clear()
+    monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 2)
+
+    def wait_for(count):
+        end = time.monotonic() + 20
+        while f"gpcache_requests_waiting {count}.0" not in running.client.get("/metrics").text:
+            assert time.monotonic() < end, f"there are never {count} requests in progress"
+            time.sleep(0.01)
+
+    image = photo("red")
+    sent = f"{PHOTO}Content-Length: {len(image)}\r\n\r\n".encode() + image
+    with ExitStack() as held:
+        held.callback(free.set)
+        early, *others = (
+            held.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            for _ in range(3)
+        )
+        early.sendall(sent[:-1])
+        wait_for(0)  # the server has read the head
+        for one in others:
+            one.sendall(sent)
+        wait_for(2)
+        assert running.client.post("/v1/predict", content=image, headers=JPEG).status_code == 429
+        early.sendall(sent[-1:])
+        wait_for(3)
+        free.set()
+        assert [statuses(one, 1) for one in (early, *others)] == [[200]] * 3
 
 
 @pytest.mark.usefixtures("busy")

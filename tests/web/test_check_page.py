@@ -42,7 +42,9 @@ def figure(page):
 def settled(seen, server):
     """What the server says, once the page shows it."""
     found = server.ask("GET", "/v1/loo")
-    expect(seen.page.locator("li.suspect")).to_have_count(len(found["suspects"]))
+    suspects = sorted(found["suspects"], key=lambda one: not one["certain"])
+    cards = seen.page.locator("li.suspect p")
+    expect(cards).to_have_text([one["reason"] for one in suspects])
     expect(seen.page.locator("#accuracy strong")).to_have_text(
         re.compile(f"^{100 * found['accuracy']:.0f}")
     )

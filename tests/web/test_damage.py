@@ -77,6 +77,21 @@ def flipped(file, place):
     file.write_bytes(data)
 
 
+def test_a_file_in_place_of_the_model_is_replaced_once(whole, tmp_path, start, photo):
+    folder, told, *_ = whole
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=lambda *_: [".lock"])
+    shutil.rmtree(copy / "model.gpc")
+    (copy / "model.gpc").write_bytes(b"no folder")
+    running = start(copy)
+    assert "model.gpc" in running.client.get("/v1/state").json()["notices"][0]
+    assert asked(running.client, photo)[0] == told[0]
+    add(running.client, photo, "red", [50])
+    start.stop(running)
+    assert (copy / "model.gpc").is_dir()
+    assert start(copy).client.get("/v1/state").json()["notices"] == []
+
+
 @pytest.mark.parametrize(
     "kind",
     ["workspace.json", "workspace-copy.json", "photos", "originals", "model.gpc", "batches"],

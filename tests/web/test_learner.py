@@ -108,7 +108,7 @@ def test_leaving_out_is_what_removing_does(begin):
     for row in (0, 17, 50):
         model = copy.deepcopy(learner.model)
         model.remove([row], refit=False)
-        key = learner._features(learner.photos[row].hash)[None]
+        key = learner.rows([learner.photos[row]])
         np.testing.assert_allclose(model.predict_proba(key)[0], found.probabilities[row], atol=1e-8)
         np.testing.assert_allclose(model.novelty(key)[0], found.novelty[row], atol=1e-8)
 

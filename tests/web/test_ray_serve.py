@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ pytestmark = pytest.mark.slow
 
 REPLICAS = 2
 VIEWS = 3
+# Seconds in which replicas start again, also beside other tests.
+START = 300.0
 JPEG = {"content-type": "image/jpeg"}
 
 
@@ -151,8 +154,8 @@ def replicas_of(process):
     return found
 
 
-def eventually(true, seconds=40):
-    end = time.monotonic() + seconds
+def eventually(true):
+    end = time.monotonic() + START
     while not true():
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -178,12 +181,15 @@ def test_a_killed_replica_loses_no_accepted_request(shared, known, caplog):
     images, expected = known
     before = replicas_of(os.getpid())
     assert len(before) == REPLICAS
-    answers = {}
+    answers, turn = {}, threading.Lock()
+    # It is halted first, so that photos wait there when it is killed.
+    signals = [(10, signal.SIGSTOP), (30, signal.SIGKILL)]
 
     def one(number):
         answers[number] = ask(shared.client, images[number % len(images)])
-        if len(answers) == 30:
-            os.kill(before[0], signal.SIGKILL)
+        with turn:
+            if signals and len(answers) >= signals[0][0]:
+                os.kill(before[0], signals.pop(0)[1])
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(150)))
@@ -198,8 +204,10 @@ def test_a_killed_replica_loses_no_accepted_request(shared, known, caplog):
     assert shared.client.get("/v2/health/ready").status_code == 200
 
 
-def test_requests_wait_while_no_replica_is_up(shared, known):
+def test_requests_wait_while_no_replica_is_up(shared, known, monkeypatch):
     images, expected = known
+    monkeypatch.setattr("gpcache.web.ray_encoding.PATIENCE", START)
+    monkeypatch.setattr(shared.client, "timeout", START)
     for process in replicas_of(os.getpid()):
         os.kill(process, signal.SIGKILL)
     with concurrent.futures.ThreadPoolExecutor(len(images)) as pool:
@@ -228,7 +236,7 @@ def test_nobody_waits_for_ever(engine, photo, monkeypatch):
         monkeypatch.setattr("gpcache.web.ray_encoding.PATIENCE", 0.0)
         with pytest.raises(BusyError, match="No replica has answered"):
             await encoding.encode(read)
-        monkeypatch.undo()
+        monkeypatch.setattr("gpcache.web.ray_encoding.PATIENCE", START)
         await encoding.encode(read)
         await encoding.close()
 

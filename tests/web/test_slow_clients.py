@@ -70,6 +70,17 @@ def test_a_body_that_was_turned_away_is_under_the_same_clocks(hasty, monkeypatch
         assert ended(idle, 15)
 
 
+def test_a_body_that_was_turned_away_has_the_time_of_a_body(hasty, monkeypatch):
+    """The earlier clock, that of the head, ends in the pause."""
+    monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 0)
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=20) as stream:
+        stream.sendall((PROMISED + "x" * 100).encode())
+        assert stream.recv(4096).startswith(b"HTTP/1.1 429")
+        time.sleep(1.5)
+        stream.sendall(("x" * 99_900 + PROMISED).encode())
+        assert stream.recv(4096).startswith(b"HTTP/1.1 429")
+
+
 def test_a_pause_between_requests_is_no_slowness(hasty, photo):
     for pause in (1.5, 0):  # longer than headers may take
         answer = hasty.client.post("/v1/predict", content=photo("red"), headers=JPEG)

@@ -23,7 +23,7 @@ from gpcache import __version__
 from gpcache.benchmark.measures import MEASURES, Predicted, usual
 from gpcache.benchmark.options import MULTIPLE
 from gpcache.benchmark.peers import Peer, known_methods
-from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE, Sample
+from gpcache.benchmark.protocols import ON_SHOTS_ALONE, TRANSDUCTIVE, Sample, fit
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, key_of, packed
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.task import Labelled, Task
@@ -39,11 +39,9 @@ logger = logging.getLogger(__name__)
 
 def estimator_source() -> str:
     """A digest of the code that determines the figures: a version between two releases."""
-    package = Path(gpcache.__file__).parent
-    files = (
-        file for part in ("gp", "methods", "metrics") for file in (package / part).rglob("*.py")
-    )
-    return sha256(b"".join(file.read_bytes() for file in sorted(files)))[:12]
+    parts = (Path(gpcache.__file__).parent / part for part in ("gp", "methods", "metrics"))
+    files = sorted(file for part in parts for file in part.rglob("*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files))[:12]
 
 
 VERSIONS = {
@@ -149,10 +147,10 @@ class Cell:
         """The constructor's options: those of the preset, of the protocol, and of the spec."""
         sample, n_classes = self.sample, len(self.sample.task.class_names)
         given: dict[str, Any] = {"strategy": "grid"} if self.line.preset == "paper" else {}
-        on_shots, on_rows = {"criterion": "nll", "selection": "auto"}, {"criterion": "accuracy"}
-        given |= on_shots if sample.protocol in ON_SHOTS_ALONE else on_rows
-        given |= {"random_state": sample.seed}
-        options = {name: given[name] for name in given if name in self.parameters}
+        on_shots = {"criterion": "nll", "selection": "auto"}
+        given |= on_shots if sample.protocol in ON_SHOTS_ALONE else {"criterion": "accuracy"}
+        given["random_state"] = sample.seed
+        options = {name: value for name, value in given.items() if name in self.parameters}
         for name, value in self.line.options_on(sample.task.name, sample.shots).items():
             multiple = MULTIPLE.fullmatch(value) if isinstance(value, str) else None
             options[name] = int(multiple[1] or 1) * n_classes if multiple else value
@@ -193,16 +191,15 @@ class Cell:
     def _fitted(self, choosing: Labelled | None) -> tuple[Any, Row]:
         """A fitted model; its seconds, its warnings, and its accuracy on the rows it chose on."""
         model = self._model()
-        given = self._training_rows(model, choosing)
+        given, accuracy = self._training_rows(model, choosing), None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
-            model.fit(**given)
+            fit(self.sample.protocol, model, given, self.sample.seed)
             seconds = time.perf_counter() - start
-        accuracy = None
         if choosing is not None:
-            correct = model.predict(self._inputs(choosing, self.sample.task)) == choosing.labels
-            accuracy = float(np.mean(correct))
+            found = model.predict(self._inputs(choosing, self.sample.task))
+            accuracy = float(np.mean(found == choosing.labels))
         texts = [str(warning.message) for warning in caught]
         return model, {"seconds": seconds, "warnings": texts, "accuracy": accuracy}
 
@@ -218,9 +215,8 @@ class Cell:
                 raise NotPossibleError(f"{self.line.name} takes no projection")
             given["projection"] = self.projection[0]
         constructor: Any = self.method.constructor
-        make = constructor.from_options
-        if self.line.preset == "paper":
-            make = getattr(constructor, "paper", make)
+        paper = self.line.preset == "paper" and hasattr(constructor, "paper")
+        make = constructor.paper if paper else constructor.from_options
         return make(**{name: value for name, value in given.items() if name in self.parameters})
 
     def _training_rows(self, model: Any, choosing: Labelled | None) -> dict[str, Any]:
@@ -267,10 +263,11 @@ class Cell:
         labels, correct = np.searchsorted(classes, truth), found == truth
         given = (labels, correct, probabilities, task.outside, self.sample.drawn)
         prediction = Predicted(models[0], inputs, *given)
-        further = self.spec.measures if len(models) == 1 else ()
-        common = {"n_test": len(truth), "predict_seconds": seconds, "correct": packed(correct)}
-        figures = (MEASURES[name](prediction) for name in further)
-        return {**common, **usual(prediction), **{k: v for one in figures for k, v in one.items()}}
+        scores = {"n_test": len(truth), "predict_seconds": seconds, "correct": packed(correct)}
+        scores |= usual(prediction)
+        for name in self.spec.measures if len(models) == 1 else ():
+            scores |= MEASURES[name](prediction)
+        return scores
 
     def _predict(
         self, model: Any, inputs: NDArray[Any]
@@ -289,16 +286,13 @@ class Cell:
 
     def _held_out(self, model: Any) -> Row:
         """Held-out figures of the shots, if they need no further training."""
-        on_shots = self.sample.protocol in ON_SHOTS_ALONE
-        free = on_shots and self.options.get("calibrate") is not False
+        free = self.sample.protocol in ON_SHOTS_ALONE and self.options.get("calibrate") is not False
         report = getattr(model, "loo_", None) if free else None
-        if report is None or np.isnan(report.accuracy):
-            return dict.fromkeys(("held_out_accuracy", "held_out_ece", "held_out_rows"))
-        return {
-            "held_out_accuracy": float(report.accuracy),
-            "held_out_ece": float(report.ece),
-            "held_out_rows": int(report.counted.sum()),
-        }
+        figures: Sequence[float | None] = (None, None, None)
+        if report is not None and not np.isnan(report.accuracy):
+            figures = (float(report.accuracy), float(report.ece), int(report.counted.sum()))
+        names = ("held_out_accuracy", "held_out_ece", "held_out_rows")
+        return dict(zip(names, figures, strict=True))
 
 
 def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
@@ -318,16 +312,12 @@ def computed_rows(cell: Cell, tests: Sequence[Task]) -> list[Row]:
 
 def _hyper_parameters(model: Any) -> dict[str, float]:
     """The fitted hyper-parameters by name: attributes that end in an underscore."""
-    kind = type(model)
-    names = {
-        *vars(model),
-        *(name for name in dir(kind) if isinstance(getattr(kind, name), property)),
-    }
+    kind, found = type(model), {}
+    properties = {name for name in dir(kind) if isinstance(getattr(kind, name), property)}
     # loo_ may have to train.
-    public = [n for n in sorted(names) if n.endswith("_") and not n.startswith("_") and n != "loo_"]
-    values = {name[:-1]: getattr(model, name, None) for name in public if name != "n_features_in_"}
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and np.isfinite(value)
-    }
+    for name in sorted({*vars(model), *properties} - {"loo_", "n_features_in_"}):
+        public = name.endswith("_") and not name.startswith("_")
+        value = getattr(model, name, None) if public else None
+        if isinstance(value, int | float) and np.isfinite(value):
+            found[name[:-1]] = float(value)
+    return found

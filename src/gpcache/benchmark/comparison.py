@@ -22,6 +22,11 @@ from gpcache.errors import ProtocolError
 SEED = "random_state"
 
 
+def setting_of(row: Row) -> tuple[str, str, int]:
+    """Protocol, encoder and number of shots of a row."""
+    return row["protocol"], row["encoder"], row["shots"]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Labels of methods and columns (data sets) in order, and the rows of each cell by seed."""
@@ -37,25 +42,25 @@ class Comparison:
     def of(cls, rows: Iterable[Row], labels: Sequence[str]) -> Comparison:
         """The comparison of rows that were done; they must be of one protocol."""
         done = [row for row in rows if row["status"] == DONE]
-        setting = []
         for name in ("protocol", "encoder", "shots"):
-            values = list(dict.fromkeys(row[name] for row in done))
-            if len(values) != 1:
+            if len(values := dict.fromkeys(row[name] for row in done)) != 1:
                 raise ProtocolError(
                     f"A table has one {name}, got {', '.join(map(repr, values)) or 'no rows'}: "
                     "figures of several cannot be compared."
                 )
-            setting += values
         cells: dict[tuple[str, str], dict[int, Row]] = {}
         for row in done:
             same_data = row["dataset"] == row["test"]
             column = row["dataset"] if same_data else f"{row['dataset']} → {row['test']}"
             cells.setdefault((row["label"], column), {})[row["seed"]] = row
-        ran = {label for label, _ in cells}
+        kept = [label for label in labels if any(label == ran for ran, _ in cells)]
         columns = list(dict.fromkeys(column for _, column in cells))
-        protocol, encoder, shots = setting
-        kept = [label for label in labels if label in ran]
-        return cls(protocol, encoder, shots, kept, columns, cells)
+        return cls(*setting_of(done[0]), kept, columns, cells)
+
+    @property
+    def setting(self) -> tuple[str, str, int]:
+        """Protocol, encoder and number of shots."""
+        return self.protocol, self.encoder, self.shots
 
     def values(self, label: str, column: str, name: str = "accuracy") -> list[float]:
         """The figure of a cell for each seed, accuracies in percent; empty if it did not run."""
@@ -132,7 +137,7 @@ def comparisons_of(spec: Spec, rows: Iterable[Row]) -> list[Comparison]:
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in requested_rows(spec, rows):
         if row["status"] == DONE:
-            groups.setdefault((row["protocol"], row["encoder"], row["shots"]), []).append(row)
+            groups.setdefault(setting_of(row), []).append(row)
     ordered = sorted(groups, key=lambda one: (spec.protocols.index(one[0]), *one[1:]))
     return [Comparison.of(groups[group], labels) for group in ordered]
 
@@ -144,13 +149,10 @@ def requested_rows(spec: Spec, rows: Iterable[Row]) -> list[Row]:
     """
     labels = {method.label for method in spec.methods}
 
+    asked = {"protocol": spec.protocols, "shots": spec.shots, "seed": spec.seeds, "label": labels}
+
     def requested(row: Row) -> bool:
-        return (
-            row["protocol"] in spec.protocols
-            and row["shots"] in spec.shots
-            and row["seed"] in spec.seeds
-            and row["label"] in labels
-        )
+        return all(row[name] in values for name, values in asked.items())
 
     kept = [row for row in latest(rows) if requested(row) or not row["label"]]
     # A data set that failed and was opened later is fine.
@@ -168,8 +170,7 @@ def title_of(column: str) -> str:
 
 def trains(method: MethodSpec) -> bool:
     """Whether a method is trained."""
-    entry = known_methods().get(method.name)
-    return entry is not None and entry.trains
+    return getattr(known_methods().get(method.name), "trains", False)
 
 
 def slug(*texts: object) -> str:

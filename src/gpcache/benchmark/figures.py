@@ -95,12 +95,11 @@ def curves_figure(comparisons: Sequence[Comparison], methods: Sequence[MethodSpe
         place.set_title(title, color=INK, fontsize=FONT_SIZE)
         for number, (method, label) in enumerate(zip(methods, labels, strict=True)):
             points = []
-            for comparison in comparisons:
-                mean = panel == "mean"
-                name = method.label
-                values = comparison.means(name, shared) if mean else comparison.values(name, panel)
+            for one in comparisons:
+                mean, name = panel == "mean", method.label
+                values = one.means(name, shared) if mean else one.values(name, panel)
                 if values:
-                    points.append((comparison.shots, *mean_and_deviation(values)))
+                    points.append((one.shots, *mean_and_deviation(values)))
             if points:
                 _curve(place, points, number, label)
         shots = [comparison.shots for comparison in comparisons]

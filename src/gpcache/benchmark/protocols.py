@@ -1,9 +1,11 @@
-"""Protocols: the rows that a method may choose on, changes of its task, and samples under one."""
+"""Protocols: the rows that a method may choose on, changes of its task or of its fit, samples."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +20,15 @@ NO_VALIDATION = "no validation"
 LEGACY = "legacy"
 # As "no validation", with a change: classes have between one and all of the shots; a tenth of the
 # labels is wrong; the test images are known, without labels, and predicted together; the images to
-# label, of any class, are drawn at random or chosen by `gpcache suggest`.
+# label, of any class, are drawn at random or chosen by `gpcache suggest`; five shots of each class
+# are fitted and the others added, one by one or together at the choices of those five.
 UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE = "unequal shots", "wrong labels", "transductive"
 AT_RANDOM, SUGGESTED = "labelled at random", "labelled as suggested"
-ON_SHOTS_ALONE = (NO_VALIDATION, UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE, AT_RANDOM, SUGGESTED)
+ONE_BY_ONE, KEPT_CHOICES = ADDED = ("added one by one", "added at kept choices")
+_CHANGED = (UNEQUAL_SHOTS, WRONG_LABELS, TRANSDUCTIVE, AT_RANDOM, SUGGESTED, *ADDED)
+ON_SHOTS_ALONE = (NO_VALIDATION, *_CHANGED)
 PROTOCOLS = (FULL_VALIDATION, SMALL_VALIDATION, *ON_SHOTS_ALONE, LEGACY)
-WRONG_SHARE, POOL_SHARE = 0.1, 0.75
+WRONG_SHARE, POOL_SHARE, FIRST_SHOTS = 0.1, 0.75, 5
 LEGACY_DATASETS = ("imagenet",)
 
 
@@ -44,12 +49,12 @@ def rows_to_choose_on(
 
     `spare` are training rows that are not shots, for a task without validation rows.
     """
-    validation = spare if task.validation is None else task.validation
     if protocol in ON_SHOTS_ALONE:
         return None
     if protocol == LEGACY:
         check_legacy(task.name)
         return task.test
+    validation = spare if task.validation is None else task.validation
     if validation is None:
         raise ProtocolError(
             f"{task.name!r} has no validation rows for the protocol {protocol!r}: use "
@@ -76,10 +81,8 @@ def changed(protocol: str, drawn: Drawn, seed: int) -> Drawn:
         generator = np.random.default_rng([seed, 1])
         groups = [np.flatnonzero(labels == name) for name in np.unique(labels)]
         counts = [int(generator.integers(1, len(rows) + 1)) for rows in groups]
-        kept = [
-            generator.choice(rows, count, replace=False)
-            for rows, count in zip(groups, counts, strict=True)
-        ]
+        pairs = zip(groups, counts, strict=True)
+        kept = [generator.choice(rows, count, replace=False) for rows, count in pairs]
         return drawn.only(np.sort(np.concatenate(kept)))
     if protocol == WRONG_LABELS:
         generator = np.random.default_rng([seed, 2])
@@ -106,6 +109,26 @@ def labelled_rows(protocol: str, task: Task, shots: int, seed: int) -> Drawn:
     chosen = np.arange(count) if protocol == AT_RANDOM else suggest(features, count).rows
     kept = task.pool.labelled(rows, features).only(chosen)
     return Drawn(kept, None, f"seed {seed}, {protocol}")
+
+
+def fit(protocol: str, model: Any, given: Mapping[str, Any], seed: int) -> None:
+    """Fit a model with the arguments `given`, or fit a part of its shots and add the others."""
+    if protocol not in ADDED:
+        model.fit(**given)
+        return
+    if not hasattr(model, "add") or "views" in given:
+        raise ProtocolError("cannot add shots to a fitted model")
+    X, y = given["X"], given["y"]
+    first = np.concatenate([np.flatnonzero(y == name)[:FIRST_SHOTS] for name in np.unique(y)])
+    others = np.setdiff1d(np.arange(len(y)), first)
+    if not len(others):
+        raise ProtocolError(f"needs more than {FIRST_SHOTS} shots of a class")
+    model.fit(X[first], y[first])
+    if protocol == KEPT_CHOICES:
+        model.add(X[others], y[others], refit=False)
+        return
+    for row in np.random.default_rng([seed, 4]).permutation(others):
+        model.add(X[[row]], y[[row]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +169,12 @@ class Sample:
     @property
     def notes(self) -> list[str]:
         """Notes for every table with these rows."""
-        name = self.task.name
-        choosing = self.parts[0][0]
-        if choosing is None or choosing is self.task.test:
-            return list(self.task.notes)
-        instead = ""
+        notes, choosing = list(self.task.notes), self.parts[0][0]
         if len(self.parts) > 1:
             instead = "each half of its test rows is predicted with values chosen on the other half"
-        elif self.drawn.spare is not None:
+        elif choosing is None or choosing is self.task.test or self.drawn.spare is None:
+            return notes
+        else:
             most = int(np.unique(choosing.labels, return_counts=True)[1].max())
-            instead = "training rows that are not shots serve instead, "
-            instead += f"up to {most} a class"
-        notes = [f"{name} has no validation rows: {instead}."] if instead else []
-        return [*self.task.notes, *notes]
+            instead = f"training rows that are not shots serve instead, up to {most} a class"
+        return [*notes, f"{self.task.name} has no validation rows: {instead}."]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from gpcache.errors import DataError
 
 MEAN = "mean"
+DATA = resources.files("gpcache.benchmark") / "data"
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,9 @@ class Published:
 
     def value(self, row: str, column: str, *, corrected: bool = False) -> float | None:
         """The number as printed, or corrected; None if there is none."""
-        if corrected:
-            for note in self.notes_on(row, column):
-                if note.corrected is not None:
-                    return note.corrected
-        return self.rows.get(row, {}).get(column)
+        notes = self.notes_on(row, column) if corrected else ()
+        better = (note.corrected for note in notes if note.corrected is not None)
+        return next(better, self.rows.get(row, {}).get(column))
 
     def notes_on(self, row: str, column: str) -> tuple[Note, ...]:
         """The notes on a cell, including those on its row, its column or the table."""
@@ -65,15 +64,13 @@ class Published:
         cells = [column for column in self.columns if column != MEAN]
         values = [self.value(row, column, corrected=corrected) for column in cells]
         given = [value for value in values if value is not None]
-        if MEAN not in self.columns or len(given) < len(cells):
-            return None
-        return sum(given) / len(given)
+        complete = MEAN in self.columns and len(given) == len(cells)
+        return sum(given) / len(given) if complete else None
 
 
 def experiments() -> tuple[str, ...]:
     """The names of all published tables."""
-    files = (resources.files("gpcache.benchmark") / "data").iterdir()
-    names = (file.name for file in files)
+    names = (file.name for file in DATA.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
@@ -85,8 +82,7 @@ def published(experiment: str) -> Published:
         raise DataError(
             f"There are no published numbers of {experiment!r}: use {', '.join(known)}."
         )
-    file = resources.files("gpcache.benchmark") / "data" / f"{experiment}.json"
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads((DATA / f"{experiment}.json").read_bytes())
     columns = content["columns"]
     rows = {name: dict(zip(columns, row, strict=True)) for name, row in content["rows"].items()}
     notes = tuple(Note(**note) for note in content["notes"])

@@ -61,21 +61,18 @@ class RowFile:
     def writing(self) -> Iterator[None]:
         """Lock the file for this run; drop the torn last line of a killed one."""
         make_folder(self.folder)
-        lock = FileLock(self.folder / f".{self.path.name}.lock", timeout=0)
         try:
-            lock.acquire()
+            lock = FileLock(self.folder / f".{self.path.name}.lock", timeout=0).acquire()
         except Timeout:
             raise DataError(
                 f"Another run is writing {str(self.path)!r}: wait for it, or give another folder."
             ) from None
-        try:
+        with lock:
             self._drop_torn_line()
             self._done = done_rows(self.folder)
             for row in read_rows(self.path):
                 self._remember(row)
             yield
-        finally:
-            lock.release()
 
     def known(self, key: str) -> Row | None:
         """The row of this key, if this or another experiment in the folder has done it."""
@@ -99,9 +96,7 @@ class RowFile:
             self._done[row["key"]] = row
 
     def _drop_torn_line(self) -> None:
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
+        data = self.path.read_bytes() if self.path.exists() else b""
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             with explained_writes(self.path), self.path.open("r+b") as file:
@@ -127,10 +122,9 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            complete = isinstance(row, dict) and {"key", "status", *_CELL} <= set(row)
         except ValueError:
-            complete = False
-        if not complete:
+            row = None
+        if not isinstance(row, dict) or not {"key", "status", *_CELL} <= set(row):
             raise DataError(
                 f"Line {number} of {str(path)!r} is not a row of results: remove this line; its "
                 "cell runs again."

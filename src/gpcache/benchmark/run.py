@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpcache.benchmark.cells import Cell
-from gpcache.benchmark.datasets.opening import check_reference
+from gpcache.benchmark.datasets.loading import check_reference
 from gpcache.benchmark.protocols import LEGACY, Sample, check_legacy
 from gpcache.benchmark.rows import DONE, FAILED, NOT_POSSIBLE, Row, RowFile, key_of, reason
 from gpcache.benchmark.spec import Spec

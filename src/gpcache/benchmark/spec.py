@@ -31,54 +31,50 @@ _TABLE = {"extra": "forbid"}  # pydantic's option for: no other keys
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """Makes pydantic call `check` on the value of a field before it checks its type."""
+class _MustBe:
+    """Makes pydantic refuse the value of a field that is not `good`, before it checks its type.
 
-    check: Callable[[Any], Any]
+    If `listed`, a single value counts as a list of one.
+    """
+
+    words: str
+    good: Callable[[Any], bool]
+    listed: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core.core_schema import no_info_before_validator_function
 
-        return no_info_before_validator_function(self.check, handler(source))
+        return no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        found = [value] if self.listed and not isinstance(value, list | tuple) else value
+        if not self.good(found):
+            raise ValueError(f"must be {self.words}, got {shown(value)}")
+        return found
 
 
-def _different(words: str, good: Callable[[Any], bool]) -> _Checked:
-    """A list of different values that are all good; a single value counts as a list of one."""
-
-    def check(value: Any) -> Any:
-        values = value if isinstance(value, list | tuple) else [value]
-        if not all(map(good, values)) or len(set(values)) != len(values):
-            raise ValueError(f"must be {words}, got {shown(value)}")
-        return values
-
-    return _Checked(check)
+def _different(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: all(map(good, values)) and len(set(values)) == len(values)
 
 
-def _whole(least: int) -> _Checked:
-    words = f"different whole numbers of {least} or more"
-    return _different(words, lambda value: type(value) is int and value >= least)
+def _whole(least: int) -> _MustBe:
+    good = _different(lambda value: type(value) is int and value >= least)
+    return _MustBe(f"different whole numbers of {least} or more", good, listed=True)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _text(value: Any) -> Any:
-    if not _is_text(value):
-        raise ValueError(f"must be text, got {shown(value)}")
-    return value
-
-
-def _values(value: Any) -> Any:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"must be a list of values, got {shown(value)}")
-    return value
-
-
-Text = Annotated[str, _Checked(_text)]
-Names = Annotated[tuple[str, ...], _different("a list of different texts", _is_text)]
+Text = Annotated[str, _MustBe("text", _is_text)]
+Names = Annotated[
+    tuple[str, ...], _MustBe("a list of different texts", _different(_is_text), listed=True)
+]
 Shots = Annotated[tuple[int, ...], _whole(1)]
 Seeds = Annotated[tuple[int, ...], _whole(0)]
+Values = Annotated[
+    list[Any], _MustBe("a list of values", lambda one: isinstance(one, list) and bool(one))
+]
 Options = dict[str, Any]
 Preset = Literal["default", "paper"]
 
@@ -111,7 +107,7 @@ class MethodSpec:
     label: Text = ""
     preset: Preset = "default"
     options: Options = field(default_factory=dict)
-    vary: dict[str, Annotated[list[Any], _Checked(_values)]] = field(default_factory=dict)
+    vary: dict[str, Values] = field(default_factory=dict)
     projection: Text | None = None
     where: tuple[Override, ...] = ()
     published: Text = ""

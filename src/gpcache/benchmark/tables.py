@@ -12,6 +12,7 @@ from gpcache.benchmark.comparison import (
     by_attributes,
     comparisons_of,
     requested_rows,
+    setting_of,
     shared_columns,
     slug,
     title_of,
@@ -63,20 +64,13 @@ def _accuracy_table(
         ours = [
             comparison.means(label) if c == MEAN else comparison.values(label, c) for c in columns
         ]
-        figures = [
-            _number(ranks.get(label, math.nan), 1),
-            _number(comparison.average(label, selection_key), 2),
-            _number(comparison.average(label, "nll"), 3),
-            _number(comparison.average(label, "ece"), 2),
-            _number(comparison.average(label, "seconds"), 2),
-        ]
-        body.append([label, *map(_mean_text, ours), *figures])
+        digits = {selection_key: 2, "nll": 3, "ece": 2, "seconds": 2}
+        figures = [_number(comparison.average(label, key), digits[key]) for key in digits]
+        rank = _number(ranks.get(label, math.nan), 1)
+        body.append([label, *map(_mean_text, ours), rank, *figures])
         body += beside.rows(method, ours, n_further=len(further))
-    setting = (comparison.protocol, comparison.encoder, comparison.shots)
     setting_rows = [
-        row
-        for row in rows
-        if (row["protocol"], row["encoder"], row["shots"]) == setting or not row["label"]
+        row for row in rows if setting_of(row) == comparison.setting or not row["label"]
     ]
     devices = {row["device"] for cell in comparison.cells.values() for row in cell.values()}
     notes = [
@@ -114,13 +108,12 @@ class _PublishedRows:
             return []
         for column, accuracies in zip(self._columns, ours, strict=True):
             place = self._published_column(paper, method, column)
-            value = None if place is None else paper.value(method.published, place)
-            if value is None or place is None:
-                theirs.append("–")
-                gaps.append("–")
-            else:
-                theirs.append(f"{value:.2f}{self._marks(paper, method, column, place)}")
-                gaps.append(_signed(fmean(accuracies) - value) if accuracies else "–")
+            value, shown, gap = paper.value(method.published, place), "–", "–"
+            if value is not None:
+                shown = f"{value:.2f}{self._marks(paper, method, column, place)}"
+                gap = _signed(fmean(accuracies) - value) if accuracies else "–"
+            theirs.append(shown)
+            gaps.append(gap)
         if set(theirs) == {"–"}:
             return []
         further = [""] * n_further
@@ -136,13 +129,13 @@ class _PublishedRows:
         """The source, and the known errors in the numbers that are shown."""
         return [] if self._paper is None else [f"Published: {self._paper.source}.", *self._notes]
 
-    def _published_column(self, paper: Published, method: MethodSpec, column: str) -> str | None:
-        """The column of the published table that holds the number of one of our columns."""
+    def _published_column(self, paper: Published, method: MethodSpec, column: str) -> str:
+        """The column of the published table that holds the number of one of our columns, or ""."""
         choices = [] if column == MEAN else [column.rpartition(" → ")[2]]
         # The mean over one data set is its number.
         if self._means and (column == MEAN or len(self._columns) == 1):
             choices += [MEAN, _kind(method)]
-        return next((choice for choice in choices if choice in paper.columns), None)
+        return next((choice for choice in choices if choice in paper.columns), "")
 
     def _marks(self, paper: Published, method: MethodSpec, column: str, place: str) -> str:
         """Signs for known errors of a published number, which notes explain."""
@@ -285,7 +278,7 @@ def _missing_notes(spec: Spec, rows: Sequence[Row]) -> list[str]:
 
 
 def _name(spec: Spec, comparison: Comparison) -> str:
-    return f"{spec.name}-{slug(comparison.protocol, comparison.encoder, comparison.shots)}"
+    return f"{spec.name}-{slug(*comparison.setting)}"
 
 
 def _title(spec: Spec, comparison: Comparison, what: str = "") -> str:

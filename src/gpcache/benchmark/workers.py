@@ -10,19 +10,20 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from gpcache.benchmark.cells import Cell, computed_rows
-from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.datasets.loading import open_task
 from gpcache.benchmark.peers import known_methods
 from gpcache.benchmark.protocols import Sample
 from gpcache.benchmark.rows import Row
 from gpcache.benchmark.spec import MethodSpec, Spec
 from gpcache.benchmark.task import Task
 from gpcache.encoders import Encoder, load_encoder
+
+_Place = tuple[str, str, int, int]  # reference of a data set, protocol, shots and seed of a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,35 +79,22 @@ def compute(
         for cell, tests in cells:
             yield computed_rows(cell, tests)
         return
-    work = sorted((_Work.of(*one) for one in cells), key=lambda one: -one.shots)
+    work: list[tuple[_Place, str, list[str]]] = []
+    for cell, tests in cells:
+        sample = cell.sample
+        place = (sample.task.reference, sample.protocol, sample.shots, sample.seed)
+        work.append((place, cell.line.label, [test.reference for test in tests]))
+    work.sort(key=lambda one: -one[0][2])
     # A fork would copy the locks of threads, and a GPU cannot be used on both sides of a fork.
     context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
     # A loaded encoder cannot be sent to a process: a copy of the source has none yet.
-    given = (replace(source), threads)
+    given = (replace(source), max(1, (os.cpu_count() or 1) // jobs))
     pool = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=given)
     try:
-        for done in as_completed([pool.submit(_compute, one) for one in work]):
+        for done in as_completed([pool.submit(_compute, *one) for one in work]):
             yield done.result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-class _Work(NamedTuple):
-    """The names by which another process finds a cell; `tests` are references of data sets."""
-
-    reference: str
-    protocol: str
-    shots: int
-    seed: int
-    label: str
-    tests: list[str]
-
-    @classmethod
-    def of(cls, cell: Cell, tests: Sequence[Task]) -> _Work:
-        sample, references = cell.sample, [test.reference for test in tests]
-        place = (sample.task.reference, sample.protocol, sample.shots, sample.seed)
-        return cls(*place, cell.line.label, references)
 
 
 _sources: list[DataSource] = []  # the one of this process, set when it starts
@@ -138,8 +126,8 @@ def _sample(reference: str, protocol: str, shots: int, seed: int) -> Sample:
     return Sample(_tasks(reference)[reference], protocol, shots, seed)
 
 
-def _compute(work: _Work) -> list[Row]:
-    source, tasks = _sources[0], _tasks(work.reference)
-    line = next(method for method in source.spec.methods if method.label == work.label)
-    sample = _sample(work.reference, work.protocol, work.shots, work.seed)
-    return computed_rows(source.cell(sample, line), [tasks[reference] for reference in work.tests])
+def _compute(place: _Place, label: str, tests: Sequence[str]) -> list[Row]:
+    """The rows of the cell of a place and a label, on the test sets of these references."""
+    source, tasks = _sources[0], _tasks(place[0])
+    line = next(method for method in source.spec.methods if method.label == label)
+    return computed_rows(source.cell(_sample(*place), line), [tasks[test] for test in tests])

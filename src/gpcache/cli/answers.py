@@ -1,8 +1,6 @@
 """Writes predictions as a table, JSON lines, CSV or parquet, one by one as they come."""
 
-import csv
 import io
-import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,14 +10,14 @@ from typing import IO, Any, NamedTuple
 
 import typer
 
-from gpcache.cli.output import json_text, percent, printable
+from gpcache.cli.output import json_text, percent
 from gpcache.errors import DataError
+from gpcache.model.answer_tables import COLUMNS, require_parquet, write_csv, write_parquet
 from gpcache.model.predictions import Prediction
-from gpcache.support.extras import require
 from gpcache.support.files import replacing
+from gpcache.support.names import printable
 
-COLUMNS = ("image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest")
-ROWS = 4096
+WHY = ("why", "others_weight", "name_weight")
 
 
 class Shape(NamedTuple):
@@ -33,12 +31,12 @@ class Shape(NamedTuple):
     def columns(self) -> list[str]:
         """The columns of a table; label and probability come again for each further class."""
         further = (f"{name}_{k}" for k in range(2, self.top + 1) for name in COLUMNS[1:3])
-        return [*COLUMNS, *further, *["plausible"] * self.sets, *["why", "name_weight"] * self.why]
+        return [*COLUMNS, *further, *["plausible"] * self.sets, *WHY * self.why]
 
     def row(self, answer: Prediction) -> dict[str, Any]:
         """The cells of an answer by column."""
         # Answers from text alone have no reasons.
-        cells = {"why": [], "name_weight": None} | answer.as_dict()
+        cells = {"why": [], "others_weight": None, "name_weight": None} | answer.as_dict()
         for k, (label, probability) in enumerate(answer.top(self.top), 1):
             cells |= {f"label_{k}": label, f"probability_{k}": probability}
         return {name: cells[name] for name in self.columns}
@@ -49,11 +47,16 @@ def write_answers(
 ) -> None:
     """Write answers as "table", "jsonl", "csv" or "parquet"; a file appears only when complete."""
     if form == "parquet":
-        _write_parquet(answers, output, shape)
+        if output is None:
+            raise DataError("Parquet cannot be printed: give a file with --output answers.parquet.")
+        require_parquet()
+        with replacing(output) as place:
+            write_parquet((shape.row(answer) for answer in answers), shape.columns, place)
         return
     with _stream(output) as stream:
         if form == "csv":
-            _write_csv(answers, stream, shape)
+            rows = (_csv_cells(answer, stream, shape) for answer in answers)
+            write_csv(rows, shape.columns, stream)
             return
         for answer in answers:
             text = json_text(answer.as_dict(shape.top)) if form == "jsonl" else None
@@ -74,41 +77,20 @@ def lines(answer: Prediction, top: int) -> str:
         f"    {neighbour.weight:+8.2f}  {printable(neighbour.name)} ({printable(neighbour.label)})"
         for neighbour in answer.neighbours
     ]
+    if answer.others_weight is not None:
+        shown.append(f"    {answer.others_weight:+8.2f}  all other training images")
     if answer.name_weight is not None:
         shown.append(f"    {answer.name_weight:+8.2f}  the class name")
     return "\n".join(shown)
 
 
-def _write_csv(answers: Iterable[Prediction], stream: IO[str], shape: Shape) -> None:
+def _csv_cells(answer: Prediction, stream: IO[str], shape: Shape) -> dict[str, Any]:
     shown = printable if stream.isatty() else str
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(shape.columns)
-    for answer in answers:
-        # Lists are written as JSON: a class name may hold any separator.
-        cells = [json_text(x) if isinstance(x, list) else x for x in shape.row(answer).values()]
-        writer.writerow(_cell(shown(cell)) if isinstance(cell, str) else cell for cell in cells)
-
-
-def _cell(text: str) -> str:
-    """Text that no spreadsheet runs as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
-
-
-def _write_parquet(answers: Iterable[Prediction], output: Path | None, shape: Shape) -> None:
-    if output is None:
-        raise DataError("Parquet cannot be printed: give a file with --output answers.parquet.")
-    arrow = require("pyarrow", "parquet", purpose="Writing parquet")
-    parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
-    text, number = arrow.string(), arrow.float64()
-    reason = arrow.struct([("name", text), ("label", text), ("weight", number)])
-    kinds = {"image": text, "label": text, "rejected": arrow.bool_(), "nearest": text}
-    kinds |= {"plausible": arrow.list_(text), "why": arrow.list_(reason)}
-    schema = arrow.schema([(name, kinds.get(name.split("_")[0], number)) for name in shape.columns])
-    with replacing(output) as place, parquet.ParquetWriter(place, schema) as writer:
-        rows = (shape.row(answer) for answer in answers)
-        # itertools.batched comes with Python 3.12.
-        while batch := list(itertools.islice(rows, ROWS)):
-            writer.write_table(arrow.Table.from_pylist(batch, schema))
+    # Lists are written as JSON: a class name may hold any separator.
+    row = {
+        name: json_text(x) if isinstance(x, list) else x for name, x in shape.row(answer).items()
+    }
+    return {name: shown(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from gpcache.cli.fit import fit
 from gpcache.cli.labels import add, check, relabel, remove, suggest
 from gpcache.cli.model import export, fetch, inspect
 from gpcache.cli.options import VerboseOption
-from gpcache.cli.output import printable
 from gpcache.cli.predict import predict
 from gpcache.cli.serve import serve
 from gpcache.errors import GPCacheError
+from gpcache.support.names import printable
 
 # Commands import what they run inside their functions: --help must not wait for torch.
 app = typer.Typer(

@@ -10,8 +10,9 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpcache.cli import options
-from gpcache.cli.output import print_notices, printable, show
+from gpcache.cli.output import print_notices, show
 from gpcache.errors import DataError
+from gpcache.support.names import printable
 
 if TYPE_CHECKING:
     from gpcache.benchmark.spec import Spec
@@ -31,7 +32,8 @@ HELP = """Run methods on data sets; show tables and figures.
 `gpcache benchmark SPEC.toml -o results` runs a spec."""
 app = typer.Typer(cls=_RunsSpecs, no_args_is_help=True, help=HELP)
 
-# Options that do something without being given.
+# The options of a run, and those that do something without being given.
+OPTIONS = ("-o", "--root", "--dataset", "--encoder", "--features", "--legacy", "--jobs", "--device")
 DEFAULTS = [("--jobs", 1), ("--device", "auto")]
 ROOT = "The folder that holds the folders of the data sets."
 DATASET = "Only this data set, by name or path, instead of the spec's; may be repeated."
@@ -84,11 +86,8 @@ def run(
     """
     from gpcache.benchmark.spec import read_spec
 
-    given = {
-        "-o": output, "--root": root, "--dataset": dataset, "--encoder": encoder,
-        "--features": features, "--legacy": legacy, "--jobs": jobs, "--device": device,
-    }  # fmt: skip
-    _run(read_spec(spec), [str(spec)], given, json)
+    given = (output, root, dataset, encoder, features, legacy, jobs, device)
+    _run(read_spec(spec), [str(spec)], dict(zip(OPTIONS, given, strict=True)), json)
 
 
 @app.command()
@@ -126,11 +125,9 @@ def paper(
         return
     # The specs are part of the package: relative paths in them, as projections/, are the user's.
     shipped = replace(read_spec(specs[experiment]), folder=Path.cwd())
-    given = {
-        "-o": output, "--root": root, "--dataset": dataset, "--encoder": encoder,
-        "--features": features, "--legacy": legacy, "--jobs": jobs, "--device": device,
-    }  # fmt: skip
-    _run(shipped, ["paper", "--experiment", experiment], given, json)
+    words = ["paper", "--experiment", experiment]
+    given = (output, root, dataset, encoder, features, legacy, jobs, device)
+    _run(shipped, words, dict(zip(OPTIONS, given, strict=True)), json)
 
 
 @app.command()

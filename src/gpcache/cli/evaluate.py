@@ -48,7 +48,9 @@ def evaluate(
     classifier = gpcache.ImageClassifier.load(model, device=device)
     refused: list[Refused] = []
     source = open_source(images.resolve(), follow=follow)
-    unknown_source = None if unknown is None else open_source(unknown.resolve(), follow=follow)
+    unknown_source = None
+    if unknown is not None:
+        unknown_source = open_source(unknown.resolve(), follow=follow, labelled=False)
     evaluation = classifier.evaluate(source, reject=reject, unknown=unknown_source, refused=refused)
     if report is not None or plots is not None:
         from gpcache.model.report import save_plots, write_report

@@ -30,8 +30,7 @@ def model_as_json(classifier: "ImageClassifier", folder: Path) -> dict[str, Any]
 
 def model_rows(classifier: "ImageClassifier", folder: Path, **details: str) -> TextRows:
     """A saved model as rows: its size, the details, and its held-out figures."""
-    classes, images = len(classifier.classes), plural(classifier.n_images, "image")
-    size = f"{classes:,} {'class' if classes == 1 else 'classes'}, {images}"
+    size = f"{plural(len(classifier.classes), 'class')}, {plural(classifier.n_images, 'image')}"
     made_of = f"encoder {classifier.encoder_name}, method {classifier.method_name}"
     rows: TextRows = {"model": f"{folder}: {size}, {made_of}", **details}
     projection = getattr(classifier.model, "projection", None)

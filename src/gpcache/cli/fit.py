@@ -1,8 +1,10 @@
 """`gpcache fit`: train a model on labelled images."""
 
+import logging
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -11,7 +13,9 @@ from gpcache.cli import options, output
 from gpcache.errors import DataError
 
 if TYPE_CHECKING:
-    from gpcache.model.learning import FitSummary
+    from gpcache.model.estimate import FitEstimate
+
+logger = logging.getLogger(__name__)
 
 MOST_SUSPECTS = 5
 METHODS = (
@@ -25,6 +29,10 @@ DRY_RUN = "Measure how long the fit takes, its memory and its disk; write no mod
 PROJECTION = "Use a similarity projection, made by gpcache project."
 MODEL = "Folder to write the model to."
 SHOTS = "Use only K images of each class, drawn at random."
+KEEP_SHOTS = (
+    "Keep the features of all images in the model, so that --why can name them. Models of up to "
+    "8,000 images keep them anyway."
+)
 THUMBNAILS = "Keep small copies of the photos in the model."
 
 ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help=MODEL)]
@@ -32,7 +40,7 @@ PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a p
 
 
 def fit(
-    images: options.ImagesArgument,
+    images: options.ImagesOrStoreArgument,
     model: ModelOption,
     encoder: options.EncoderOption = "lite",
     method: Annotated[str, Option(help=METHODS)] = "gpcache",
@@ -44,6 +52,7 @@ def fit(
     views: Annotated[int, Option(min=0, metavar="N", help=VIEWS)] = 0,
     projection: Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)] = None,
     thumbnails: Annotated[bool, Option("--thumbnails", help=THUMBNAILS)] = False,
+    keep_shots: Annotated[bool, Option("--keep-shots", help=KEEP_SHOTS)] = False,
     force: Annotated[bool, Option("--force", help="Replace an existing model.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help=DRY_RUN)] = False,
     follow: options.FollowOption = False,
@@ -64,9 +73,10 @@ def fit(
     - `gpcache fit photos/ -o pets.gpc --shots 5 --encoder clip-vit-b-16`
     - `gpcache fit photos/ -o pets.gpc --dry-run`
     - `gpcache fit photos.store -o pets.gpc --engine ray`
+    - `gpcache fit photos.store -o pets.gpc --keep-shots`
     """
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-    from gpcache.model.learning import check_new_model, fit_and_save
+    from gpcache.model.learning import check_new_model, open_training
 
     if not text and (class_name or prompt):
         raise DataError("--no-text ignores class names: leave out --class and --prompt.")
@@ -74,26 +84,33 @@ def fit(
     classifier = gpcache.ImageClassifier(
         encoder, method=method, prompt=templates, views=views, projection=projection, device=device
     )
-    classes = class_name or ()
+    check_new_model(model, replace=force)
+    start = time.perf_counter()
+    source, classes = open_training(images, follow=follow), class_name or ()
     if dry_run:
-        check_new_model(model, replace=force)
-        drawn = {"shots": shots, "classes": classes, "thumbnails": thumbnails}
-        _show_estimate(classifier, images, json, follow=follow, **drawn)
+        from gpcache.model.estimate import estimate_fit
+
+        estimate = estimate_fit(
+            classifier, source, shots=shots, classes=classes, thumbnails=thumbnails
+        )
+        _show_estimate(estimate, json)
         return
-    done = fit_and_save(
-        classifier, images, model, shots=shots, seed=seed, classes=classes,
-        follow=follow, thumbnails=thumbnails, replace=force, engine=engine,
-    )  # fmt: skip
-    _show_model(classifier, model, done, json)
+    classifier.fit(
+        source, shots=shots, seed=seed, classes=classes, engine=engine, keep_shots=keep_shots
+    )
+    classifier.save(model, thumbnails=thumbnails)
+    logger.info("saved %r", str(model))
+    _show_model(classifier, model, start, json)
 
 
 def _show_model(
-    classifier: "gpcache.ImageClassifier", model: Path, done: "FitSummary", json: bool
+    classifier: "gpcache.ImageClassifier", model: Path, start: float, json: bool
 ) -> None:
     """Print the figures of a new model, advice, and images that look wrong."""
     from gpcache.cli.figures import model_as_json, model_rows
     from gpcache.model.advice import model_advice
 
+    suspects, seconds = classifier.suspects(), time.perf_counter() - start
     refused, notices = classifier.training.refused, classifier.training.notices
     output.print_notes(refused, notices)
     advice = model_advice(classifier.content, classifier.held_out())
@@ -101,35 +118,25 @@ def _show_model(
     facts = {
         "advice": [asdict(one) for one in advice],
         "projection": None if projection is None else str(projection),
-        "suspicious": [asdict(finding) for finding in done.suspects],
+        "suspicious": [asdict(finding) for finding in suspects],
         "refused": output.refused_as_json(refused),
         "notices": notices,
-        "seconds": done.seconds,
+        "seconds": seconds,
     }
-    sentences = [finding.sentence for finding in done.suspects]
-    suspects = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
+    sentences = [finding.sentence for finding in suspects]
+    shown = output.shortened(sentences, MOST_SUSPECTS, ": run gpcache check")
     rows = model_rows(classifier, model) | {
-        "suspicious": suspects or "none",
+        "suspicious": shown or "none",
         "advice": [one.sentence for one in advice],
-        "seconds": f"{done.seconds:.1f}",
+        "seconds": f"{seconds:.1f}",
     }
     output.show(json, model_as_json(classifier, model) | facts, rows)
 
 
-def _show_estimate(
-    classifier: "gpcache.ImageClassifier", images: Path, json: bool, *, follow: bool, **drawn: Any
-) -> None:
+def _show_estimate(estimate: "FitEstimate", json: bool) -> None:
     """Print how long a fit would take, and how much memory and disk."""
-    from gpcache.features.manifest import NAME as STORE_MANIFEST
-    from gpcache.features.store import FeatureStore
-    from gpcache.images.sources import open_source
-    from gpcache.model.estimate import estimate_fit
     from gpcache.support.devices import format_bytes
 
-    if (images / STORE_MANIFEST).is_file():
-        estimate = estimate_fit(classifier, FeatureStore.open(images), **drawn)
-    else:
-        estimate = estimate_fit(classifier, open_source(images.resolve(), follow=follow), **drawn)
     total = sum(estimate.seconds.values())
     steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in estimate.seconds.items())
     rows = {

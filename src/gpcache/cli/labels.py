@@ -76,11 +76,11 @@ def check(
         "notices": notices,
         "advice": [asdict(one) for one in checked.advice],
     }
-    classes = "1 class" if checked.classes == 1 else f"{checked.classes:,} classes"
     faults = sum(finding.kind in FAULTS for finding in findings)
     counts = [plural(faults, "fault"), f"{len(findings) - faults:,} worth a look"]
     summary = ", ".join(counts) if findings else "nothing found"
-    lines = [f"{plural(len(checked.names), 'image')} of {classes}: {summary}."]
+    size = f"{plural(len(checked.names), 'image')} of {plural(checked.classes, 'class')}"
+    lines = [f"{size}: {summary}."]
     for kind, count in Counter(finding.kind for finding in findings).items():
         sentences = [finding.sentence for finding in checked.audit.of(kind)]
         lines += ["", f"{HEADINGS[kind]} ({count:,})"]
@@ -109,12 +109,19 @@ def suggest(
     - `gpcache suggest pool/ -n 20`
     - `gpcache suggest pets.gpc pool/ -n 10`
     """
+    from gpcache.images.sources import open_source
     from gpcache.model.suggest import suggest_images
 
-    if len(places) > 2:
+    *models, pool = places
+    if len(models) > 1:
         raise DataError("Give a pool of images, or a model and a pool.")
-    model = places[0] if len(places) == 2 else None
-    suggested = suggest_images(places[-1], count, model=model, encoder=encoder, device=device)
+    if models:
+        classifier = gpcache.ImageClassifier.load(models[0], device=device)
+        network, fitted = classifier.encoder_, classifier.model
+    else:
+        network, fitted = gpcache.load_encoder(encoder, device=device), None
+    source = open_source(pool.resolve(), labelled=False)
+    suggested = suggest_images(source, count, network, fitted)
     output.print_notes(suggested.refused)
     images = zip(suggested.names, suggested.scores, strict=True)
     scored = [{"image": name, "score": score} for name, score in images]
@@ -123,7 +130,7 @@ def suggest(
 
 def add(
     model: options.ModelArgument,
-    images: options.ImagesArgument,
+    images: options.ImagesOrStoreArgument,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,

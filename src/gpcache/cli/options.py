@@ -24,6 +24,8 @@ ENGINE = "Work on this machine, or on the Ray cluster at RAY_ADDRESS."
 MODEL = "A model folder, for example pets.gpc."
 ModelArgument = Annotated[Path, Argument(metavar="MODEL", help=MODEL)]
 ImagesArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES)]
+IMAGES_OR_STORE = IMAGES.removesuffix(".") + "; or a feature store (gpcache extract)."
+ImagesOrStoreArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES_OR_STORE)]
 EncoderOption = Annotated[str, Option(help=ENCODER)]
 DeviceOption = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")]
 FollowOption = Annotated[bool, Option("--follow", help="Follow links that leave the folder.")]

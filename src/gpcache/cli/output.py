@@ -10,23 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpcache.support.names import is_printed
+from gpcache.support.names import is_printed, printable
 
 if TYPE_CHECKING:
     from gpcache.images.records import Refused
 
 # The value of a row: a line, or several.
 Value = str | list[str]
+# What is printed for people: a sentence, lines or rows.
+Words = str | Sequence[str] | Mapping[str, Value]
 
 MOST_REFUSED = 50
 MOST_NOTES = 20
 # Wider than any cell: rich has no table without a width.
 NO_WRAPPING = 10_000_000
-
-
-def printable(text: str) -> str:
-    """Text on one line that cannot control a terminal."""
-    return "".join(letter if is_printed(letter) else "�" for letter in text)
 
 
 def percent(value: float) -> str:
@@ -42,7 +39,7 @@ def json_text(content: Any, indent: int | None = None) -> str:
     return text if text.isprintable() else "".join(escaped)
 
 
-def show(json: bool, content: Any, words: "str | Sequence[str] | Mapping[str, Value]") -> None:
+def show(json: bool, content: Any, words: Words) -> None:
     """Print `content` as JSON, or `words` for people: a sentence, lines or rows."""
     if json:
         typer.echo(json_text(content, indent=1))

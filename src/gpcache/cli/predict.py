@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 Form = Literal["table", "jsonl", "csv", "parquet"]
 
 TOP = "Show the K most probable classes for each image."
-IMAGES = "Image files, a folder, a list, or - to read paths from stdin."
+IMAGES = "Image files and folders, a list, or - to read paths from stdin."
 SETS = (
     "Also list the classes that cannot be ruled out. With 0.1 at most about one list in ten misses "
     "the true class."
@@ -34,7 +36,7 @@ PER_CLASS = "With --sets: let the rate hold for each class, not on average. List
 WHY = "Show the training images behind each answer, and the share of the class name."
 WHY_FROM = (
     "The feature store that the model was fitted on: --why finds the images there if the model "
-    "keeps none."
+    "keeps none (gpcache fit --keep-shots)."
 )
 
 OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
@@ -90,7 +92,9 @@ def predict(
     details: dict[str, Any] = {}
     if quick is None:
         details = {"sets": sets, "per_class": per_class, "why": 5 * why, "why_from": why_from}
-        if why and why_from is None and not getattr(classifier.model, "has_keys", False):
+        assert isinstance(classifier, gpcache.ImageClassifier)
+        keeps = classifier.model.has_keys or classifier.content.shots is not None
+        if why and why_from is None and not keeps:
             notes[_no_reasons(classifier.model)] = None
     answers = classifier.predict_stream(source, reject=reject, refused=refused, **details)
     shape = Shape(min(top, len(classifier.classes)), sets=sets is not None, why=why)
@@ -119,19 +123,30 @@ def _no_reasons(model: Any) -> str:
     sentence = "--why names training images, and this model keeps none of its own"
     if getattr(model, "fitted_", None) is None:
         return sentence + "."
-    return sentence + ": add --why-from with the feature store that it was fitted on."
+    return f"{sentence}: add --why-from with the feature store that it was fitted on."
 
 
 def _source(images: list[str]) -> "Source":
-    from gpcache.images.records import Record, Source, readable
+    from gpcache.images.folders import from_folder
+    from gpcache.images.records import Record, Refused, Source, readable
     from gpcache.images.sources import any_source
 
     if len(images) == 1 and images != ["-"]:
-        return any_source(images[0])
+        return any_source(images[0], labelled=False)
     names = images
     if images == ["-"]:
         # Bytes, because file names need not be UTF-8.
         names = [os.fsdecode(line) for line in sys.stdin.buffer.read().splitlines() if line.strip()]
     if not names:
         raise DataError("There is no path on stdin: give one on each line.")
-    return Source("images", [Record(readable(name), Path(name)) for name in names], len(names))
+    records: list[Record] = []
+    refused: list[Refused] = []
+    for name in names:
+        if os.path.isdir(name):
+            folder = from_folder(name, labelled=False)
+            inside = partial(os.path.join, readable(name))
+            records += [replace(one, name=inside(one.name)) for one in folder.records]
+            refused += [replace(one, name=inside(one.name)) for one in folder.refused]
+        else:
+            records.append(Record(readable(name), Path(name)))
+    return Source("images", records, len(records), refused)

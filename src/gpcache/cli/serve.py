@@ -4,15 +4,15 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option, echo, get_app_dir
 
 from gpcache.cli.options import DeviceOption, EncoderOption, JsonOption, VerboseOption
-from gpcache.cli.output import json_text, print_notices, printable
+from gpcache.cli.output import json_text, print_notices
+from gpcache.support.names import printable
 
 MODEL = "A model folder to start from, for example pets.gpc."
 PORT = "The port; 0 takes a free one."
@@ -22,6 +22,8 @@ ENGINE = "Where photos are decoded and encoded: in this process, or by replicas.
 REPLICAS = "Replicas of --engine ray. Default: one for 2 CPUs."
 CERTIFICATE = "Use HTTPS with this certificate."
 KEY = "The private key of the certificate."
+# Packages of the extra `serve`.
+NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 WorkspaceOption = Annotated[Path | None, Option("--workspace", "-w", metavar="DIR", help=WORKSPACE)]
 
 
@@ -60,8 +62,21 @@ def serve(
 
     - `gpcache serve pets.gpc --host 0.0.0.0`
     """
+    from gpcache.cluster.connection import connected
+    from gpcache.errors import DataError
+    from gpcache.support.extras import require
+
+    if replicas is not None and engine == "local":
+        raise DataError("--replicas needs --engine ray: give both, or neither.")
+    if (certificate is None) != (key is None):
+        raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
     shared = host != "127.0.0.1"
-    _check(replicas if engine == "local" else None, certificate, key, shared)
+    for module in (*NEEDED, *["segno"] * shared):
+        require(module, "serve", purpose="gpcache serve")
+    from gpcache.web.open_workspace import open_workspace
+    from gpcache.web.ray_encoding import deployed
+    from gpcache.web.server import bind, run
+
     folder = workspace or _own_folder(model)
     token = secrets.token_urlsafe(24)
 
@@ -69,55 +84,19 @@ def serve(
         page = f"{address}/?token={token}"
         facts = {"page": page, "address": address, "token": token, "workspace": str(folder)}
         if shared:
-            _tell_network(page, encrypted=certificate is not None)
+            _print_for_network(page, encrypted=certificate is not None)
         echo(json_text(facts) if json else page)
         echo(f"Workspace: {printable(str(folder))}. Press Ctrl+C to stop.", err=True)
 
-    files = None if certificate is None or key is None else (certificate, key)
-    opening = {"path": folder, "model": model, "encoder": encoder, "device": device}
-    _run(opening, (port, host), token, started, engine == "ray", replicas, files)
-
-
-def _check(replicas: int | None, certificate: Path | None, key: Path | None, shared: bool) -> None:
-    """Raise an error for options that do not fit together, and for missing packages."""
-    from gpcache.errors import DataError
-    from gpcache.support.extras import require
-
-    if replicas is not None:
-        raise DataError("--replicas needs --engine ray: give both, or neither.")
-    if (certificate is None) != (key is None):
-        raise DataError("HTTPS takes a certificate and its key: give --certificate and --key.")
-    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-    for module in (*needed, *["segno"] * shared):
-        require(module, "serve", purpose="gpcache serve")
-
-
-def _run(
-    opening: dict[str, Any],
-    place: tuple[int, str],
-    token: str,
-    started: Callable[[object, str], None],
-    on_ray: bool,
-    replicas: int | None,
-    certificate: tuple[Path, Path] | None,
-) -> None:
-    """Open the workspace, print notices about damage, and serve it until it is stopped."""
-    from gpcache.cluster.connection import connected
-    from gpcache.web.open_workspace import open_workspace
-    from gpcache.web.ray_encoding import deployed
-    from gpcache.web.server import Certificate, bind, run
-
-    listener = bind(*place)
-    secured = None if certificate is None else Certificate(*certificate)
-    with connected() if on_ray else nullcontext() as ray:
-        opened = open_workspace(**opening)
+    listener = bind(port, host)
+    with connected() if engine == "ray" else nullcontext() as ray:
+        opened = open_workspace(folder, model=model, encoder=encoder, device=device)
         print_notices(opened.notices)
-        replicated = nullcontext() if ray is None else deployed(ray, opened, replicas)
-        with replicated as encode:
-            asyncio.run(run(opened, token, listener, started, encode, secured))
+        with nullcontext() if ray is None else deployed(ray, opened, replicas) as make_encoding:
+            asyncio.run(run(opened, token, listener, started, make_encoding, certificate, key))
 
 
-def _tell_network(page: str, *, encrypted: bool) -> None:
+def _print_for_network(page: str, *, encrypted: bool) -> None:
     """Print the address as a QR code, and what others in the network can do."""
     import segno
 

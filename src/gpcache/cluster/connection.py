@@ -26,13 +26,13 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
     and stays open.
     """
     address = os.environ.get(ADDRESS, "")
-    _settle(address)
+    _set_environment(address)
     ray = require("ray", "ray", purpose="Running on Ray")
     if ray.is_initialized():
         yield ray
         return
     try:
-        _knock(address)
+        _require_listener(address)
         with _no_dashboard() as refused:
             own = {"address": "local", "num_cpus": cpus, **refused}
             ray.init(
@@ -41,14 +41,14 @@ def connected(cpus: int | None = None) -> Iterator[ModuleType]:
                 log_to_driver=False,
             )
     except Exception as error:  # of many kinds, from a wrong address to a full disk
-        raise GPCacheError(_sentence(error, address)) from None
+        raise GPCacheError(_failure(error, address)) from None
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _settle(address: str) -> None:
+def _set_environment(address: str) -> None:
     """Set the environment variables that Ray and its processes read."""
     # Ray would print what it recovers from; the second setting keeps that out of stdout.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -78,14 +78,14 @@ def _no_dashboard() -> Iterator[dict[str, Any]]:
         }
 
 
-def _knock(address: str) -> None:
+def _require_listener(address: str) -> None:
     """Raise within seconds if nothing listens at the address; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():  # not "auto" or "local"
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
 
 
-def _sentence(error: Exception, address: str) -> str:
+def _failure(error: Exception, address: str) -> str:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if not address:
         return f"Ray could not be started on this machine: {reason}."

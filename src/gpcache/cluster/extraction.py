@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
@@ -125,6 +125,8 @@ def _dataset(
     workers: int | None,
 ) -> Any:
     """The images of a window in blocks of `size`, each decoded and then encoded as a batch."""
+    from gpcache.encoders import load_same_encoder
+
     resources = ray.cluster_resources()
     cpus, gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
     on_gpu = encoder.device.type == "cuda"
@@ -147,10 +149,11 @@ def _dataset(
         compute=actors(max_size=workers or max(1, cpus)),
         **blocks,
     )
-    name = encoder.loadable_name, encoder.device.type, encoder.fingerprint
+    name, device = encoder.loadable_name, encoder.device.type
+    load = partial(load_same_encoder, name, device=device, fingerprint=encoder.fingerprint)
     return decoded.map_batches(
         _Encode,
-        fn_constructor_args=(*name, views),
+        fn_constructor_args=(load, views),
         num_cpus=0 if on_gpu else 1,
         num_gpus=1 if on_gpu else 0,
         compute=actors(max_size=gpus if on_gpu else max(1, cpus)),
@@ -217,15 +220,12 @@ def _prepared(row: RayRow, future: Future[Prepared] | None) -> RayRow:
 class _Encode:
     """An actor that holds an encoder: pixels → vectors."""
 
-    def __init__(self, name: str, device: str, fingerprint: str, views: Views | None) -> None:
-        self._name, self._device, self._fingerprint = name, device, fingerprint
-        self._views = views
+    def __init__(self, load: Callable[[], Encoder], views: Views | None) -> None:
+        self._load, self._views = load, views
 
     @cached_property
     def _encoder(self) -> Encoder:
-        from gpcache.encoders import load_same_encoder
-
-        return load_same_encoder(self._name, device=self._device, fingerprint=self._fingerprint)
+        return self._load()
 
     def __call__(self, table: Any) -> Any:
         """Take a block that `_Decode` gave."""

@@ -172,7 +172,8 @@ class RayRows:
             place = actor.options(scheduling_strategy=prefer(node, soft=True))
             labels = rows.labels[first:last].clone()
             source = _opener(self._source, first, last)
-            made = place.remote(source, labels, rows.n_classes, rows.dtype, first, cpus[node])
+            stream = labels, rows.n_classes, None, rows.dtype
+            made = place.remote(source, cpus[node], *stream, first=first)
             self._parts.append((made, first, last))
         self._labels = rows.labels
 
@@ -201,20 +202,14 @@ def _within(without: Tensor | None, first: int, last: int) -> Tensor | None:
 
 
 class _Reader:
-    """An actor that holds a part of the rows, and adds up passes over it."""
+    """An actor that holds a part of the rows, and adds up passes over it.
 
-    def __init__(
-        self,
-        opener: Callable[[], Any],
-        labels: Tensor,
-        n_classes: int,
-        dtype: torch.dtype,
-        first: int,
-        threads: int,
-    ) -> None:
+    `opener` opens the rows; `stream` and `first` are the further arguments of their `RowStream`.
+    """
+
+    def __init__(self, opener: Callable[[], Any], threads: int, *stream: Any, first: int) -> None:
         torch.set_num_threads(threads)
-        self._open, self._stream = opener, (labels, n_classes, None, dtype)
-        self._first = first
+        self._open, self._stream, self._first = opener, stream, first
 
     @cached_property
     def _rows(self) -> RowStream:

@@ -322,7 +322,7 @@ class Encoder(ABC):
         for start in range(0, len(texts), TEXT_BATCH):
             with torch.inference_mode():
                 features = self._embed_texts(texts[start : start + TEXT_BATCH])
-            rows.append(_unit(features, "text", self.name))
+            rows.append(unit_vectors(features.float().cpu().numpy(), "text", self.name))
         return np.concatenate(rows)
 
     @property
@@ -376,7 +376,7 @@ class Encoder(ABC):
     ) -> Features:
         """Unit rows of `embed`; `each` images in a row belong together when a batch is halved."""
         try:
-            batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+            batch = torch.from_numpy(np.require(pixels, requirements=["C", "W"])).to(self.device)
             # Half-precision products on a GPU; features come back in float32.
             on_gpu = self.device.type == "cuda"
             mixed = torch.autocast("cuda", dtype=torch.float16) if on_gpu else nullcontext()
@@ -398,11 +398,7 @@ class Encoder(ABC):
             torch.cuda.empty_cache()
             parts = [self._encode(part, embed, each) for part in (pixels[:half], pixels[half:])]
             return np.concatenate(parts)
-        return _unit(features, "image", self.name)
-
-
-def _unit(features: torch.Tensor, kind: str, name: str) -> Features:
-    return unit_vectors(features.float().cpu().numpy(), kind, name)
+        return unit_vectors(features.float().cpu().numpy(), "image", self.name)
 
 
 def no_token_access(name: str) -> EncoderError:

@@ -90,10 +90,10 @@ def _folded(network: Any) -> list[nn.Module]:
 def write_layer(graph: Graph, layer: nn.Module, source: str, output: str | None = None) -> str:
     """Write `layer` on the value `source`; returns the name of what comes out."""
     if isinstance(layer, nn.Sequential):
-        parts = list(layer)
-        for part in parts[:-1]:
+        *parts, last = layer
+        for part in parts:
             source = write_layer(graph, part, source)
-        return write_layer(graph, parts[-1], source, output)
+        return write_layer(graph, last, source, output)
     if isinstance(layer, Residual):
         return graph.node("Add", source, write_layer(graph, layer.layers, source), output=output)
     if isinstance(layer, nn.ReLU6):

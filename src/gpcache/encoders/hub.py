@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
 )
 
 from gpcache.errors import EncoderError, GPCacheError
+from gpcache.support.checks import first_line
 
 # The offline mode of huggingface_hub is one setting for the whole process.
 _SWITCHING = threading.RLock()
@@ -88,12 +89,6 @@ def fetch(repository: str, name: str, *, missing: str) -> Path:
     except OSError as error:
         sentence = f"The model {repository!r} could not be downloaded: {first_line(error)}"
     raise EncoderError(sentence)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, without the advice and the addresses that follow."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager

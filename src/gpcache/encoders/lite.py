@@ -15,7 +15,6 @@ about other data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from math import sqrt
@@ -158,21 +157,16 @@ class LiteEncoder(Encoder):
 
     @cached_property
     def _language(self) -> MiniLM:
-        return MiniLM.load(_language_folder(), self.device)
+        return MiniLM(_language_folder(), self.device)
 
 
-@dataclass(frozen=True, eq=False)
 class MiniLM:
     """MiniLM, the layers of BERT on the packaged weights; gradients flow to the tokens."""
 
-    weights: dict[str, Tensor]
-
-    @classmethod
-    def load(cls, folder: Path, device: torch.device) -> MiniLM:
-        """Read model.safetensors of the package."""
+    def __init__(self, folder: Path, device: torch.device) -> None:
         # Weights that are born in inference mode would never let a gradient through.
         with torch.inference_mode(False):
-            return cls(load_file(folder / "model.safetensors", device=str(device)))
+            self.weights = load_file(folder / "model.safetensors", device=str(device))
 
     def embedded(self, ids: Tensor) -> Tensor:
         """The embeddings (n, length, width) of tokens (n, length), without positions."""

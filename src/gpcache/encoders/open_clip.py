@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from gpcache.encoders.base import no_token_access
-from gpcache.encoders.hub import fetch, first_line, loading
+from gpcache.encoders.hub import fetch, loading
 from gpcache.encoders.tokens import TokenEncoder, words_of
 from gpcache.errors import EncoderError, GPCacheError
 from gpcache.images import Preprocess
+from gpcache.support.checks import first_line
 from gpcache.support.extras import require
 
 # OpenAI's weights need the fast approximation of GELU; open_clip says so with their tag.

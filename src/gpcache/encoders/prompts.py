@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
-from gpcache.support.files import read_json
+from gpcache.support.files import read_json, sha256
 from gpcache.support.names import tidy_name
 
 # "a(n) {}" is the name with the article that fits it, or without one.
@@ -283,7 +282,7 @@ class Prompts:
     def digest(self) -> str:
         """SHA-256 of the classes and sentences in their order."""
         content = json.dumps([self.class_names, self.sentences], separators=(",", ":"))
-        return hashlib.sha256(content.encode()).hexdigest()
+        return sha256(content.encode())
 
 
 def text_weights(encoder: Encoder, prompts: Prompts) -> NDArray[np.float32]:

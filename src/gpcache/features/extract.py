@@ -215,7 +215,6 @@ def gather(
     (2, 1664)
     """
     gathered = Gathered(np.zeros((0, encoder.dim), dtype=np.float32))
-    rows: list[NDArray[np.float32]] = []
     known: dict[str, NDArray[np.float32]] = {}
     pictures: dict[str, NDArray[np.uint8]] = {}
     images = encoded(source, encoder, views=views)
@@ -227,9 +226,8 @@ def gather(
         gathered.records.append(image.record)
         gathered.hashes.append(image.hash)
         gathered.notices += [f"{image.record.name}: {note}" for note in image.notes]
-        rows.append(known[image.hash])
-    if rows:
-        gathered.features = np.stack(rows)
+    if gathered.hashes:
+        gathered.features = np.stack([known[key] for key in gathered.hashes])
     if picture is not None:
         gathered.pictures = [pictures[key] for key in gathered.hashes]
     return gathered

@@ -91,10 +91,15 @@ def _is_sound(manifest: Manifest) -> bool:
         return True
     try:
         arguments = {field.name: manifest.views[field.name] for field in fields(Views)}
-        described = Views(**arguments).describe()
-        return bool(json.loads(json.dumps(described)) == manifest.views)
+        return described(Views(**arguments)) == manifest.views
     except (KeyError, TypeError, ValueError):
         return False
+
+
+def described(views: Views | None) -> dict[str, Any] | None:
+    """The views as a manifest holds them."""
+    written: dict[str, Any] | None = json.loads(json.dumps(views and views.describe()))
+    return written
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

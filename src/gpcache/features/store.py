@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -30,7 +30,7 @@ from safetensors.numpy import save
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, StoreError
-from gpcache.features.manifest import NAME, Manifest, StoredFile, read_manifest
+from gpcache.features.manifest import NAME, Manifest, StoredFile, described, read_manifest
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
 from gpcache.support.files import make_folder, sha256, sha256_of_file, write_atomic
@@ -41,6 +41,8 @@ HASH_BYTES = 32
 SHARD, ITEMS = "shards/{}.safetensors", "items-{}.jsonl"
 REFUSED, TEXT = "refused-{}.json", "texts/{}.safetensors"
 KINDS = (SHARD, ITEMS, REFUSED, TEXT)
+
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class FeatureStore:
         made_by = encoder.name, encoder.fingerprint, encoder.logit_scale, encoder.dim
         with _locked(place):
             if not (place / NAME).exists():
-                Manifest(*made_by, _described(views)).write(place)
+                Manifest(*made_by, described(views)).write(place)
         store = cls(place)
         store.require_encoder(encoder)
         store.require_views(views)
@@ -275,11 +277,10 @@ class FeatureStore:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     FeatureStore.create(folder, load_encoder("lite")).require_views(None)
         """
-        described = _described(views)
-        if self.manifest.views != described:
+        if self.manifest.views != described(views):
             raise StoreError(
                 f"The store {str(self.folder)!r} holds {_shown(self.manifest.views)}, not "
-                f"{_shown(described)}. Use another folder."
+                f"{_shown(described(views))}. Use another folder."
             )
 
     def __len__(self) -> int:
@@ -323,8 +324,7 @@ class FeatureStore:
         """
         # Not splitlines: a name may hold other characters that end a line.
         lines = [line for line in self._read("items").split("\n") if line]
-        items: list[Item] = self._parsed(f"[{','.join(lines)}]", list[Item])
-        return items
+        return self._parsed(f"[{','.join(lines)}]", list[Item])
 
     def refused(self) -> list[dict[str, str]]:
         """List every image that was refused.
@@ -342,12 +342,9 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).refused()
         []
         """
-        refusals: list[dict[str, str]] = self._parsed(
-            self._read("refused") or "[]", list[dict[str, str]]
-        )
-        return refusals
+        return self._parsed(self._read("refused") or "[]", list[dict[str, str]])
 
-    def _parsed(self, text: str, kind: Any) -> Any:
+    def _parsed(self, text: str, kind: type[Parsed]) -> Parsed:
         from pydantic import TypeAdapter, ValidationError
 
         try:
@@ -416,9 +413,8 @@ class FeatureStore:
         ...     FeatureStore.create(folder, load_encoder("lite")).vectors([]).shape
         (0, 1664)
         """
-        places = self._places_of(hashes)
         wanted: dict[StoredFile, list[tuple[int, int]]] = {}
-        for position, (shard, row) in enumerate(places):
+        for position, (shard, row) in enumerate(self._places_of(hashes)):
             wanted.setdefault(shard, []).append((position, row))
         gathered = np.empty((len(hashes), *self._row_shape()), dtype=np.float32)
         for shard, pairs in wanted.items():
@@ -699,9 +695,8 @@ class FeatureStore:
         return self._places
 
     def _row_shape(self) -> tuple[int, ...]:
-        views = self.manifest.views
-        apart = views is not None and not views["average"]
-        return (views["count"], self.manifest.dim) if views and apart else (self.manifest.dim,)
+        views, dim = self.manifest.views, self.manifest.dim
+        return (dim,) if views is None or views["average"] else (views["count"], dim)
 
     def _read(self, kind: str) -> str:
         """The text of "items" or "refused"; retries if a writer has replaced the file."""
@@ -756,12 +751,6 @@ def _checksum(path: Path) -> str:
 
 def _locked(folder: Path) -> AbstractContextManager[None]:
     return locked_file(FileLock(folder / LOCK), folder)
-
-
-def _described(views: Views | None) -> dict[str, Any] | None:
-    """The views as they are written in the manifest."""
-    described: dict[str, Any] | None = json.loads(json.dumps(views.describe() if views else None))
-    return described
 
 
 def _shown(views: dict[str, Any] | None) -> str:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap, projected
 
-# A mode is pulled to the mean of its class as if that many more rows lay there: of 0, 5 and 10 the
-# best on synthetic rows, not yet on real ones.
+# A mode is pulled to the mean of its class as if that many more rows lay there. Of 0, 2, 5, 10 and
+# 20, with 2, 4 and 8 modes, 5 and 10 have the lowest loss on eight draws of synthetic rows, and 5
+# has it on Caltech, UCF101, Pets and DTD (ViT-B/32, 13 to 16 shots).
 PULL = 5.0
 
 
@@ -77,6 +78,11 @@ class Discriminant(NamedTuple):
         first = labels * self.n_modes
         if self.n_modes == 1:
             return first
-        own = first[:, None] + torch.arange(self.n_modes, device=first.device)
-        near = torch.einsum("md,mkd->mk", rows, self.means[own]) - self.halves[own]
-        return first + near.argmax(1)
+        means = self.means.view(-1, self.n_modes * rows.shape[1]).index_select(0, labels)
+        near = (means.view(len(rows), self.n_modes, -1) * rows[:, None]).sum(2)
+        return first + (near - self.halves.view(-1, self.n_modes)[labels]).argmax(1)
+
+    def before_matrix(self, feature_map: FeatureMap) -> Discriminant:
+        """The same scores from (projected) centred rows that its matrix is not applied to."""
+        matrix = feature_map.matrix
+        return self if matrix is None else self._replace(means=self.means @ matrix.mT)

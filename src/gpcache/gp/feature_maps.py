@@ -122,12 +122,15 @@ class KernelSpace:
         """Whether leave-one-out in a fixed map would leak: the map has seen the left-out label."""
         return self.name == "whitened"
 
-    def fit(self, features: Tensor, labels: Tensor) -> FeatureMap:
-        """The map made from rows (n, d) with class numbers (n,)."""
+    def fit(self, features: Tensor, labels: Tensor, weights: Tensor | None = None) -> FeatureMap:
+        """The map made from rows (n, d) with class numbers (n,).
+
+        A row counts as often as its weight (n,) says; once by default.
+        """
         if self.name == "raw":
             return FeatureMap(self.projection)
         rows = features if self.projection is None else projected(self.projection, features)
-        mean = rows.mean(0)
+        mean = mean_row(rows, weights)
         if is_constant(rows):
             # A single distinct row equals its mean: centring would leave nothing.
             return FeatureMap(self.projection)
@@ -135,7 +138,7 @@ class KernelSpace:
             return FeatureMap(self.projection, mean)
         if self.name == "decorrelated":
             labels = torch.zeros_like(labels)
-        return FeatureMap(self.projection, mean, self._whitening(rows, labels))
+        return FeatureMap(self.projection, mean, self._whitening(rows, labels, weights))
 
     def fit_moments(self, moments: Moments, dtype: torch.dtype) -> FeatureMap:
         """As `fit`, from the moments of (projected) rows; the whitening differs by a rotation."""
@@ -155,15 +158,15 @@ class KernelSpace:
         matrix = scale[:, None] * _from_scatter(scatter, ridge)
         return FeatureMap(self.projection, mean.to(dtype), matrix.to(dtype))
 
-    def _whitening(self, rows: Tensor, labels: Tensor) -> Tensor | None:
+    def _whitening(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor | None:
         """A matrix (d, d); with a `diagonal`, features are scaled by their own scatter first."""
-        centred, scale = within_class(rows, labels), None
+        centred, scale = weighted_rows(within_class(rows, labels, weights), weights), None
         if self.diagonal:
             scale = self.feature_scale(centred)
             if scale is None:
                 return None
             centred = centred * scale
-        spread = spread_of(centred)
+        spread = spread_of(centred, weights)
         if spread is None:
             return None
         ridge = self.shrinkage * spread
@@ -184,12 +187,23 @@ class KernelSpace:
         return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
 
 
-def spread_of(centred: Tensor) -> Tensor | None:
-    """tr(S) / (n − 1) of the differences (n, d) to the class means.
+def mean_row(rows: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean (d,) of rows (n, d) with weights (n,)."""
+    return rows.mean(0) if weights is None else weights @ rows / weights.sum()
+
+
+def weighted_rows(rows: Tensor, weights: Tensor | None) -> Tensor:
+    """Rows R (n, d) whose RᵀR counts each row as often as its weight (n,) says."""
+    return rows if weights is None else rows * weights.sqrt()[:, None]
+
+
+def spread_of(centred: Tensor, weights: Tensor | None = None) -> Tensor | None:
+    """tr(S) / (n − 1) of the (weighted) differences (n, d) to the class means.
 
     None with one shot a class (or copies of it): nothing is known of the scatter within classes.
     """
-    spread = centred.square().sum() / max(1, len(centred) - 1)
+    total = len(centred) if weights is None else float(weights.sum())
+    spread = centred.square().sum() / max(1.0, total - 1)
     return None if float(spread.detach()) <= _tiny(centred) ** 2 else spread
 
 
@@ -198,10 +212,14 @@ def is_constant(rows: Tensor) -> bool:
     return not bool(((rows - rows.mean(0)).norm(dim=1) > _tiny(rows)).any())
 
 
-def within_class(rows: Tensor, labels: Tensor) -> Tensor:
-    """x − class mean (n, d) of rows (n, d)."""
+def within_class(rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """x − class mean (n, d) of rows (n, d) with weights (n,)."""
     _, member, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, rows)
+    counted = rows
+    if weights is not None:
+        counted = rows * weights[:, None]
+        counts = rows.new_zeros(len(counts)).index_add(0, member, weights.to(rows))
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, counted)
     centred: Tensor = rows - (sums / counts[:, None])[member]
     return centred
 

@@ -27,8 +27,10 @@ from gpcache.gp.cholesky import cholesky
 from gpcache.gp.precision import BATCH_ELEMENTS
 
 # Largest distance of the coefficients from the optimum, in the kernel's norm relative to that of
-# the labels: for a search, and for probabilities to 1e-6 (float64) or 1e-4 (float32).
+# the labels: for a search, for some rows of a start, and for probabilities to 1e-6 (float64) or
+# 1e-4 (float32).
 SEARCH_TOLERANCE = 1e-1
+ROWS_TOLERANCE = 1e-3
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
 # The gradient need not be smaller than this many units of rounding. In float32 this replaces the
 # tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
@@ -261,6 +263,28 @@ class _Metric:
         return step, k_gradient - self._kz @ shift
 
 
+def solve_rows(
+    kernel: Tensor, offset: Tensor, targets: Tensor, tau: float, values: Tensor, rows: Tensor
+) -> Tensor:
+    """Coefficients (n, c) with those of some rows (k,) at their optimum, all others as given.
+
+    A better start where a change matters to few rows: its iterations cost k² c, not n² c.
+    `kernel` is K (n, n), and `values` (n, c) are the given coefficients.
+    """
+    inner, own = kernel[rows][:, rows], values[rows]
+    products = inner @ own
+    others = kernel[rows] @ values - products
+    solved = softmax_map(
+        inner.matmul,
+        offset[rows] + others,
+        targets[rows],
+        tau,
+        start=Coefficients(own, products),
+        tolerance=ROWS_TOLERANCE,
+    )
+    return values.index_copy(0, rows, solved.values)
+
+
 def leave_out(
     product: Product,
     offset: Tensor,
@@ -304,6 +328,9 @@ class _Line(NamedTuple):
         high = torch.full_like(slope, torch.inf)
         length, first, probability = low, slope, self.probability
         least = self.present.clamp(min=torch.finfo(slope.dtype).tiny)
+        # Below the rounding error of the probabilities a slope says nothing; Newton's step does.
+        rounding = torch.finfo(slope.dtype).eps * _dot(probability, self.direction.abs())
+        enough = torch.maximum(LINE_SHARE * slope.abs(), rounding)
         for _ in range(LINE_STEPS):
             weighted = probability * self.direction
             expected = weighted.sum(-1, keepdim=True)
@@ -317,7 +344,7 @@ class _Line(NamedTuple):
             probability = torch.addcmul(self.logits, self.direction, length).softmax(-1)
             probability.mul_(self.present)
             first = slope + _dot(probability - self.probability, self.direction) + length * curve
-            if bool((first.abs() <= LINE_SHARE * slope.abs()).all()):
+            if bool((first.abs() <= enough).all()):
                 break
             low = torch.where(first < 0, length, low)
             high = torch.where(first >= 0, length, high)

@@ -9,6 +9,7 @@ All but δ is computed once: another shrinkage costs products of n rows, none of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +21,10 @@ from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
     is_constant,
+    mean_row,
     projected,
     spread_of,
+    weighted_rows,
     within_class,
 )
 from gpcache.gp.kernels import kernel_of
@@ -32,7 +35,10 @@ FEW_SHARE = 0.7
 
 
 class Similarities(NamedTuple):
-    """Cosines among the rows (n, n) and of others (m, n), and discriminant scores (m, c)."""
+    """Cosines among the rows (n, n) and of others (m, n), and discriminant scores (m, c).
+
+    Leading dimensions are independent problems.
+    """
 
     own: Tensor
     cross: Tensor
@@ -50,7 +56,8 @@ class WhitenedProducts:
 
     `products` (n + m, n) and squared `lengths` (n + m,) are those before whitening. `across`
     (n, n + m) is R times the rows, `scatter` (n, n) is RRᵀ, and δ is a multiple of `spread`.
-    `means` (c, n) are the weights of the rows in their class means.
+    `means` (c, n) are the weights of the rows in their class means. All may have a leading
+    dimension: see `stacked`.
     """
 
     products: Tensor
@@ -62,11 +69,18 @@ class WhitenedProducts:
 
     @classmethod
     def of(
-        cls, space: KernelSpace, features: Tensor, labels: Tensor, n_classes: int, others: Tensor
+        cls,
+        space: KernelSpace,
+        features: Tensor,
+        labels: Tensor,
+        n_classes: int,
+        others: Tensor,
+        weights: Tensor | None = None,
     ) -> WhitenedProducts | None:
         """Those of rows (n, d) with class numbers (n,) and others (m, d).
 
-        None where the space does not whiten, or whitened rows cost less.
+        The rows may have weights (n,). None where the space does not whiten, or whitened rows cost
+        less.
         """
         n = len(features)
         rows = torch.cat([features, others])
@@ -79,33 +93,73 @@ class WhitenedProducts:
             return None
         # Differences of large numbers below: float32 would keep few of their digits.
         rows = rows if rows.device.type == "mps" else rows.double()
-        rows = rows - rows[:n].mean(0)
+        weights = None if weights is None else weights.to(rows)
+        rows = rows - mean_row(rows[:n], weights)
+
+        def differences(rows: Tensor) -> Tensor:
+            return weighted_rows(within_class(rows, labels, weights), weights)
+
         if space.diagonal:
-            scale = space.feature_scale(within_class(rows[:n], labels))
+            scale = space.feature_scale(differences(rows[:n]))
             rows = rows if scale is None else rows * scale
         products = rows @ rows[:n].mT
-        across = within_class(products.mT, labels)
-        scatter = within_class(across[:, :n].mT, labels)
+        across = differences(products.mT)
+        scatter = differences(across[:, :n].mT)
         member = torch.nn.functional.one_hot(labels, n_classes).to(rows).mT
+        member = member if weights is None else member * weights
+        total = n if weights is None else float(weights.sum())
+        sums = member.sum(1, keepdim=True)
         return cls(
             products=products,
             lengths=rows.square().sum(1),
             across=across,
             scatter=scatter,
-            spread=scatter.diagonal().sum() / max(1, n - 1),
-            means=member / member.sum(1, keepdim=True).clamp(min=1),
+            spread=scatter.diagonal().sum() / max(1.0, total - 1),
+            means=member / torch.where(sums > 0, sums, 1.0),
         )
+
+    @classmethod
+    def stacked(cls, problems: Sequence[WhitenedProducts]) -> WhitenedProducts:
+        """Several problems as one, each filled up with zeros to as many rows and others."""
+        n = max(one.n_rows for one in problems)
+        m = max(len(one.products) - one.n_rows for one in problems)
+
+        def filled(one: WhitenedProducts) -> WhitenedProducts:
+            def rows(part: Tensor) -> Tensor:
+                return torch.cat([padded(part[: one.n_rows], n), padded(part[one.n_rows :], m)])
+
+            return cls(
+                products=rows(padded(one.products.mT, n).mT),
+                lengths=rows(one.lengths[:, None])[:, 0],
+                across=rows(padded(one.across, n).mT).mT,
+                scatter=padded(padded(one.scatter, n).mT, n),
+                spread=one.spread[None, None],
+                means=padded(one.means.mT, n).mT,
+            )
+
+        every = [vars(filled(one)) for one in problems]
+        return cls(**{name: torch.stack([one[name] for one in every]) for name in every[0]})
+
+    @property
+    def n_rows(self) -> int:
+        """n."""
+        return self.products.shape[-1]
 
     def at(self, shrinkage: float, dtype: torch.dtype) -> Similarities:
         """The similarities at a shrinkage, in this dtype."""
-        n, ridge = self.products.shape[1], shrinkage * self.spread
+        n, ridge = self.n_rows, shrinkage * self.spread
         eye = torch.eye(n, dtype=self.scatter.dtype, device=self.scatter.device)
         factor = torch.linalg.cholesky(self.scatter + ridge * eye)
         reach = torch.linalg.solve_triangular(factor, self.across, upper=False)
-        products = (self.products - reach.mT @ reach[:, :n]) / ridge
-        lengths = (self.lengths - reach.square().sum(0)) / ridge
+        products = (self.products - reach.mT @ reach[..., :n]) / ridge
+        lengths = (self.lengths - reach.square().sum(-2)) / ridge.squeeze(-1)
         inverse = torch.where(lengths > 0, lengths.clamp(min=0).rsqrt(), 0.0)
-        cosines = (products * inverse[:, None] * inverse[:n]).to(dtype)
-        halves = 0.5 * ((self.means @ products[:n]) * self.means).sum(1)
-        scores = products[n:] @ self.means.mT - halves
-        return Similarities(cosines[:n], cosines[n:], scores.to(dtype))
+        cosines = (products * inverse[..., None] * inverse[..., None, :n]).to(dtype)
+        halves = 0.5 * ((self.means @ products[..., :n, :]) * self.means).sum(-1)
+        scores = products[..., n:, :] @ self.means.mT - halves[..., None, :]
+        return Similarities(cosines[..., :n, :], cosines[..., n:, :], scores.to(dtype))
+
+
+def padded(rows: Tensor, size: int) -> Tensor:
+    """Rows (n, d) with rows of zeros below, up to `size`."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, size - len(rows)))

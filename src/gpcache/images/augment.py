@@ -91,10 +91,6 @@ class Views:
 
 def _centre(width: int, height: int) -> Box:
     """The largest centred crop whose aspect ratio is allowed."""
-    across, down = width, height
-    if width / height < RATIO[0]:
-        down = round(width / RATIO[0])
-    elif width / height > RATIO[1]:
-        across = round(height * RATIO[1])
+    across, down = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
     left, top = (width - across) // 2, (height - down) // 2
     return left, top, left + across, top + down

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
 from gpcache.images.integrity import check_file, check_items, notes_of, stream_of
-from gpcache.support.checks import to_numpy
+from gpcache.support.checks import first_line, to_numpy
 from gpcache.support.extras import require
 
 # Warning filters are global: only one thread at a time may change them.
@@ -91,8 +90,7 @@ def decode(source: Any, policy: Policy = POLICY) -> Decoded:
     except MemoryError:
         reason = "there is not enough memory to decode it"
     except Exception as error:  # Pillow's decoders raise nearly every kind there is
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = f"it cannot be decoded ({lines[0][:100].rstrip('.')})"
+        reason = f"it cannot be decoded ({first_line(error)[:100].rstrip('.')})"
     raise ImageRefusedError(reason, name=str(name))
 
 
@@ -117,25 +115,23 @@ def _decode(source: Any, policy: Policy) -> Decoded:
 
 def read_file(path: Path, policy: Policy = POLICY) -> bytes:
     """The bytes of an image file; not a file, or too large a file, is refused without reading."""
-    refused = partial(ImageRefusedError, name=str(path))
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise refused("it is a folder, not a file")
-        if not stat.S_ISREG(status.st_mode):
-            raise refused("it is not a regular file")
-        if status.st_size > policy.max_bytes:
-            raise refused(_too_many_bytes(policy))
-        with path.open("rb") as file:
-            # One byte more than `decode` accepts, for a file that grows.
-            return file.read(policy.max_bytes + 1)
-    except ImageRefusedError:
-        raise
+            reason = "it is a folder, not a file"
+        elif not stat.S_ISREG(status.st_mode):
+            reason = "it is not a regular file"
+        elif status.st_size > policy.max_bytes:
+            reason = _too_many_bytes(policy)
+        else:
+            with path.open("rb") as file:
+                # One byte more than `decode` accepts, for a file that grows.
+                return file.read(policy.max_bytes + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise refused("there is no such file") from None
+        reason = "there is no such file"
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise refused(f"it cannot be read ({reason})") from None
+        reason = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
+    raise ImageRefusedError(reason, name=str(path))
 
 
 def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,43 +49,38 @@ class _Walk:
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Every file, at any depth, with its name; the folders in the root go to `classes`."""
-        waiting: deque[tuple[Path, str, tuple[Path, ...]]] = deque()
-        waiting.append((self.root, "", (self.root,)))
-        while waiting:
-            folder, prefix, chain = waiting.popleft()
+        folders: list[tuple[Path, str, tuple[Path, ...]]] = [(self.root, "", (self.root,))]
+        for folder, prefix, chain in folders:
             for entry, name in self._entries(folder, prefix):
                 path = Path(entry.path)
-                if not self._allowed(entry, name, chain):
-                    continue
-                if entry.is_dir():
+                if reason := self._refusal(entry, chain):
+                    self._refuse(name, reason)
+                elif entry.is_dir():
                     self.classes += [] if prefix else [name]
-                    waiting.append((path, f"{name}/", (*chain, path.resolve())))
+                    folders.append((path, f"{name}/", (*chain, path.resolve())))
                 elif entry.is_file():
                     yield name, path
                 else:
                     self._refuse(name, "it is not a regular file")
 
-    def _allowed(self, entry: os.DirEntry[str], name: str, chain: tuple[Path, ...]) -> bool:
-        """Whether to read an entry: links must not leave the root or form a cycle.
+    def _refusal(self, entry: os.DirEntry[str], chain: tuple[Path, ...]) -> str | None:
+        """Why an entry is not read, or None: links must not leave the root or form a cycle.
 
         Every linked folder is read once, because links among many folders could repeat endlessly.
         """
         if not entry.is_symlink():
-            return True
+            return None
         try:
             target = Path(entry.path).resolve(strict=True)
         except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
-            self._refuse(name, "it is a broken link")
-            return False
+            return "it is a broken link"
         if not self.follow and not target.is_relative_to(self.root):
-            self._refuse(name, "it is a link that leaves the folder (follow=True allows it)")
-            return False
-        if target.is_dir() and (target in chain or target in self.linked):
-            self._refuse(name, "it is a link to a folder that is read already")
-            return False
+            return "it is a link that leaves the folder (follow=True allows it)"
         if target.is_dir():
+            if target in chain or target in self.linked:
+                return "it is a link to a folder that is read already"
             self.linked.add(target)
-        return True
+        return None
 
     def _refuse(self, name: str, reason: str) -> None:
         self.refused.append(Refused(name, reason))
@@ -100,10 +94,11 @@ def is_junk(name: str, *, folder: bool = False) -> bool:
     return not folder and os.path.splitext(folded)[1] in NO_IMAGES
 
 
-def from_folder(path: str | Path, *, follow: bool = False) -> Source:
+def from_folder(path: str | Path, *, follow: bool = False, labelled: bool = True) -> Source:
     """The images below a folder; its subfolders are the classes, without any it is unlabelled.
 
     `follow` allows links that leave the folder. Files are named relative to it and not decoded.
+    Where images are not `labelled`, subfolders mean nothing.
     """
     root = Path(path).resolve()
     if not root.is_dir():
@@ -112,7 +107,7 @@ def from_folder(path: str | Path, *, follow: bool = False) -> Source:
     files = sorted(walk.files())
     source = Source(str(path), (), len(files), walk.refused)
     names = ClassNames(source.notices)
-    labels = {name: names.add(name) for name in walk.classes}
+    labels = {name: names.add(name) for name in walk.classes if labelled}
     outside = [name for name, _ in files if "/" not in name]
     if labels and outside:
         raise DataError(
@@ -120,9 +115,10 @@ def from_folder(path: str | Path, *, follow: bool = False) -> Source:
             "image into a class folder."
         )
     if not files:
-        refused = f" ({plural(len(walk.refused), 'file')} refused)" if walk.refused else ""
+        others = f" ({plural(len(walk.refused), 'file')} refused)" if walk.refused else ""
+        others += f", which holds {listed(sorted(walk.skipped))}" if walk.skipped else ""
         raise DataError(
-            f"There is no image in {str(path)!r}{refused}: put images into it, or a folder of "
+            f"There is no image in {str(path)!r}{others}: put images into it, or a folder of "
             "images for each class."
         )
     source.records = [Record(name, file, labels.get(name.split("/")[0])) for name, file in files]

@@ -160,10 +160,9 @@ def _check_tiff(content: bytes, tags: Any, most: int) -> None:
 def check_items(content: bytes) -> None:
     """Refuse an AVIF or HEIC file whose coded pictures hold bytes that no coder writes."""
     for kind, payload in _item_payloads(content):
-        if kind == b"av01":
-            if _ZEROS in payload:
-                raise _damaged("a part of it is zero")
-        elif any(_ZEROS[:3] in unit for unit in _network_units(payload)):
+        is_av1 = kind == b"av01"
+        zeros, units = (_ZEROS, [payload]) if is_av1 else (_ZEROS[:3], _network_units(payload))
+        if any(zeros in unit for unit in units):
             raise _damaged("a part of it is zero")
 
 

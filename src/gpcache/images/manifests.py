@@ -10,7 +10,7 @@ from typing import Any
 
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
-from gpcache.support.checks import is_nan
+from gpcache.support.checks import first_line, is_nan
 from gpcache.support.extras import require
 
 COLUMNS = ("path", "label", "split", "group")
@@ -132,7 +132,7 @@ def _parquet_rows(file: Path, source: Source) -> Iterator[NumberedRow]:
     except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
         if isinstance(error, DataError):
             raise
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise DataError(
             f"{str(file)!r} is not a parquet file that can be read: {reason}."
         ) from None

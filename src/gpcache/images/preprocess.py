@@ -44,19 +44,13 @@ class Preprocess:
         if self.fit == "squash":
             return self.resized(image, (self.size, self.size))
         short = self.resize or self.size
-        width, height = image.size
         # The long side is cut down to a whole pixel, as torchvision does it.
-        if width <= height:
-            scaled = (short, int(short * height / width))
-        else:
-            scaled = (int(short * width / height), short)
-        left = round((scaled[0] - self.size) / 2)
-        top = round((scaled[1] - self.size) / 2)
-        if scaled[0] * scaled[1] > _MAX_SCALED:
-            return self._crop_alone(image, scaled, left, top)
-        crop = image.resize(scaled, self._filter).crop(
-            (left, top, left + self.size, top + self.size)
-        )
+        width, height = (int(short * side / min(image.size)) for side in image.size)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        if width * height > _MAX_SCALED:
+            return self._crop_alone(image, (width, height), left, top)
+        scaled = image.resize((width, height), self._filter)
+        crop = scaled.crop((left, top, left + self.size, top + self.size))
         return np.asarray(crop, dtype=np.uint8)
 
     @property
@@ -100,8 +94,7 @@ class Preprocess:
         """What `normalised` gives, bit by bit, as an array."""
         values = pixels.transpose(0, 3, 1, 2).astype(np.float32, order="C") / np.float32(255)
         mean, std = (np.array(part, np.float32)[:, None, None] for part in (self.mean, self.std))
-        normalised: NDArray[np.float32] = (values - mean) / std
-        return normalised
+        return (values - mean) / std
 
     def describe(self) -> dict[str, Any]:
         """A description for a fingerprint: equal descriptions give equal inputs."""

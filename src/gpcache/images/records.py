@@ -115,5 +115,6 @@ def listed(names: list[str], limit: int = 3) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun: 1 file, 2,000 files."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """A count with its noun: 1 file, 2,000 files, 2 classes."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"

@@ -24,7 +24,7 @@ from gpcache.images.records import (
     listed,
     readable,
 )
-from gpcache.support.checks import is_nan
+from gpcache.support.checks import first_line, is_nan
 
 # Members that may hold the label; the first one that a record has is used.
 LABEL_SUFFIXES = (".cls", ".txt", ".json")
@@ -96,8 +96,7 @@ def _records(paths: list[Path], source: Source) -> Iterator[Record]:
         except DataError:
             raise
         except Exception as error:  # tarfile and the decompressors raise many kinds
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            reason = f"the shard is broken, the rest was not read ({reason})"
+            reason = f"the shard is broken, the rest was not read ({first_line(error)})"
             source.refused.append(Refused(readable(path.name), reason))
         if ignored:
             source.notices.append(
@@ -152,15 +151,14 @@ def _contents(
     archive: tarfile.TarFile, group: Iterable[tuple[str, str, tarfile.TarInfo]]
 ) -> tuple[bytes, dict[str, bytes]]:
     """The image of a group, and its members that may hold a label; others are not read."""
-    images: list[bytes] = []
-    labels: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for _, suffix, member in group:
         path = PurePosixPath(member.name)
         is_image = suffix in IMAGE_SUFFIXES
-        limit = POLICY.max_bytes if is_image else MAX_LABEL_BYTES
+        key, limit = ("image", POLICY.max_bytes) if is_image else (suffix, MAX_LABEL_BYTES)
         if path.is_absolute() or ".." in path.parts:
             raise ImageRefusedError("its name is an absolute path or contains ..")
-        if is_image and images:
+        if is_image and key in contents:
             raise ImageRefusedError("there are two images under its key")
         if not is_image and suffix not in LABEL_SUFFIXES:
             continue
@@ -168,14 +166,10 @@ def _contents(
             kind = "image" if is_image else "label"
             raise ImageRefusedError(f"its {kind} is larger than {limit / 1e6:g} MB, or sparse")
         opened = archive.extractfile(member)
-        content = b"" if opened is None else opened.read()
-        if is_image:
-            images.append(content)
-        else:
-            labels[suffix] = content
-    if not images:
+        contents[key] = b"" if opened is None else opened.read()
+    if "image" not in contents:
         raise ImageRefusedError("there is no image under its key")
-    return images[0], labels
+    return contents.pop("image"), contents
 
 
 def _label(labels: dict[str, bytes]) -> tuple[str | None, str]:

@@ -19,16 +19,19 @@ SHARDS = (".tar", ".tar.gz", ".tgz")
 ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".bz2", ".xz", ".zst")
 
 
-def open_source(path: str | Path, *, follow: bool = False) -> Source:
+def open_source(path: str | Path, *, follow: bool = False, labelled: bool = True) -> Source:
     """The images of a folder, a .csv, .tsv or .parquet manifest, a .tar shard or a folder of them.
 
-    `follow` allows links and paths that leave the folder.
+    `follow` allows links and paths that leave the folder. Where images are not `labelled`, the
+    names of subfolders mean nothing.
     """
     place = Path(path)
     name = place.name.lower()
     if place.is_dir():
         shards = _shards(place)
-        return from_webdataset(shards) if shards else from_folder(path, follow=follow)
+        if shards:
+            return from_webdataset(shards)
+        return from_folder(path, follow=follow, labelled=labelled)
     if not place.exists():
         raise DataError(f"There is no file or folder {str(path)!r}.")
     if name.endswith(MANIFESTS):
@@ -43,10 +46,13 @@ def open_source(path: str | Path, *, follow: bool = False) -> Source:
     )
 
 
-def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) -> Source:
+def any_source(
+    images: str | Path | Source | Iterable[Any], labels: Any = None, *, labelled: bool = True
+) -> Source:
     """The source of any input: a path of images or of one image, a data set, a sequence.
 
-    `labels` go with a sequence of images, one for each.
+    `labels` go with a sequence of images, one for each. Where images are not `labelled`, the names
+    of subfolders mean nothing.
     """
     is_dataset = hasattr(images, "features") and hasattr(images, "column_names")
     has_own_labels = is_dataset or isinstance(images, str | Path | Source | Mapping)
@@ -65,7 +71,7 @@ def any_source(images: str | Path | Source | Iterable[Any], labels: Any = None) 
     listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
     if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
         return Source(str(images), [Record(readable(str(images)), place)], 1)
-    return open_source(place)
+    return open_source(place, labelled=labelled)
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -109,26 +109,27 @@ class DecodePool:
             image = self._images.get(future)
             if image is None:
                 continue  # cancelled
-            try:
-                if worker is None or not worker.alive:
-                    worker = _Worker(self._settings, self._shape)
-                # Not marked as running: such a future cannot be cancelled.
-                future.add_done_callback(worker.stop_if_cancelled)
-                _finish(future, worker.prepare(image, self._time_limit))
-            except Exception as error:
-                _finish(future, error)
+            with suppress(InvalidStateError):  # cancelled meanwhile
+                try:
+                    if worker is None or not worker.alive:
+                        worker = _Worker(self._settings, self._shape)
+                    # Not marked as running: such a future cannot be cancelled.
+                    future.add_done_callback(worker.stop_if_cancelled)
+                    future.set_result(worker.prepare(image, self._time_limit))
+                except Exception as error:
+                    future.set_exception(error)
             if future.cancelled() and worker is not None:
                 worker.kill()  # or it might be stopped in the middle of the next image
         if worker is not None:
             worker.close()
 
 
-def small_picture(content: bytes) -> bytes:
-    """A thumbnail of an image file, decoded in a limited process.
+def small_picture(content: bytes, side: int = THUMBNAIL) -> bytes:
+    """A JPEG of an image file of at most `side` pixels a side, decoded in a limited process.
 
     Raises ImageRefusedError if the image is refused.
     """
-    return _picture_pool().submit(content, "", thumbnail=THUMBNAIL).result().thumbnail
+    return _picture_pool().submit(content, "", thumbnail=side).result().thumbnail
 
 
 @cache
@@ -143,19 +144,11 @@ def _picture_pool() -> DecodePool:
 _Image = tuple[bytes, str, int]
 
 
-def _finish(future: Future[Prepared], outcome: Prepared | Exception) -> None:
-    with suppress(InvalidStateError):  # cancelled meanwhile
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-
 class _Worker:
     """One process and the pipes to it."""
 
     def __init__(self, settings: dict[str, Any], shape: tuple[int, ...]) -> None:
-        self._shape = shape
+        self._shape, self._size = shape, math.prod(shape)
         self._late = False
         self._process = subprocess.Popen(
             # -P keeps the current folder out of the import path.
@@ -186,10 +179,9 @@ class _Worker:
         header, data = answer
         if "refused" in header:
             raise ImageRefusedError(str(header["refused"]))
-        size = math.prod(self._shape)
         # Copied, because an array on bytes cannot be written to.
-        pixels = np.frombuffer(data, dtype=np.uint8, count=size).reshape(self._shape).copy()
-        return Prepared(pixels, tuple(header["notes"]), data[size:])
+        pixels = np.frombuffer(data, dtype=np.uint8, count=self._size).reshape(self._shape).copy()
+        return Prepared(pixels, tuple(header["notes"]), data[self._size :])
 
     def stop_if_cancelled(self, future: Future[Prepared]) -> None:
         """End the process if its image is no longer wanted."""
@@ -215,18 +207,17 @@ class _Worker:
         """The answer to a message; the process is ended if no valid answer comes in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        size = math.prod(self._shape)
         timer = threading.Timer(limit, self._stop)
         timer.start()
         try:
             write_message(self._process.stdin, header, content)
-            answer = read_message(self._process.stdout, size + MAX_THUMBNAIL)
+            answer = read_message(self._process.stdout, self._size + MAX_THUMBNAIL)
         except OSError:
             answer = None
         finally:
             timer.cancel()
             timer.join()  # or it might still end the process under the next image
-        if answer is None or self._late or 0 < len(answer[1]) < size:
+        if answer is None or self._late or 0 < len(answer[1]) < self._size:
             self.kill()
             return None
         return answer

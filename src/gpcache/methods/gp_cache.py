@@ -138,6 +138,60 @@ or a value, default="auto"
     publication = PUBLICATION
     _likelihoods = ("softmax", "gaussian")
 
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the model on shots.
+
+        Hyper-parameters given as "auto" are chosen on held-out shots, or on the validation set if
+        there is one. Do not pass test rows here.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Features of the shots. A mapped file (`numpy.memmap`) and `StoredRows` of a feature
+            store are read in batches where shots are many.
+        y : array of shape (n,)
+            Labels of the shots.
+        sample_weight : array of shape (n,), optional
+            How much each shot counts: 2 is a shot that was given twice. A shot of weight 0 is left
+            out, and later row numbers count the other shots only. It needs the softmax likelihood,
+            and no explicit features. Novelty does not depend on it.
+        validation : tuple of arrays, optional
+            Rows (X, y) to choose hyper-parameters on.
+        views : array of shape (n, v, d), optional
+            Refused: this method does not train. Pass the mean of the views of an image in X.
+
+        Returns
+        -------
+        GPCacheClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ProtocolError
+            If ``selection="validation"`` and there is no validation set.
+        DataError
+            If the input cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.datasets import load_digits
+        >>> from gpcache import GPCacheClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = GPCacheClassifier().fit(X[:60], y[:60], sample_weight=np.full(60, 0.5))
+        >>> model.predict(X[60:63]).tolist()
+        [3, 7, 3]
+        """
+        return self._fit(X, y, sample_weight, validation, views)
+
     @classmethod
     def paper(cls, text_prior: TextPrior | None = None, **options: Any) -> Self:
         """Make the estimator with the settings of the paper.

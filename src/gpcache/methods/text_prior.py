@@ -15,6 +15,8 @@ from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to
 
 # Length of CLIP's text embeddings before they are scaled to one.
 CLIP_TEXT_LENGTH = 10.0
+# Tolerance between vectors of the same text that were encoded in different batches.
+ROUNDING = 1e-6
 UNSORTABLE = (
     "The class names of a TextPrior must be of one kind that can be sorted: all text, or all "
     "numbers."
@@ -149,3 +151,18 @@ def require_text_prior(value: Any, width: int | None = None) -> None:
             f"The text vectors have {columns} columns, the shots {width}: both must come from the "
             "same encoder."
         )
+
+
+def same_text(one: TextPrior | None, other: TextPrior | None) -> bool:
+    """Whether two texts differ by no more than rounding."""
+    if one is None or other is None or set(one.class_names) != set(other.class_names):
+        return one is other
+    apart = one.aligned(one.classes) - other.aligned(one.classes)
+    return bool(np.abs(apart).max() < ROUNDING)
+
+
+def joined_text(one: TextPrior, other: TextPrior) -> TextPrior:
+    """The classes of both texts; those of the second replace equal names."""
+    vectors = dict(zip(one.class_names, one.vectors, strict=True))
+    vectors |= dict(zip(other.class_names, other.vectors, strict=True))
+    return TextPrior(list(vectors), np.stack(list(vectors.values())), other.logit_scale)

@@ -9,8 +9,6 @@ One temperature cannot calibrate both confident and unconfident answers. The slo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,16 +29,16 @@ SLOPE_PULL = 2.0
 SLOPE_ITERATIONS = 50
 
 
-@dataclass(frozen=True, eq=False)
-class _ScaleProblem:
+class _ScaleProblem(NamedTuple):
     """e convex problems of k scales each, in units where the directions have unit size."""
 
     unit: Tensor  # (k, e, n, c)
-    labels: Tensor  # (n,)
     offset: Tensor | None  # (n, c)
     centre: Tensor  # (e, k): where the scales are pulled to
     pull: float
-    share: Tensor  # (n,): the weights of the rows
+    share: Tensor  # (n, 1): the weights of the rows
+    inverse_roots: Tensor  # (n,): of these weights
+    targets: Tensor  # (n, c): the smoothed labels, times these weights
 
     def logits(self, scales: Tensor) -> Tensor:
         """(e, n, c) at scales (e, k)."""
@@ -51,23 +49,19 @@ class _ScaleProblem:
     def evaluated(self, scales: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
         logs = self.logits(scales).log_softmax(-1)
-        loss = -(_at_target(logs, self.labels) * self.share).sum(-1)
-        return loss + 0.5 * self.pull * (scales - self.centre).square().sum(-1), logs
-
-    @cached_property
-    def at_target(self) -> Tensor:
-        """The directions (k, e, n) at the smoothed labels."""
-        return _at_target(self.unit, self.labels)
+        penalty = (scales - self.centre).square().sum(-1)
+        return torch.sub(0.5 * self.pull * penalty, (logs * self.targets).sum((-2, -1))), logs
 
     def derivatives(self, scales: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient (e, k) and Hessian (e, k, k), where the probabilities are these (e, n, c)."""
-        expected = (self.unit * probability).sum(-1)  # (k, e, n)
-        slope = ((expected - self.at_target) * self.share).sum(-1)
-        gradient = slope.mT + self.pull * (scales - self.centre)
-        weighted = self.unit * (probability * self.share[:, None])
+        weighted = probability * self.share
+        slope = (self.unit * (weighted - self.targets)).sum((-2, -1))  # (k, e)
+        gradient = torch.add(slope.mT, scales - self.centre, alpha=self.pull)
+        weighted = self.unit * weighted
         second = torch.stack([(row * self.unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
-        known = (expected * self.share).transpose(0, 1) @ expected.permute(1, 2, 0)
-        hessian = second.permute(2, 0, 1) - known
+        # A row of weight w and expectation m takes away w m² = (w m)² / w.
+        expected = (weighted.sum(-1) * self.inverse_roots).transpose(0, 1)  # (e, k, n)
+        hessian = torch.baddbmm(second.permute(2, 0, 1), expected, expected.mT, alpha=-1)
         hessian.diagonal(dim1=1, dim2=2).add_(self.pull)
         return gradient, hessian
 
@@ -122,16 +116,20 @@ def fit_scales(
     >>> scales.shape, losses.shape
     (torch.Size([1, 1]), torch.Size([1]))
     """
-    k, e, n, _ = directions.shape
+    k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
     tiny = torch.finfo(directions.dtype).tiny
     largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
     size = largest * (directions / largest[..., None, None]).square().mean((-2, -1)).sqrt()
     size = size.clamp(min=tiny)
     unit = directions / size[..., None, None]
-    share = unit.new_full((n,), 1 / n) if row_weights is None else row_weights.to(unit) / n
+    share = unit.new_ones(n) if row_weights is None else row_weights.to(unit)
+    share = share / n
+    inverse_roots = share.clamp(min=tiny).rsqrt()
+    share = share[:, None]
     centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
-    problem = _ScaleProblem(unit, labels, offset, centre, pull, share)
+    targets = _targets(labels, c, unit.dtype) * share
+    problem = _ScaleProblem(unit, offset, centre, pull, share, inverse_roots, targets)
     begin = unit.new_ones(e, k) if toward is None else centre
     begin = begin if start is None else start.to(unit) * size.mT
     scales = _minimised(problem, begin)
@@ -146,21 +144,23 @@ def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
     rounding = 4 * torch.finfo(scales.dtype).eps
     for _ in range(ITERATIONS):
         step = _newton_step(scales, *problem.derivatives(scales, logs.exp()))
-        length = torch.ones_like(scales[:, :1])
+        least = rounding * value.abs()
         for _ in range(HALVINGS):
-            proposal = (scales - length * step).clamp(min=0)
+            proposal = (scales - step).clamp(min=0)
             proposed, proposed_logs = problem.evaluated(proposal)
-            worse = ~(proposed <= value + rounding * value.abs())
+            worse = ~(proposed <= value + least)
             if not bool(worse.any()):
                 break
-            length = torch.where(worse[:, None], length / 2, length)
+            step = torch.where(worse[:, None], step / 2, step)
+        else:
+            # No step of these problems gains: they stay where they are.
+            proposal = torch.where(worse[:, None], scales, proposal)
+            proposed = torch.where(worse, value, proposed)
+            proposed_logs = torch.where(worse[:, None, None], logs, proposed_logs)
         # A step that loses no more than rounding is taken: the gradient knows more than the loss.
-        better = ~worse
-        gain = torch.where(better, value - proposed, 0.0)
-        scales = torch.where(better[:, None], proposal, scales)
-        value = torch.where(better, proposed, value)
-        logs = torch.where(better[:, None, None], proposed_logs, logs)
-        if bool((gain <= TOLERANCE + rounding * value.abs()).all()):
+        gain = value - proposed
+        scales, value, logs = proposal, proposed, proposed_logs
+        if bool((gain <= TOLERANCE + least).all()):
             break
     return scales
 
@@ -171,11 +171,13 @@ def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
     A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
     step of similar directions would get stuck there.
     """
-    residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
-    free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
-    eye = torch.eye(scales.shape[1], dtype=torch.bool, device=scales.device)
-    held = ~(free[:, :, None] & free[:, None, :]) & ~eye
-    step: Tensor = torch.linalg.solve(hessian.masked_fill(held, 0), gradient[..., None])[..., 0]
+    if not bool((scales > NEAR_BOUND).all()):
+        residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
+        free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
+        eye = torch.eye(scales.shape[1], dtype=torch.bool, device=scales.device)
+        held = ~(free[:, :, None] & free[:, None, :]) & ~eye
+        hessian = hessian.masked_fill(held, 0)
+    step: Tensor = torch.linalg.solve(hessian, gradient)
     return step
 
 
@@ -468,9 +470,9 @@ def _entropy(scaled: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(-1, keepdim=True) / math.log(scaled.shape[-1])
 
 
-def _targets(labels: Tensor, c: int) -> Tensor:
+def _targets(labels: Tensor, c: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Labels (n,) as rows (n, c), smoothed by `doubt_of`."""
     doubt = doubt_of(len(labels), c)
-    targets = torch.full((len(labels), c), doubt / (c - 1), dtype=torch.float64)
-    targets[torch.arange(len(labels)), labels.cpu()] = 1 - doubt
-    return targets.to(labels.device)
+    others = doubt / max(1, c - 1)
+    targets = torch.full((len(labels), c), others, dtype=dtype, device=labels.device)
+    return targets.scatter_(1, labels[:, None], 1 - doubt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.kernels import unit_rows
+from gpcache.images.records import listed, plural
 from gpcache.metrics import wilson_interval
 from gpcache.model.audit.audit_model import held_out_means
 from gpcache.support.checks import shown
@@ -34,7 +34,6 @@ SURELY_BAD = 0.6
 # Random halves that the learning curve is measured on.
 HALVES = 8
 LEAST_GAIN = 0.0005
-MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -183,58 +182,52 @@ def _useless_names(training: TrainingRows, names: Sequence[str]) -> Iterator[Adv
     if training.zero_shot is None or len(names) < 2:
         return
     right = training.zero_shot.argmax(1) == training.labels
-    guess, bad = 1 / len(names), []
+    bad = []
     for number, name in enumerate(names):
         mine = right[training.labels == number]
-        if not len(mine):
-            continue
-        share, most = float(mine.double().mean()), wilson_interval(int(mine.sum()), len(mine))[1]
-        if len(mine) > 2 and share <= guess and most < SURELY_BAD:
+        hits, photos = int(mine.sum()), len(mine)
+        guessed = photos > 2 and hits / photos <= 1 / len(names)
+        if guessed and wilson_interval(hits, photos)[1] < SURELY_BAD:
             bad.append(str(name))
     if bad:
+        one = len(bad) == 1
+        subject = f"The name{'' if one else 's'} {listed(bad)}"
+        verb = "recognises its" if one else "recognise their"
         yield Advice(
             "useless-names",
-            f"The name {_listed(bad)} recognises its photos no better than guessing, and may do "
-            "harm. Use a name or a prompt that says what the photos show, or leave names out "
-            "(--no-text).",
+            f"{subject} {verb} photos no better than guessing, and may do harm. Use a "
+            "name or a prompt that says what the photos show, or leave names out (--no-text).",
             tuple(bad),
         )
 
 
 def _unequal(training: TrainingRows, names: Sequence[str]) -> Iterator[Advice]:
     """Classes with far fewer or far more photos than the others."""
-    counts = Counter(training.labels.tolist())
-    sizes = np.array([counts[number] for number in range(len(names))])
+    sizes = torch.bincount(training.labels, minlength=len(names)).numpy()
     present = sizes[sizes > 0]
     if len(present) < 2:
         return
     usual = float(np.median(present))
-    few = [str(names[k]) for k in np.flatnonzero((sizes > 0) & (UNEQUAL * sizes <= usual)).tolist()]
-    many = [str(names[k]) for k in np.flatnonzero(sizes >= UNEQUAL * usual).tolist()]
+    is_few, is_many = (sizes > 0) & (UNEQUAL * sizes <= usual), sizes >= UNEQUAL * usual
+    few, many = ([str(names[k]) for k in np.flatnonzero(one).tolist()] for one in (is_few, is_many))
     if few:
-        size = int(sizes[list(names).index(few[0])])
-        photos = "1 photo" if size == 1 else f"{size:,} photos"
+        photos = plural(int(sizes[is_few].max()), "photo")
         each = " or fewer" if len(few) > 1 else ""
         yield Advice(
             "few",
-            f"{_listed(few)} {'has' if len(few) == 1 else 'have'} {photos}{each}, the median class "
+            f"{listed(few)} {'has' if len(few) == 1 else 'have'} {photos}{each}, the median class "
             f"{usual:.0f}: add photos of {'it' if len(few) == 1 else 'them'}.",
             tuple(few),
         )
     if many:
-        size = int(sizes[list(names).index(many[0])])
+        size, each = int(sizes[is_many].min()), " or more" if len(many) > 1 else ""
         yield Advice(
             "many",
-            f"{_listed(many)} {'has' if len(many) == 1 else 'have'} far more photos ({size:,}) "
-            f"than the median class ({usual:.0f}): photos of the other classes help more.",
+            f"{listed(many)} {'has' if len(many) == 1 else 'have'} far more photos "
+            f"({size:,}{each}) than the median class ({usual:.0f}): photos of the other classes "
+            "help more.",
             tuple(many),
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    words = [shown(name) for name in names[:MOST_NAMES]]
-    rest = len(names) - len(words)
-    return ", ".join(words) + (f" and {rest} more" if rest else "")
 
 
 def _share_right(scores: Tensor, labels: Tensor) -> float:

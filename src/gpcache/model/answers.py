@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gpcache.encoders import Encoder
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.images.records import Refused, Source
 from gpcache.methods import FeatureClassifier, HeldOutReport
 from gpcache.methods.cache.fitted import Fitted
+from gpcache.metrics.checks import Floats
 from gpcache.metrics.conformal import lac_scores, uneven_classes
 from gpcache.model.evaluation import Evaluation, Unknown
 from gpcache.model.files import Content
@@ -85,9 +86,29 @@ def evaluated(
             "held-out figures of the fit."
         )
     also = f" ({left_out} others were, and are left out)" if left_out else ""
-    return Evaluation(
+    return compared(
+        predicted,
+        labels,
+        classes,
         data=source.name,
         protocol=f"images that were not trained on{also}",
+        unknown=unknown,
+    )
+
+
+def compared(
+    predicted: Sequence[Prediction],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    *,
+    data: str,
+    protocol: str,
+    unknown: Sequence[Prediction] | None = None,
+) -> Evaluation:
+    """Predictions beside class numbers (n); `unknown` are of images of none of the classes."""
+    return Evaluation(
+        data=data,
+        protocol=protocol,
         class_names=classes,
         names=[one.name for one in predicted],
         labels=np.array(labels, dtype=np.int64),
@@ -126,7 +147,7 @@ def held_out_evaluation(content: Content) -> Evaluation | None:
 
 
 @torch.no_grad()
-def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.float64] | None:
+def name_weights(model: FeatureClassifier, features: ArrayLike) -> Floats | None:
     """The share (m,) that the class name has in the logit of each row's most probable class.
 
     It is the difference to the mean over all class names, in the unit of the weights of training
@@ -138,8 +159,7 @@ def name_weights(model: FeatureClassifier, features: ArrayLike) -> NDArray[np.fl
         return None
     best = model._logits(rows).argmax(1, keepdim=True)
     parts = text_logits.gather(1, best)[:, 0] - text_logits.mean(1)
-    shares: NDArray[np.float64] = (fitted.choice.gain * parts).double().cpu().numpy()
-    return shares
+    return (fitted.choice.gain * parts).double().cpu().numpy()
 
 
 def why_uneven(model: FeatureClassifier, error: float) -> str:

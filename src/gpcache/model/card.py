@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpcache.methods.cache.search import SOFTMAX_NUMBERS
 from gpcache.model.evaluation import Evaluation
 from gpcache.similarity.projection import ProjectionFacts, origin
-from gpcache.support.names import is_printed
+from gpcache.support.names import printable
 
 _MARKUP = "\\`*_[]|#~$"
 
@@ -44,19 +44,14 @@ def percent(share: float) -> str:
 
 def yaml_text(text: str) -> Markup:
     """A YAML string: JSON, which YAML contains."""
-    return Markup(json.dumps(_printed(text), ensure_ascii=False))
+    return Markup(json.dumps(printable(text), ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:
     """Text without Markdown syntax."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(f"\\{one}" if one in _MARKUP else one for one in _printed(value))
-
-
-def _printed(text: str) -> str:
-    """Text on one line, without characters that change how others are shown."""
-    return "".join(one if is_printed(one) else "�" for one in text)
+    return "".join(f"\\{one}" if one in _MARKUP else one for one in printable(value))
 
 
 def environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -33,6 +34,7 @@ Images = str | Path | Source | Iterable[Any]
 REJECT = 0.05
 
 
+@dataclass(eq=False, repr=False)
 class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Train an image classifier from a few images per class; it can answer "I don't know".
 
@@ -67,25 +69,18 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['dark', 'light']
     """
 
-    def __init__(
-        self,
-        encoder: str | Encoder = "lite",
-        *,
-        method: str | FeatureClassifier = "gpcache",
-        prompt: str | Sequence[str] | None = DEFAULT_TEMPLATES,
-        views: int = 0,
-        projection: str | Path | SimilarityProjection | None = None,
-        device: str | torch.device = "auto",
-    ) -> None:
-        self.encoder = encoder
-        self.method = method
-        self.prompt = prompt
-        self.views = views
-        self.projection = projection
-        self.device = device
-        self._encoder: Encoder | None = None  # the loaded encoder, or the one that was given
-        self._download = True
-        self._content: model_files.Content | None = None
+    encoder: str | Encoder = "lite"
+    _: KW_ONLY
+    method: str | FeatureClassifier = "gpcache"
+    prompt: str | Sequence[str] | None = DEFAULT_TEMPLATES
+    views: int = 0
+    projection: str | Path | SimilarityProjection | None = None
+    device: str | torch.device = "auto"
+
+    # The loaded encoder, or the one that was given.
+    _encoder: Encoder | None = field(default=None, init=False)
+    _download: bool = field(default=True, init=False)
+    _content: model_files.Content | None = field(default=None, init=False)
 
     @property
     def encoder_(self) -> Encoder:
@@ -189,8 +184,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __repr__(self) -> str:
         state = "not fitted"
         if self._content is not None:
-            images, classes = plural(self.n_images, "image"), len(self.classes_)
-            state = f"fitted on {images} of {classes:,} class{'es' * (classes != 1)}"
+            images, classes = plural(self.n_images, "image"), plural(len(self.classes_), "class")
+            state = f"fitted on {images} of {classes}"
         parts = f"encoder={self.encoder_name!r}, method={self.method_name!r}"
         return f"ImageClassifier({parts}, {state})"
 
@@ -205,6 +200,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         classes: Sequence[str] = (),
         engine: learning.Engine = "local",
+        keep_shots: bool = False,
     ) -> Self:
         """Fit the classifier on labelled images.
 
@@ -229,6 +225,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         engine : {"local", "ray"}, default="local"
             Where passes over the rows of a large feature store are computed: on this machine, or
             on the Ray cluster of RAY_ADDRESS, whose machines must find the store under its path.
+        keep_shots : bool, default=False
+            Whether a model in explicit features keeps the features of all images, to explain its
+            answers by them: `save` writes them into the model folder, in an index. Other models
+            keep them anyway.
 
         Returns
         -------
@@ -254,8 +254,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         source = learning.training_source(images, labels)
         self._content = None  # an error below must not leave a mixture of old and new
         self._content = learning.learn(
-            self, source, shots=shots, seed=seed, classes=classes, engine=engine
-        )
+            self, source, shots=shots, seed=seed, classes=classes, engine=engine,
+            keep_shots=keep_shots,
+        )  # fmt: skip
         return self
 
     def add(self, images: Images | FeatureStore, labels: Any = None) -> Self:
@@ -485,11 +486,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> next(model.predict_stream(pixels)).label
         'dark'
         """
-        shots = None
+        shots = self.content.shots
         if why_from is not None:
             shots = learning.shots_elsewhere(self.content, why_from, self.encoder_)
         results = predictions(
-            self.content, self.encoder_, any_source(images), refused=refused, shots=shots,
+            self.content, self.encoder_, any_source(images, labelled=False),
+            refused=refused, shots=shots,
             batch_size=batch_size, reject=reject, sets=sets, per_class=per_class, why=why,
         )  # fmt: skip
         return (answer for _, answer in results)

@@ -1,55 +1,21 @@
-"""The steps of `gpcache demo`, on drawn pictures or on the user's own folder."""
+"""What `gpcache demo` does beyond the commands: it splits a folder and plants a wrong label."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from gpcache.errors import DataError
-from gpcache.features.extract import gather
 from gpcache.features.splits import draw_shots
-from gpcache.images.drawn import DRAWN_OTHERS, draw_pictures
 from gpcache.images.records import Record, Source
-from gpcache.images.sources import open_source
 from gpcache.model import learning
 from gpcache.model.audit import Finding
 from gpcache.model.classifier import ImageClassifier
-from gpcache.model.evaluation import Evaluation
-from gpcache.model.predictions import Prediction
-from gpcache.model.report import write_report
-from gpcache.model.report.build import build_report
-from gpcache.model.suggest import suggest
-from gpcache.support.files import make_folder
 
-if TYPE_CHECKING:
-    from gpcache.methods.cache.estimator import CacheClassifier
-
-OTHERS_EACH = 2
 TEST_LIMIT = 500
-POOL = 50
-SUGGESTIONS = 5
-
-
-class Pictures(NamedTuple):
-    """The folder of the pictures, whether a program drew them, and those to train and test on."""
-
-    folder: Path
-    drawn: bool
-    train: Source
-    test: Source
-
-
-class TrainedModel(NamedTuple):
-    """The fitted classifier, and the seconds that loading the encoder and fitting took."""
-
-    classifier: ImageClassifier
-    seconds: float
 
 
 class PlantedLabel(NamedTuple):
@@ -63,77 +29,6 @@ class PlantedLabel(NamedTuple):
     label: str
     finding: Finding | None
     others: int
-
-
-class OtherPictures(NamedTuple):
-    """The answers for pictures that belong to none of the classes."""
-
-    answers: list[Prediction]
-
-
-class NextPictures(NamedTuple):
-    """The names of the pictures to label next, the best first, out of `pool` pictures."""
-
-    names: list[str]
-    pool: int
-
-
-class Written(NamedTuple):
-    """The model folder and the report."""
-
-    model: Path
-    report: Path
-
-
-Step = Pictures | TrainedModel | Evaluation | PlantedLabel | OtherPictures | NextPictures | Written
-
-
-def demonstrate(
-    folder: str | Path, photos: str | Path | None = None, *, shots: int = 5, seed: int = 0
-) -> Iterator[Step]:
-    """Train on a few pictures of each class and show what the model can do, step by step.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Where to write the drawn pictures, the model and the report.
-    photos : str or Path, optional
-        A folder of class folders; without one, the pictures are drawn.
-    shots : int, default=5
-        The number of training pictures of each class.
-    seed : int, default=0
-        The seed of the draw of the training pictures and of the planted label.
-
-    Yields
-    ------
-    Step
-        The pictures, the classifier, its test, a planted wrong label, answers for pictures of
-        something else, the pictures to label next, and the written files.
-
-    Raises
-    ------
-    DataError
-        If the folder has no class folders, or leaves no picture to test on.
-    """
-    place = make_folder(folder)
-    drawn = photos is None
-    images = (draw_pictures(place / "pictures") if photos is None else Path(photos)).resolve()
-    train, test = split_source(open_source(images), shots, seed)
-    yield Pictures(images, drawn, train, test)
-    start = perf_counter()
-    classifier = ImageClassifier("lite").fit(train)
-    yield TrainedModel(classifier, perf_counter() - start)
-    evaluation = classifier.evaluate(test, refused=[])
-    yield evaluation
-    if planted := plant_label(classifier, seed):
-        yield planted
-    other_pictures = draw_pictures(place / "others", DRAWN_OTHERS, each=OTHERS_EACH)
-    yield OtherPictures(classifier.predict(other_pictures))
-    yield next_pictures(classifier, list(test.records)[:POOL])
-    model, report = place / "demo.gpc", place / "report.html"
-    classifier.save(model)
-    write_report(build_report(classifier, evaluation, images), report)
-    yield Written(model, report)
 
 
 def split_source(source: Source, shots: int, seed: int) -> tuple[Source, Source]:
@@ -171,14 +66,6 @@ def plant_label(classifier: ImageClassifier, seed: int) -> PlantedLabel | None:
     planted_finding = next((finding for finding in findings if finding.row == row), None)
     n_others = len({finding.row for finding in findings} - {row})
     return PlantedLabel(example.name, example.label, label, planted_finding, n_others)
-
-
-def next_pictures(classifier: ImageClassifier, pool: list[Record]) -> NextPictures:
-    """Which of these images to label next; their labels are not used."""
-    gathered = gather(Source("pool", pool, len(pool)), classifier.encoder_)
-    count = min(SUGGESTIONS, len(gathered.records))
-    best = suggest(gathered.features, count, model=cast("CacheClassifier", classifier.model))
-    return NextPictures([gathered.records[row].name for row in best.rows], len(gathered.records))
 
 
 def _source(source: Source, records: list[Record]) -> Source:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpcache import metrics
 from gpcache.errors import DataError
+from gpcache.metrics.checks import Booleans, Floats, Integers
 
 # Coverages at which the accuracy is reported.
 COVERAGES = tuple(tenth / 10 for tenth in range(1, 11))
@@ -47,8 +47,8 @@ class Separation(NamedTuple):
 class Unknown(NamedTuple):
     """Images of none of the classes: their `familiarity` (m,), and which were `rejected` (m,)."""
 
-    familiarity: NDArray[np.float64]
-    rejected: NDArray[np.bool_]
+    familiarity: Floats
+    rejected: Booleans
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +65,11 @@ class Evaluation:
     protocol: str
     class_names: Sequence[str]
     names: Sequence[str]
-    labels: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
-    uncertainty: NDArray[np.float64]
-    rejected: NDArray[np.bool_]
-    familiarity: NDArray[np.float64] | None = None
+    labels: Integers
+    probabilities: Floats
+    uncertainty: Floats
+    rejected: Booleans
+    familiarity: Floats | None = None
     unknown: Unknown | None = None
 
     def __post_init__(self) -> None:
@@ -80,21 +80,21 @@ class Evaluation:
         return len(self.labels)
 
     @property
-    def predicted(self) -> NDArray[np.int64]:
+    def predicted(self) -> Integers:
         """Class numbers (n,) of the answers."""
-        best: NDArray[np.int64] = self.probabilities.argmax(1)
+        best: Integers = self.probabilities.argmax(1)
         return best
 
     @property
-    def correct(self) -> NDArray[np.bool_]:
+    def correct(self) -> Booleans:
         """Which answers (n,) are right, rejected or not."""
-        right: NDArray[np.bool_] = self.predicted == self.labels
+        right: Booleans = self.predicted == self.labels
         return right
 
     @property
-    def confidence(self) -> NDArray[np.float64]:
+    def confidence(self) -> Floats:
         """The probability (n,) of each answer."""
-        highest: NDArray[np.float64] = self.probabilities.max(1)
+        highest: Floats = self.probabilities.max(1)
         return highest
 
     @property
@@ -151,7 +151,7 @@ class Evaluation:
         rows = zip(self.class_names, matrix.sum(1), recall, precision, strict=True)
         return [ClassScore(name, int(n), float(r), float(p)) for name, n, r, p in rows]
 
-    def confusion_matrix(self) -> NDArray[np.int64]:
+    def confusion_matrix(self) -> Integers:
         """Counts (c, c): truth by answer."""
         c = len(self.class_names)
         return np.bincount(c * self.labels + self.predicted, minlength=c * c).reshape(c, c)
@@ -168,7 +168,7 @@ class Evaluation:
             if matrix[i, j]
         ]
 
-    def hardest(self, top: int = 12) -> NDArray[np.int64]:
+    def hardest(self, top: int = 12) -> Integers:
         """Positions of the images whose true label got the least probability, worst first."""
         at_label = self.probabilities[np.arange(len(self)), self.labels]
         return np.argsort(at_label, kind="stable")[:top]
@@ -209,7 +209,7 @@ class Evaluation:
         }
 
 
-def _separation_of(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> Separation:
+def _separation_of(scores: Floats, good: Booleans) -> Separation:
     return Separation(metrics.auroc(scores, good), metrics.fpr_at_tpr(scores, good))
 
 

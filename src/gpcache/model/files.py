@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from gpcache.encoders import Encoder
 from gpcache.encoders.lite_recipes import current_name
 from gpcache.encoders.prompts import Prompts
 from gpcache.errors import DataError, EncoderError, ModelFileError, NumericalError
+from gpcache.features.shot_index import Seal, ShotIndex
 from gpcache.images.records import Refused
 from gpcache.methods import FeatureClassifier, State, restore, state_of
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
+from gpcache.model.kept_shots import IndexedShots, KeptShots
 from gpcache.model.predictions import HeldOutScores
 from gpcache.model.schema import check_config, invalid_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
@@ -27,11 +29,13 @@ from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
     CARD,
     CONFIG,
+    SHOTS,
     TENSORS,
     check_place,
     load_folder,
     save_folder,
 )
+from gpcache.support.checks import first_line
 from gpcache.support.files import sha256
 from gpcache.support.locks import locked_folder
 
@@ -77,7 +81,8 @@ class EncoderFacts:
 class Content:
     """The content of a model folder; `views` is 0 for one centre view of each image.
 
-    `thumbnails` are small pictures of training images by the hash of their content.
+    `thumbnails` are small pictures of training images by the hash of their content. `shots` are
+    those of a model in explicit features that keeps them to explain its answers.
     """
 
     model: FeatureClassifier
@@ -88,6 +93,7 @@ class Content:
     examples: list[Example]
     training: TrainingFacts
     thumbnails: dict[str, bytes] = field(default_factory=dict)
+    shots: KeptShots | None = None
     revision: Revision | None = None
 
     @property
@@ -134,8 +140,16 @@ def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> 
                 f"{str(folder)!r} was changed by another process since it was read: "
                 "load it again and repeat the change, or save under another name."
             )
-        save_folder(folder, config, state.arrays | pictures, model_card(config, held_out))
+        card, shots = model_card(config, held_out), content.shots
+        save_folder(
+            folder, config, state.arrays | pictures, card,
+            write_shots=None if shots is None else lambda path: _write_shots(shots, path, content),
+        )  # fmt: skip
         return Revision.of(folder)
+
+
+def _write_shots(shots: KeptShots, path: Path, content: Content) -> dict[str, Any]:
+    return shots.write(path, cast(CacheClassifier, content.model))._asdict()
 
 
 def check_model_place(folder: str | Path) -> None:
@@ -181,8 +195,19 @@ def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
         examples=[Example(**example) for example in config["examples"]],
         training=TrainingFacts(**training | {"refused": refused}),
         thumbnails=thumbnails,
+        shots=_read_shots(folder, config, model),
         revision=revision,
     )
+
+
+def _read_shots(
+    folder: str | Path, config: dict[str, Any], model: FeatureClassifier
+) -> KeptShots | None:
+    """The shots that a model in explicit features keeps; they are opened when they are needed."""
+    if "shots" not in config or model.has_keys:
+        return None
+    index = ShotIndex(Path(folder).resolve() / SHOTS, Seal(**config["shots"]))
+    return IndexedShots(index, model.classes_.astype(str))
 
 
 def _check_examples(model: FeatureClassifier, examples: list[dict[str, Any]]) -> None:
@@ -205,8 +230,6 @@ def push(
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    from gpcache.encoders.hub import first_line
-
     hub = HfApi()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) / "model"
@@ -228,4 +251,6 @@ def pull(repository: str) -> Path:
 
     missing = f"The repository {repository!r} holds no gpcache model."
     files = [fetch(repository, name, missing=missing) for name in (TENSORS, CARD, CONFIG)]
+    if b'"shots": {' in files[-1].read_bytes():
+        fetch(repository, SHOTS, missing=missing)
     return files[-1].parent

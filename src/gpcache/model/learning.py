@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from gpcache.methods import FeatureClassifier, TextPrior, find_method
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
 from gpcache.model.files import Content, EncoderFacts, check_model_place
+from gpcache.model.kept_shots import StoredShots
 from gpcache.model.training_images import (
     ExampleReader,
-    StoredShots,
     TrainingFacts,
     class_names,
     find_example,
@@ -80,6 +80,16 @@ def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
     return images if isinstance(images, FeatureStore) else any_source(images, labels)
 
 
+def open_training(path: Path, *, follow: bool = False) -> Source | FeatureStore:
+    """The feature store at a path, or its images; `follow` allows links that leave a folder."""
+    place = path.resolve()
+    if (place / STORE).is_file():
+        return FeatureStore.open(place)
+    source = open_source(place, follow=follow)
+    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
+    return source
+
+
 def learn(
     classifier: ImageClassifier,
     source: Source | FeatureStore,
@@ -88,6 +98,7 @@ def learn(
     seed: int,
     classes: Sequence[str],
     engine: Engine,
+    keep_shots: bool = False,
 ) -> Content:
     """Fit the method of a classifier on the labelled images of a source or a feature store."""
     encoder, templates = classifier.encoder_, templates_of(classifier.prompt)
@@ -111,6 +122,10 @@ def learn(
     elif bare := sorted(set(names) - set(labels)):
         raise DataError(f"Without a prompt, every class needs an image: {bare[0]!r} has none.")
     model = unfitted(classifier, projection, prior, text_alone=not examples)
+    if keep_shots and not hasattr(model, "explain"):
+        raise DataError(
+            "This method does not explain answers by training images: leave out --keep-shots."
+        )
     start = time.perf_counter()
     if not examples:
         assert prior is not None
@@ -125,11 +140,15 @@ def learn(
         model.fit(features, labels)
     logger.info("fitted %d images in %.2f s", len(examples), time.perf_counter() - start)
     fitted: Fitted | None = getattr(model, "fitted_", None)
+    kept = None
     if fitted is not None and fitted.kept_rows is not None:
+        kept = StoredShots.of(features, examples) if keep_shots else None
         examples = [examples[row] for row in fitted.kept_rows.tolist()]
     identity = (encoder.fingerprint, encoder.dim, encoder.logit_scale)
     facts = EncoderFacts(classifier.encoder_name, *identity)
-    return Content(model, facts, templates, prompts, classifier.views, examples, training)
+    return Content(
+        model, facts, templates, prompts, classifier.views, examples, training, shots=kept
+    )
 
 
 def unfitted(
@@ -147,47 +166,6 @@ def unfitted(
         name = "zero-shot" if text_alone else str(method)
         model = find_method(name, on_features=True).constructor(device=classifier.device)
     return cast(FeatureClassifier, model.set_params(text_prior=prior)).with_projection(projection)
-
-
-class FitSummary(NamedTuple):
-    """The training images whose label is probably wrong, and how long everything took."""
-
-    suspects: list[Finding]
-    seconds: float
-
-
-def fit_and_save(
-    classifier: ImageClassifier,
-    images: Path,
-    folder: Path,
-    *,
-    shots: int | None = None,
-    seed: int = 0,
-    classes: Sequence[str] = (),
-    follow: bool = False,
-    thumbnails: bool = False,
-    replace: bool = False,
-    engine: Engine = "local",
-) -> FitSummary:
-    """Fit on the images of a folder or list, save the model in `folder`, and check the labels.
-
-    `shots`, `seed`, `classes` and `engine` are those of ImageClassifier.fit. `follow` allows links
-    that leave the folder; `thumbnails` keeps small pictures in the model; `replace` lets it take
-    the place of another model.
-    """
-    check_new_model(folder, replace=replace)
-    start = time.perf_counter()
-    source: Source | FeatureStore
-    if (images / STORE).is_file():
-        source = FeatureStore.open(images.resolve())
-    else:
-        source = open_source(images.resolve(), follow=follow)
-        logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
-    classifier.fit(source, shots=shots, seed=seed, classes=classes, engine=engine)
-    logger.info("fitted %s on %s", classifier.method_name, classifier.encoder_name)
-    classifier.save(folder, thumbnails=thumbnails)
-    logger.info("saved %r", str(folder))
-    return FitSummary(classifier.suspects(), time.perf_counter() - start)
 
 
 def check_new_model(folder: Path, *, replace: bool) -> None:
@@ -223,8 +201,8 @@ def shots_elsewhere(
     if not hasattr(model, "fitted_"):
         raise DataError("This method does not explain answers by training images.")
     store = store if isinstance(store, FeatureStore) else FeatureStore.open(store)
-    rows = ExampleReader(encoder, _views(content.views), TrainingFacts()).read(store).features
-    return StoredShots.of(rows, set(map(str, model.classes_)), model.fitted_.n_rows)
+    rows, _, _ = ExampleReader(encoder, _views(content.views), TrainingFacts()).read(store)
+    return StoredShots.of_store(rows, set(map(str, model.classes_)), model.fitted_.n_rows)
 
 
 # Changes, in place.
@@ -242,9 +220,15 @@ def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> No
     if fresh and content.prompts is not None and content.templates is not None:
         others = Prompts.from_templates(fresh, content.templates)
         _set_prompts(model, content, content.prompts.joined(others), encoder)
-    model.add(features, labels, refit=_may_wait(content))
+    model.add(features, labels, refit=_refit_option(content))
     content.examples += examples
-    _settle(model, content)
+    if content.shots is not None:
+        content.shots = None
+        content.training.notices.append(
+            "The model no longer keeps its training images to explain answers, because images were "
+            "added: fit it again with --keep-shots, or name its feature store with --why-from."
+        )
+    _refit_if_small(model, content)
 
 
 def remove(
@@ -257,11 +241,11 @@ def remove(
         label = require_class(label, [str(name) for name in model.classes_])
     gone = [one.name in wanted or one.label == label for one in content.examples]
     if any(gone):
-        model.remove(np.flatnonzero(gone), refit=_may_wait(content))
+        model.remove(np.flatnonzero(gone), refit=_refit_option(content))
     content.examples = [one for one, out in zip(content.examples, gone, strict=True) if not out]
     if label is not None and content.prompts is not None and encoder is not None:
         _set_prompts(model, content, content.prompts.without(label), encoder)
-    _settle(model, content)
+    _refit_if_small(model, content)
 
 
 def relabel(content: Content, labels: Mapping[str, str]) -> None:
@@ -275,22 +259,22 @@ def relabel(content: Content, labels: Mapping[str, str]) -> None:
     rows = [row for row, example in enumerate(content.examples) if example.name in labels]
     if rows:
         names = [labels[content.examples[row].name] for row in rows]
-        model.relabel(rows, names, refit=_may_wait(content))
+        model.relabel(rows, names, refit=_refit_option(content))
     examples = [replace(one, label=labels.get(one.name, one.label)) for one in content.examples]
     kept = rows_without_copies(examples, content.training)
     if len(kept) < len(examples):
         copies = sorted(set(range(len(examples))) - set(kept))
-        model.remove(copies, refit=_may_wait(content))
+        model.remove(copies, refit=_refit_option(content))
     content.examples = [examples[row] for row in kept]
-    _settle(model, content)
+    _refit_if_small(model, content)
 
 
-def _may_wait(content: Content) -> bool | Literal["auto"]:
-    """The option `refit` of an update: False if `_settle` chooses again after every change."""
+def _refit_option(content: Content) -> bool | Literal["auto"]:
+    """The option `refit` of an update: False if `_refit_if_small` follows it."""
     return False if len(content.examples) <= REFIT_ALWAYS else "auto"
 
 
-def _settle(model: CacheClassifier, content: Content) -> None:
+def _refit_if_small(model: CacheClassifier, content: Content) -> None:
     """Choose again after a change, so that all figures equal those of a new fit."""
     if len(content.examples) <= REFIT_ALWAYS:
         model.refit()

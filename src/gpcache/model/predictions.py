@@ -7,7 +7,7 @@ neither torch nor scikit-learn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +20,15 @@ from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.records import Refused, Source
 from gpcache.metrics import certainty, joint_familiarity, least_rows, max_probability
+from gpcache.metrics.checks import Floats
 
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
     from gpcache.methods import Explanation, FeatureClassifier, HeldOutReport
+    from gpcache.methods.base import RowAnswers
     from gpcache.methods.cache.fitted import Fitted
-    from gpcache.model.training_images import Example, StoredShots
+    from gpcache.model.kept_shots import KeptShots
+    from gpcache.model.training_images import Example
 
 
 class Neighbour(NamedTuple):
@@ -43,15 +46,16 @@ class Prediction:
     `uncertainty` is how unlike all training images it is (0: like one of them, 1: like none).
     `familiarity` is the share of held-out training images that look no more familiar; NaN if none
     could be held out. An image is `rejected` if its familiarity is not above the requested rate.
-    `neighbours` are the training images with the largest shares in the answer, if requested, and
-    `name_weight` is the share of the class name, None if it has none. `plausible` are the labels
+    `neighbours` are the training images with the largest shares in the answer, if requested,
+    `others_weight` is the share of all other training images together, and `name_weight` that of
+    the class name, None if it has none. `plausible` are the labels
     that cannot be ruled out, the most plausible first: empty for a rejected image, otherwise at
     least one; None if not requested. `note` says why nothing can be rejected or ruled out.
     """
 
     name: str
     classes: NDArray[Any]
-    distribution: NDArray[np.float64]
+    distribution: Floats
     uncertainty: float
     familiarity: float
     rejected: bool
@@ -59,6 +63,7 @@ class Prediction:
     plausible: tuple[str, ...] | None = None
     note: str = ""
     name_weight: float | None = None
+    others_weight: float | None = None
 
     @cached_property
     def _best(self) -> int:
@@ -92,7 +97,7 @@ class Prediction:
     def as_dict(self, top: int = 1) -> dict[str, Any]:
         """The answer as a dictionary for JSON, with the `top` classes."""
         unknown = np.isnan(self.familiarity)
-        fields: dict[str, Any] = {
+        fields = {
             "image": self.name,
             "label": self.label,
             "probability": self.probability,
@@ -101,17 +106,16 @@ class Prediction:
             "rejected": self.rejected,
             "nearest": self.nearest,
         }
-        if top > 1:
-            fields["top"] = [{"label": name, "probability": p} for name, p in self.top(top)]
-        if self.plausible is not None:
-            fields["plausible"] = list(self.plausible)
-        if self.neighbours:
-            fields["why"] = [neighbour._asdict() for neighbour in self.neighbours]
-        if self.name_weight is not None:
-            fields["name_weight"] = self.name_weight
-        if self.note:
-            fields["note"] = self.note
-        return fields
+        best = self.top(top) if top > 1 else []
+        optional = {
+            "top": [{"label": name, "probability": p} for name, p in best] or None,
+            "plausible": None if self.plausible is None else list(self.plausible),
+            "why": [neighbour._asdict() for neighbour in self.neighbours] or None,
+            "others_weight": self.others_weight,
+            "name_weight": self.name_weight,
+            "note": self.note or None,
+        }
+        return fields | {name: value for name, value in optional.items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +127,7 @@ class HeldOutScores:
     the entropy is better calibrated, but recognises unknown images less well.
     """
 
-    scores: NDArray[np.float64]
+    scores: Floats
 
     @classmethod
     def of(cls, model: FeatureClassifier) -> HeldOutScores:
@@ -139,10 +143,7 @@ class HeldOutScores:
 
     @classmethod
     def from_logits(
-        cls,
-        logits: NDArray[np.float64],
-        novelty: NDArray[np.float64] | None,
-        temperature: float,
+        cls, logits: Floats, novelty: Floats | None, temperature: float
     ) -> HeldOutScores:
         """Those of logits (n, c) and, for a cache, of novelty (n,), NaN where it is unknown."""
         probable = max_probability(logits, temperature=temperature)
@@ -151,9 +152,7 @@ class HeldOutScores:
         certain = certainty(novelty)
         return cls(np.stack([certain, probable])[:, ~np.isnan(certain)])
 
-    def familiarity(
-        self, novelty: NDArray[np.float64], highest: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def familiarity(self, novelty: Floats, highest: Floats) -> Floats:
         """The share (m,) of held-out examples, with the image itself, that look no more familiar.
 
         This is a conformal p-value: new images of the same kind are below ε at a rate of at most ε,
@@ -194,7 +193,7 @@ def predictions(
     sets: float | None = None,
     per_class: bool = False,
     why: int = 0,
-    shots: StoredShots | None = None,
+    shots: KeptShots | None = None,
 ) -> Iterator[tuple[Encoded, Prediction]]:
     """Each image of a source with its prediction, in bounded memory.
 
@@ -207,7 +206,7 @@ def predictions(
     if not 0 <= reject < 1:
         raise DataError(f"reject must be a rate from 0 to below 1, got {reject!r}.")
     model, known = content.model, content.held_out_scores
-    names: NDArray[np.float64] | None = None
+    names: Floats | None = None
     uneven = ""
     if why or sets is not None:
         from gpcache.model.answers import name_weights, why_uneven
@@ -218,72 +217,103 @@ def predictions(
         answers = model.answer(features, top=why, error=sets, class_conditional=per_class)
         if why:
             names = name_weights(model, features)
-        highest = max_probability(answers.logits, temperature=model.temperature_)
-        familiarity = known.familiarity(answers.novelty, highest)
-        explanation, examples = answers.explanation, content.examples
+        explanation, example = answers.explanation, content.examples.__getitem__
         if shots is not None and why:
-            explanation = model.explain(features, top=why, shots=(shots.rows, shots.labels))
-            examples = shots.examples
-        neighbours = _neighbours(explanation, examples, len(images))
-        nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
-        rejected: list[bool] = (familiarity <= reject).tolist()
-        plausible: list[tuple[str, ...] | None] = [None] * len(images)
+            explanation = model.explain(features, top=why, shots=shots.shots)
+            example = shots.example
+        neighbours, others = _reasons(explanation, example)
         notes = [known.why_never(reject), "" if shots is None else shots.note]
         if answers.sets is not None:
-            pairs = zip(answers.sets.labels, nearest, rejected, strict=True)
-            plausible = [agreeing_set(*pair) for pair in pairs]
             notes.append(answers.sets.note or uneven)
-        note = " ".join(filter(None, notes))
-        for row, image in enumerate(images):
-            prediction = Prediction(
-                image.record.name,
-                model.classes_,
-                answers.probabilities[row],
-                float(answers.novelty[row]),
-                float(familiarity[row]),
-                rejected[row],
-                neighbours[row],
-                plausible[row],
-                note,
-                None if names is None else float(names[row]),
-            )
-            yield image, prediction
-
-
-def _neighbours(
-    explained: Explanation | None, examples: Sequence[Example], count: int
-) -> list[tuple[Neighbour, ...]]:
-    if explained is None:
-        return [()] * count
-    return [
-        tuple(
-            Neighbour(examples[row].name, examples[row].label, float(share))
-            for row, share in zip(rows, shares, strict=True)
+        found = judged(
+            model,
+            answers,
+            known,
+            [image.record.name for image in images],
+            reject=reject,
+            neighbours=neighbours,
+            others=others,
+            note=" ".join(filter(None, notes)),
+            name_weights=names,
         )
-        for rows, shares in zip(explained.shots, explained.shares, strict=True)
+        yield from zip(images, found, strict=True)
+
+
+def judged(
+    model: FeatureClassifier,
+    answers: RowAnswers,
+    known: HeldOutScores,
+    names: Sequence[str],
+    *,
+    reject: float,
+    neighbours: Sequence[tuple[Neighbour, ...]] = (),
+    others: Sequence[float] = (),
+    note: str = "",
+    name_weights: Floats | None = None,
+) -> list[Prediction]:
+    """The answers of a model about m images of these names as predictions.
+
+    They are compared with the held-out examples `known`, and refused at the rate `reject`.
+    `neighbours` (m) are their reasons, if there are any, and `others` (m) the weights of all other
+    training images.
+    """
+    highest = max_probability(answers.logits, temperature=model.temperature_)
+    familiarity = known.familiarity(answers.novelty, highest)
+    nearest = model.classes_[answers.probabilities.argmax(1)].astype(str).tolist()
+    rejected: list[bool] = (familiarity <= reject).tolist()
+    plausible: list[tuple[str, ...] | None] = [None] * len(names)
+    if answers.sets is not None:
+        pairs = zip(answers.sets.labels, nearest, rejected, strict=True)
+        plausible = [agreeing_set(*pair) for pair in pairs]
+    return [
+        Prediction(
+            name,
+            model.classes_,
+            answers.probabilities[row],
+            float(answers.novelty[row]),
+            float(familiarity[row]),
+            rejected[row],
+            neighbours[row] if neighbours else (),
+            plausible[row],
+            note,
+            None if name_weights is None else float(name_weights[row]),
+            others[row] if others else None,
+        )
+        for row, name in enumerate(names)
     ]
 
 
+def _reasons(
+    explained: Explanation | None, example: Callable[[int], Example]
+) -> tuple[list[tuple[Neighbour, ...]], list[float]]:
+    """The training images shown with each answer, and the share of all others together."""
+    if explained is None:
+        return [], []
+    neighbours = [
+        tuple(
+            Neighbour(example(row).name, example(row).label, float(share))
+            for row, share in zip(rows, shares, strict=True)
+            if row >= 0
+        )
+        for rows, shares in zip(explained.shots.tolist(), explained.shares, strict=True)
+    ]
+    return neighbours, (explained.cache_logit - explained.shares.sum(1)).tolist()
+
+
 def _encoded_batches(
-    source: Source,
-    encoder: Encoder,
-    refused: list[Refused] | None,
-    size: int | None = None,
+    source: Source, encoder: Encoder, refused: list[Refused] | None, size: int | None
 ) -> Iterator[list[Encoded]]:
     """Batches of `size` encoded images; unreadable ones go to `refused`, or are an error."""
     size = size or encoder.batch_size
     with closing(encoded(source, encoder, repeat=True, batch_size=size)) as stream:
         # itertools.batched comes with Python 3.12.
         while chunk := list(itertools.islice(stream, size)):
-            good = []
-            for image in chunk:
-                if isinstance(image, Encoded):
-                    good.append(image)
-                elif refused is None:
-                    raise ImageRefusedError(image.reason, name=image.name)
-                else:
-                    refused.append(image)
-            if good:
+            bad = [image for image in chunk if isinstance(image, Refused)]
+            if refused is not None:
+                refused += bad
+            elif bad:
+                raise ImageRefusedError(bad[0].reason, name=bad[0].name)
+            if good := [image for image in chunk if isinstance(image, Encoded)]:
                 yield good
     if refused is not None:
         refused += source.refused

@@ -20,6 +20,7 @@ from gpcache.encoders.lite_graph import LiteGraph, read_graph
 from gpcache.encoders.lite_recipes import RECIPES, current_name
 from gpcache.errors import GPCacheError, NumericalError
 from gpcache.images.records import Refused, Source
+from gpcache.metrics.checks import Floats
 from gpcache.model.predictions import HeldOutScores, Prediction, predictions
 from gpcache.model.schema import check_config
 from gpcache.support.array_folders import load_folder
@@ -28,15 +29,13 @@ from gpcache.support.saved_arrays import check_arrays
 if TYPE_CHECKING:
     from gpcache.encoders import Encoder
 
-Floats = NDArray[np.float64]
-
 # Beyond this many training images their covariance takes longer than to import torch.
 MOST_SHOTS = 2000
 # What speaks of an accelerator, which "auto" would take: NVIDIA's driver, Windows' or AMD's.
 ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 # The arrays that an answer reads.
 KNOWN = frozenset(["coefficients", "keys", "features", "labels", "map_mean", "map_matrix", "text"])
-KNOWN |= {"belief_weights", "belief_labels"}
+KNOWN |= {"belief_weights", "belief_labels", "sample_weight"}
 
 
 class QuickAnswers(NamedTuple):
@@ -131,9 +130,10 @@ class QuickModel:
     def _class_means(self) -> Floats:
         """The class means (c, d') of `Discriminant.of`; zero for a class without a shot."""
         labels, arrays = self.arrays["labels"], self.arrays
-        weights = np.ones(len(labels))
+        weights = arrays.get("sample_weight", np.ones(len(labels)))
         if "belief_weights" in arrays:
-            weights = np.where(labels == arrays["belief_labels"], arrays["belief_weights"], 1.0)
+            right = np.where(labels == arrays["belief_labels"], arrays["belief_weights"], 1.0)
+            weights = weights * right
         member = (labels == np.arange(len(self.settings["classes"]))[:, None]) * weights
         counts = member.sum(1, keepdims=True)
         means = self._mapped(member @ arrays["features"] / np.where(counts > 0, counts, 1.0))

@@ -16,7 +16,6 @@ def _as_unicode(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
 _OPEN = ConfigDict(strict=True, extra="allow")  # a later method may add fields
 
 Text = Annotated[str, BeforeValidator(_as_unicode)]
@@ -29,8 +28,12 @@ Labels = Annotated[list[Label], Field(min_length=1)]
 Option = Text | bool | int | Finite | None
 
 
-@with_config(_STRICT)
-class EncoderEntry(TypedDict):
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class StrictEntry(TypedDict):
+    """An entry that may hold no other fields."""
+
+
+class EncoderEntry(StrictEntry):
     """Which encoder a model was fitted on."""
 
     name: Text
@@ -39,16 +42,14 @@ class EncoderEntry(TypedDict):
     logit_scale: Positive
 
 
-@with_config(_STRICT)
-class PromptsEntry(TypedDict):
+class PromptsEntry(StrictEntry):
     """Class names and their sentences."""
 
     class_names: list[Text]
     sentences: list[list[Text]]
 
 
-@with_config(_STRICT)
-class ExampleEntry(TypedDict):
+class ExampleEntry(StrictEntry):
     """A training image."""
 
     name: Text
@@ -57,16 +58,14 @@ class ExampleEntry(TypedDict):
     group: NotRequired[Text | None]
 
 
-@with_config(_STRICT)
-class RefusedEntry(TypedDict):
+class RefusedEntry(StrictEntry):
     """An image that was refused."""
 
     name: Text
     reason: Text
 
 
-@with_config(_STRICT)
-class TrainingEntry(TypedDict):
+class TrainingEntry(StrictEntry):
     """Where the training images came from."""
 
     source: NotRequired[Text]
@@ -76,8 +75,7 @@ class TrainingEntry(TypedDict):
     notices: NotRequired[list[Text]]
 
 
-@with_config(_STRICT)
-class TextEntry(TypedDict):
+class TextEntry(StrictEntry):
     """The classes of a text prior, the scale of its logits, and the length of its vectors."""
 
     classes: Labels
@@ -85,8 +83,7 @@ class TextEntry(TypedDict):
     length: NotRequired[Positive]
 
 
-@with_config(_STRICT)
-class HeldOutEntry(TypedDict):
+class HeldOutEntry(StrictEntry):
     """Held-out figures; None if nothing was held out."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None
@@ -95,8 +92,7 @@ class HeldOutEntry(TypedDict):
     protocol: Text
 
 
-@with_config(ConfigDict(strict=True, extra="forbid"))
-class ChoiceEntry(TypedDict, total=False):
+class ChoiceEntry(StrictEntry, total=False):
     """The chosen hyper-parameters; None means NaN."""
 
     beta: NotNegative | None
@@ -115,8 +111,7 @@ class ChoiceEntry(TypedDict, total=False):
     score: Finite | None
 
 
-@with_config(_STRICT)
-class ExplicitEntry(TypedDict):
+class ExplicitEntry(StrictEntry):
     """How many rows a model in explicit features has seen, and how many chose for it."""
 
     n_rows: Count
@@ -145,6 +140,13 @@ class SavedMethod(TypedDict):
     training_loss: NotRequired[list[Finite]]
 
 
+class ShotsEntry(StrictEntry):
+    """The seal of the file of the shots."""
+
+    sha256: Text
+    n_bytes: Count
+
+
 @with_config(_OPEN)
 class ModelEntry(TypedDict):
     """All of config.json except its checksums."""
@@ -157,6 +159,7 @@ class ModelEntry(TypedDict):
     examples: list[ExampleEntry]
     training: TrainingEntry
     model: SavedMethod
+    shots: NotRequired[ShotsEntry]
 
 
 _SCHEMA = TypeAdapter(ModelEntry)

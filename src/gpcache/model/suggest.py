@@ -7,7 +7,6 @@ with the largest reduction over the whole pool comes first.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -15,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache.encoders import load_encoder
+from gpcache.encoders import Encoder
 from gpcache.errors import DataError
 from gpcache.features.extract import gather
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import KernelSpace
 from gpcache.gp.kernels import gram, kernel, unit_rows
-from gpcache.images.records import Refused
-from gpcache.images.sources import open_source
+from gpcache.images.records import Refused, Source
+from gpcache.methods import FeatureClassifier
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.support.devices import ensure_memory
 
@@ -113,30 +112,17 @@ class SuggestedImages(NamedTuple):
 
 
 def suggest_images(
-    pool: Path,
-    count: int,
-    *,
-    model: Path | None = None,
-    encoder: str = "lite",
-    device: str = "auto",
+    pool: Source, count: int, encoder: Encoder, model: FeatureClassifier | None = None
 ) -> SuggestedImages:
-    """Choose at most `count` images of `pool`; `encoder` is used if there is no model."""
-    fitted = None
-    if model is None:
-        network = load_encoder(encoder, device=device)
-    else:
-        from gpcache.model.classifier import ImageClassifier  # benchmarks run without its packages
-
-        classifier = ImageClassifier.load(model, device=device)
-        if not classifier.model.has_keys:
-            raise DataError(
-                f"The method of {str(model)!r} keeps no cache to suggest from: "
-                "fit it with --method gpcache."
-            )
-        fitted, network = cast(CacheClassifier, classifier.model), classifier.encoder_
-    gathered = gather(open_source(pool.resolve()), network)
+    """Choose at most `count` images of `pool`; a `model` that keeps its shots knows these."""
+    if model is not None and not model.has_keys:
+        raise DataError(
+            "The method of the model keeps no cache to suggest from: fit it with --method gpcache."
+        )
+    gathered = gather(pool, encoder)
     if not gathered.records:
-        raise DataError(f"There is no image that can be read in {str(pool)!r}.")
-    rows, scores = suggest(gathered.features, min(count, len(gathered.records)), model=fitted)
+        raise DataError(f"There is no image that can be read in {pool.name!r}.")
+    known, most = cast("CacheClassifier | None", model), min(count, len(gathered.records))
+    rows, scores = suggest(gathered.features, most, model=known)
     names = [gathered.records[row].name for row in rows]
     return SuggestedImages(names, scores.tolist(), gathered.refused)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpcache.encoders import Encoder
 from gpcache.encoders.vectors import Features
@@ -20,12 +19,14 @@ from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
-from gpcache.images.records import Record, Refused, Source
+from gpcache.images.records import Record, Refused, Source, listed
 from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
 from gpcache.support.names import tidy_name
 
 UNLABELLED = "it has no label"
+
+Image = TypeVar("Image", Record, Item)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class TrainingFacts:
     notices: list[str] = field(default_factory=list)
 
 
-class Learnable(NamedTuple):
+class TrainingSet(NamedTuple):
     """Features (n, dim) and examples, and how many images were copies of others."""
 
     features: Any  # an array or StoredRows
@@ -77,13 +78,13 @@ class ExampleReader:
 
     def read(
         self, source: Source | FeatureStore, shots: int | None = None, seed: int = 0
-    ) -> Learnable:
+    ) -> TrainingSet:
         """All labelled images, or `shots` of each class; vectors of a store are not read yet."""
         if isinstance(source, FeatureStore):
             return self._stored(source, shots, seed)
         return self._all(source) if shots is None else self._drawn(source, shots, seed)
 
-    def new(self, source: Source | FeatureStore) -> Learnable:
+    def new(self, source: Source | FeatureStore) -> TrainingSet:
         """Images to add to the `known` ones; an error if there are neither new ones nor copies.
 
         An image that another class has is refused.
@@ -103,51 +104,42 @@ class ExampleReader:
         if not kept and not copies:
             first = self.training.refused[refused:]
             why = f" {first[0].name!r}: {first[0].reason}." if first else " There is none."
+            if first and first[0].reason == UNLABELLED:
+                why += " Give a folder for each class, or a list with the column label."
             raise DataError(f"No labelled image can be added:{why}")
-        return Learnable(features[kept], [examples[row] for row in kept], copies)
+        return TrainingSet(features[kept], [examples[row] for row in kept], copies)
 
-    def _all(self, source: Source, accepted: Sequence[Example] = ()) -> Learnable:
-        gathered = gather(source, self.encoder, views=self.views, description="learn")
+    def _all(self, source: Source, accepted: Sequence[Example] = ()) -> TrainingSet:
+        labelled = replace(source, records=self._labelled(source.records))
+        gathered = gather(labelled, self.encoder, views=self.views, description="learn")
         self.training.refused += gathered.refused
         self.training.notices += gathered.notices
-        rows, examples = [], []
-        pairs = zip(gathered.records, gathered.hashes, strict=True)
-        for row, (record, image_hash) in enumerate(pairs):
-            if record.label is None:
-                self._refuse(record.name)
-            else:
-                rows.append(row)
-                examples.append(Example(record.name, record.label, image_hash, record.group))
+        examples = [
+            Example(record.name, str(record.label), image_hash, record.group)
+            for record, image_hash in zip(gathered.records, gathered.hashes, strict=True)
+        ]
         kept = rows_without_copies(examples, self.training, [*self.known, *accepted])
-        features = gathered.features[[rows[place] for place in kept]]
-        return Learnable(features, [examples[place] for place in kept], len(examples) - len(kept))
+        kept_examples = [examples[row] for row in kept]
+        return TrainingSet(gathered.features[kept], kept_examples, len(examples) - len(kept))
 
-    def _stored(self, store: FeatureStore, shots: int | None, seed: int) -> Learnable:
+    def _stored(self, store: FeatureStore, shots: int | None, seed: int) -> TrainingSet:
         store.require_encoder(self.encoder)
         store.require_views(self.views)
-        items = []
-        for item in store.items():
-            if item.label is None:
-                self._refuse(item.path)
-            else:
-                items.append(item)
+        items = list(self._labelled(store.items()))
         if shots is not None:
             labels, names = [one.label for one in items], [one.path for one in items]
             draw = draw_shots(labels, names, shots, seed)
             self._note_short(draw)
             items = [items[row] for row in draw.indices]
-        examples = [_stored_example(one) for one in items]
+        examples = [stored_example(one) for one in items]
         kept = rows_without_copies(examples, self.training, self.known)
         rows = StoredRows(store, [items[row] for row in kept])
-        examples = [_stored_example(one) for one in rows.items]
-        return Learnable(rows, examples, len(items) - len(kept))
+        examples = [stored_example(one) for one in rows.items]
+        return TrainingSet(rows, examples, len(items) - len(kept))
 
-    def _drawn(self, source: Source, shots: int, seed: int) -> Learnable:
+    def _drawn(self, source: Source, shots: int, seed: int) -> TrainingSet:
         """Refused images are replaced by another draw."""
-        records = {record.name: record for record in source.records}
-        for name in [name for name, record in records.items() if record.label is None]:
-            self._refuse(name)
-            del records[name]
+        records = {record.name: record for record in self._labelled(source.records)}
         accepted: dict[str, tuple[Features, Example]] = {}
         while True:
             names = list(records)
@@ -171,9 +163,17 @@ class ExampleReader:
         self._note_short(draw)
         rows = [accepted[name][0] for name in chosen]
         features = np.stack(rows) if rows else np.zeros((0, self.encoder.dim), dtype=np.float32)
-        return Learnable(features, [accepted[name][1] for name in chosen])
+        return TrainingSet(features, [accepted[name][1] for name in chosen])
 
-    def _refuse(self, name: str, reason: str = UNLABELLED) -> None:
+    def _labelled(self, images: Iterable[Image]) -> Iterator[Image]:
+        """The images that have a label; the others are refused."""
+        for image in images:
+            if image.label is not None:
+                yield image
+            else:
+                self._refuse(image.path if isinstance(image, Item) else image.name, UNLABELLED)
+
+    def _refuse(self, name: str, reason: str) -> None:
         self.training.refused.append(Refused(name, reason))
 
     def _note_short(self, draw: Draw) -> None:
@@ -181,7 +181,8 @@ class ExampleReader:
             self.training.notices.append(f"The class {label!r} has {count} of {draw.shots} images.")
 
 
-def _stored_example(item: Item) -> Example:
+def stored_example(item: Item) -> Example:
+    """An image of a feature store."""
     return Example(item.path, str(item.label), item.hash, item.group)
 
 
@@ -206,33 +207,6 @@ def rows_without_copies(
             notice = f"{many}, such as {which}."
         training.notices.append(notice)
     return kept
-
-
-class StoredShots(NamedTuple):
-    """Training images in a feature store, by which a model that keeps none explains its answers."""
-
-    rows: StoredRows
-    examples: list[Example]
-    labels: NDArray[np.str_]
-    note: str
-
-    @classmethod
-    def of(cls, rows: StoredRows, classes: set[str], learned: int) -> StoredShots:
-        """Those of these classes, where a model has learned from `learned` images."""
-        name = str(rows.store.folder)
-        known = [one for one in rows.items if one.label in classes]
-        if not known:
-            raise DataError(f"The store {name!r} has no image of a class of the model.")
-        note = ""
-        if len(known) != learned:
-            note = (
-                f"The model learned from {learned:,} images, and {name!r} has {len(known):,} of "
-                "its classes: reasons may name images that it did not learn from, or miss some."
-            )
-        if len(known) < len(rows):
-            rows = StoredRows(rows.store, known)
-        examples = [_stored_example(one) for one in rows.items]
-        return cls(rows, examples, np.array([one.label for one in examples]), note)
 
 
 def class_names(
@@ -277,11 +251,11 @@ def find_example(given: str, examples: Sequence[Example]) -> str:
         return fitting[0]
     if fitting:
         raise DataError(
-            f"{given!r} matches {len(fitting)} training images: give one of {_listed(fitting)}."
+            f"{given!r} matches {len(fitting)} training images: give one of {listed(fitting, 5)}."
         )
     near = get_close_matches(given, names, 3, 0.4)
     near = near or get_close_matches(wanted[-1] if wanted else "", names, 3, 0.4)
-    hint = f"did you mean {_listed(near)}?" if near else f"it has {_listed(names)}."
+    hint = f"did you mean {listed(near, 5)}?" if near else f"it has {listed(names, 5)}."
     raise DataError(f"The model has no training image {given!r}: {hint}")
 
 
@@ -332,7 +306,7 @@ def class_number(record: Record, number: Mapping[str, int]) -> int:
     if label not in number:
         raise DataError(
             f"{record.name!r} has the label {label!r}, which is not a class of the model: "
-            f"it has {_listed(list(number))}."
+            f"it has {listed(list(number), 5)}."
         )
     return number[label]
 
@@ -342,9 +316,4 @@ def require_class(label: str, classes: Sequence[str]) -> str:
     for name in classes:
         if tidy_name(name) == tidy_name(label):
             return name
-    raise DataError(f"The model has no class {label!r}: it has {_listed(classes)}.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+    raise DataError(f"The model has no class {label!r}: it has {listed(list(classes), 5)}.")

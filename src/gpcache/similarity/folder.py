@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from gpcache import __version__
 from gpcache.errors import DataError, ModelFileError
 from gpcache.similarity.projection import ProjectionFacts, SimilarityProjection
-from gpcache.support.array_folders import CONFIG, check_place, load_folder, save_folder
+from gpcache.support.array_folders import check_place, load_folder, save_folder, unchecked_config
 
 KIND = "similarity projection"
 
@@ -36,11 +35,7 @@ def check_projection_place(folder: str | Path) -> None:
 
 def is_projection(folder: str | Path) -> bool:
     """Whether the files of this folder say that it is a projection, damaged or not."""
-    try:
-        config = json.loads((Path(folder) / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("kind") == KIND
+    return unchecked_config(Path(folder)).get("kind") == KIND
 
 
 def load_projection(folder: str | Path) -> tuple[SimilarityProjection, ProjectionFacts]:

@@ -1,5 +1,7 @@
 """The model folder: config.json, model.safetensors and README.md, written in one step.
 
+A classifier may keep its shots in shots.safetensors, which is not read with the rest.
+
 config.json holds the SHA-256 of the tensors and, as its first entry, of its own bytes without that
 entry's value. This holds for every schema. A folder is written under another name and then renamed,
 so a crash leaves the old model or the new one.
@@ -9,6 +11,7 @@ import ctypes
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from gpcache.support.temporary import SUFFIX, copy_access, remove_stale, tempora
 
 SCHEMA = 1
 CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
+SHOTS = "shots.safetensors"
 
 _LITTER = (".DS_Store", "desktop.ini")  # what file managers leave behind
 _ASIDE = ".gpcache-old"
@@ -31,32 +35,46 @@ _HERE = -100  # AT_FDCWD
 
 
 def save_folder(
-    folder: str | Path, config: dict[str, Any], arrays: dict[str, NDArray[Any]], card: str
+    folder: str | Path,
+    config: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+    card: str,
+    *,
+    write_shots: Callable[[Path], dict[str, Any]] | None = None,
 ) -> None:
     """Write a model folder; an existing model in its place is replaced, anything else is not.
 
     Only its owner can read a new model; one that replaces another keeps its owner and access.
+    `write_shots` writes the file of the shots, and returns how config.json seals it.
     """
     target = check_place(folder)
     tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    content = {"sha256": "", "schema": SCHEMA, **config, "tensors_sha256": sha256(tensors)}
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    # File names may hold bytes that are not UTF-8, which Python encodes as surrogates.
-    unsealed = text.encode("utf-8", "surrogatepass")
-    seal = f'"{sha256(unsealed)}"'.encode()
-    files = {TENSORS: tensors, CARD: card.encode(), CONFIG: unsealed.replace(b'""', seal, 1)}
     with explained_writes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(target.parent, target.name)
         with temporary_sibling(target, 0o700, folder=True) as place:
+            if write_shots is not None:
+                (place / SHOTS).touch(0o600)
+                config = config | {"shots": write_shots(place / SHOTS)}
+            sealed = _sealed(config | {"tensors_sha256": sha256(tensors)})
+            files = {TENSORS: tensors, CARD: card.encode(), CONFIG: sealed}
             for name, data in files.items():
                 write_atomic(place / name, data, private=True, sweep=False)
-            for name in (*files, "."):
+            for name in (*(entry.name for entry in place.iterdir()), "."):
                 if (target / name).exists():
                     copy_access(target / name, place / name)
             _put(place, target)
             sync_folder(target.parent)
         remove_stale(target.parent, target.name, suffix=_ASIDE)
+
+
+def _sealed(config: dict[str, Any]) -> bytes:
+    """config.json, with the SHA-256 of its own bytes."""
+    content = {"sha256": "", "schema": SCHEMA, **config}
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    # File names may hold bytes that are not UTF-8, which Python encodes as surrogates.
+    unsealed = text.encode("utf-8", "surrogatepass")
+    return unsealed.replace(b'""', f'"{sha256(unsealed)}"'.encode(), 1)
 
 
 def check_place(folder: str | Path) -> Path:
@@ -120,15 +138,18 @@ def _replaceable(path: Path) -> bool:
     if not path.is_dir():
         return False
     names = {entry.name for entry in path.iterdir()}
-    if not names:
-        return True
-    try:
-        content = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
     # Other tools keep a config.json too.
-    ours = isinstance(content, dict) and "tensors_sha256" in content
-    return ours and names <= {CONFIG, TENSORS, CARD, *_LITTER}
+    ours = "tensors_sha256" in unchecked_config(path)
+    return not names or (ours and names <= {CONFIG, TENSORS, CARD, SHOTS, *_LITTER})
+
+
+def unchecked_config(folder: Path) -> dict[str, Any]:
+    """The content of config.json, damaged or not; empty if there is none."""
+    try:
+        content = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _put(place: Path, target: Path) -> None:

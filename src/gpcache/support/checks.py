@@ -87,6 +87,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error of a library, without the advice that follows."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 # Rows.
 
 
@@ -174,6 +179,20 @@ def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -
     if None in labels.tolist():
         raise DataError("Label None names no class: give every row a label.")
     return labels
+
+
+def sample_weights(weights: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
+    """One weight for each of `count` rows, finite and not negative; None stays."""
+    if weights is None:
+        return None
+    found = np.asarray(to_numpy(weights))
+    if found.shape != (count,):
+        raise DataError(f"sample_weight must have shape ({count},), got {found.shape}.")
+    if found.dtype.kind not in "fiub" or not np.isfinite(found).all() or (found < 0).any():
+        raise DataError("sample_weight must hold finite numbers, none of them negative.")
+    if not found.any():
+        raise DataError("sample_weight must not be zero for all rows.")
+    return found.astype(np.float64)
 
 
 def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:

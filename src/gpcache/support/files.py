@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
@@ -21,13 +21,9 @@ def output_place(path: str | Path) -> Path:
     A link is followed, so that its target is replaced and the link stays. Only a regular file or a
     folder may be replaced: anything else is an error.
     """
-    place = Path(path)
-    try:
+    place, mode = Path(path), stat.S_IFREG
+    with explained_writes(place), suppress(FileNotFoundError):  # new, or what a link will point to
         mode = place.stat().st_mode
-    except FileNotFoundError:  # new, or what a link will point to
-        mode = stat.S_IFREG
-    except OSError as error:
-        raise _not_written(place, error) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(
             f"{str(path)!r} is a device, a pipe or a socket and cannot be replaced: give the name "
@@ -136,16 +132,12 @@ def explained_writes(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _not_written(target, error) from None
-
-
-def _not_written(target: Path, error: OSError) -> DataError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(
-            f"The disk is full: {str(target)!r} was not written, and the file before it is "
-            "untouched."
-        )
-    return DataError(f"{str(target)!r} cannot be written: {error.strerror}.")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"The disk is full: {str(target)!r} was not written, and the file before it is "
+                "untouched."
+            ) from None
+        raise DataError(f"{str(target)!r} cannot be written: {error.strerror}.") from None
 
 
 def sync_folder(folder: Path) -> None:

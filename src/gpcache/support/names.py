@@ -14,3 +14,8 @@ def tidy_name(name: str) -> str:
 def is_printed(letter: str) -> bool:
     """Whether a character may be printed: not if it controls a terminal."""
     return letter.isprintable() or letter in JOINERS
+
+
+def printable(text: str) -> str:
+    """Text on one line that cannot control a terminal or change how other text is shown."""
+    return "".join(letter if is_printed(letter) else "�" for letter in text)

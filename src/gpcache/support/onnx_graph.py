@@ -33,12 +33,15 @@ class Graph:
 
     def node(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Append a node on these values; returns the name of its result, `output` if given."""
-        return self._append(kind, inputs, [output or f"value{len(self._nodes)}"], attributes)[0]
+        name = output or f"value{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(kind, inputs, [name], **attributes))
+        return name
 
     def nodes(self, kind: str, *inputs: str, results: int, **attributes: Any) -> list[str]:
         """Append a node that has several results; returns their names."""
         names = [f"value{len(self._nodes)}_{part}" for part in range(results)]
-        return self._append(kind, inputs, names, attributes)
+        self._nodes.append(self._onnx.helper.make_node(kind, inputs, names, **attributes))
+        return names
 
     def weight(self, tensor: Tensor, name: str | None = None) -> str:
         """Keep a tensor in the graph, floats in float32; returns its name."""
@@ -73,12 +76,6 @@ class Graph:
         helper.set_model_props(model, dict(metadata or {}))
         serialised: bytes = model.SerializeToString(deterministic=True)
         return serialised
-
-    def _append(
-        self, kind: str, inputs: Sequence[str], outputs: list[str], attributes: dict[str, Any]
-    ) -> list[str]:
-        self._nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, **attributes))
-        return outputs
 
     def _value_info(self, port: Port) -> Any:
         name, kind, shape = port

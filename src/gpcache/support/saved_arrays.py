@@ -22,6 +22,7 @@ DIMENSIONS = {
     "coefficients": "nc",
     "belief_weights": "n",
     "belief_labels": "n",
+    "sample_weight": "n",
     "landmarks": "lw",
     "landmark_coefficients": "lc",
     "landmark_products": "ll",

@@ -36,7 +36,7 @@ def temporary_sibling(target: Path, mode: int, *, folder: bool = False) -> Itera
         if folder:
             place.mkdir(mode)
         else:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            place.touch(mode, exist_ok=False)
         lock = _lock(place, wait=True)
         if place.exists():
             yield place

@@ -7,7 +7,7 @@ for it: two threads can then take many times as long as one.
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
@@ -15,8 +15,8 @@ import torch
 
 # Products of fewer multiplications than this gain little from a second thread.
 SMALL = 2**24
-RUNNING = Path("/proc/loadavg")
-# Samples of the running threads, and seconds between them: our own may still be spinning.
+RUNNING, OWN = Path("/proc/loadavg"), Path("/proc/self/task")
+# Samples of the running threads, and seconds between them: some run for an instant.
 LOOKS, PAUSE = 5, 0.002
 
 _lock = Lock()
@@ -26,16 +26,29 @@ _users = 0
 def free_cores() -> int:
     """Cores that no other process is using now; all if the system does not say."""
     cores = os.cpu_count() or 1
-    running = cores
+    busy = cores
     try:
         for _ in range(LOOKS):
-            running = min(running, int(RUNNING.read_text().split()[3].split("/")[0]))
-            if running <= 1:  # only this thread
+            running = int(RUNNING.read_text().split()[3].split("/")[0])
+            # Our own threads wait for work in a loop for a while, and would leave their cores.
+            own = 1 if running <= 1 else _own_running()
+            busy = min(busy, max(0, running - own))
+            if not busy:
                 break
             time.sleep(PAUSE)
     except (OSError, ValueError, IndexError):
         return cores
-    return cores - max(0, running - 1)  # one of those that run is this thread
+    return cores - busy
+
+
+def _own_running() -> int:
+    """The threads of this process that run now."""
+    count = 0
+    for thread in OWN.iterdir():
+        with suppress(OSError):  # it has just ended
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            count += state == "R"
+    return count
 
 
 @contextmanager

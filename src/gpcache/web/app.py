@@ -15,26 +15,15 @@ from starlette.requests import ClientDisconnect
 
 from gpcache import __version__
 from gpcache.errors import DiskFullError, GPCacheError
-from gpcache.web.batch_files import MissingBatchError
-from gpcache.web.encoding import RETRY_AFTER, BusyError, MakeEncoding
+from gpcache.web.encoding import RETRY_AFTER, MakeEncoding
 from gpcache.web.middleware import AccessMiddleware
 from gpcache.web.routes import batch, export, inference_v2, predict, test_set
 from gpcache.web.routes import workspace as workspace_routes
-from gpcache.web.service import MissingOriginalError, Service
-from gpcache.web.uploads import NoTemporaryFolderError, TooMuchError
-from gpcache.web.workspace import StaleError, Workspace
+from gpcache.web.service import Service
+from gpcache.web.workspace import Workspace
 
 STATIC = Path(__file__).parent / "static"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-STATUS = {
-    StaleError: 409,
-    TooMuchError: 413,
-    BusyError: 429,
-    MissingBatchError: 404,
-    MissingOriginalError: 404,
-    NoTemporaryFolderError: 503,
-    DiskFullError: 507,
-}
 
 
 def create_app(
@@ -62,13 +51,7 @@ def create_app(
     _add_page(app)
     _add_metrics(app, service)
     _add_errors(app)
-    app.add_middleware(
-        AccessMiddleware,
-        token=token,
-        metrics=service.metrics,
-        busy=service.encoding.busy,
-        sharing=sharing,
-    )
+    app.add_middleware(AccessMiddleware, service=service, token=token, sharing=sharing)
     return app
 
 
@@ -100,7 +83,7 @@ def _add_metrics(app: FastAPI, service: Service) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(GPCacheError)
     async def ours(_: Request, error: Exception) -> JSONResponse:
-        status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 400)
+        status = 507 if isinstance(error, DiskFullError) else getattr(error, "status", 400)
         headers = {"retry-after": str(RETRY_AFTER)} if status == 429 else None
         return JSONResponse({"error": str(error)}, status, headers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
@@ -14,13 +13,10 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gpcache.errors import DataError
-from gpcache.support.extras import require
+from gpcache.model.answer_tables import COLUMNS, require_parquet, write_csv, write_parquet
 from gpcache.support.files import explained_writes, write_atomic
 from gpcache.support.seals import UNSEALED, is_sealed, seal
 
-COLUMNS = (
-    "image", "label", "probability", "uncertainty", "familiarity", "rejected", "nearest", "error"
-)  # fmt: skip
 MAX_BATCHES = 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -28,7 +24,9 @@ TableFormat = Literal["csv", "parquet"]
 
 
 class MissingBatchError(DataError):
-    """There is no such batch; the client gets a 404."""
+    """There is no such batch."""
+
+    status = 404
 
 
 class BatchLine(BaseModel):
@@ -54,7 +52,7 @@ class BatchFiles:
     def begin(self, table: TableFormat) -> str:
         """Start a batch; only the latest few batches are kept."""
         if table == "parquet":
-            require("pyarrow", "parquet", purpose="Writing parquet")
+            require_parquet()
         key = secrets.token_hex(16)
         write_atomic(self._folder / f"{key}.{table}.jsonl", b"", private=True)
         files = sorted(self._folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
@@ -87,8 +85,14 @@ class BatchFiles:
                 f"The answers in {file.name!r} are damaged or incomplete ({damaged}): send the "
                 "same photos again to complete them."
             )
-        rows = latest_rows(lines)
-        return table, _csv(rows) if table == "csv" else _parquet(rows)
+        rows, columns = latest_rows(lines), [*COLUMNS, "error"]
+        if table == "csv":
+            text = io.StringIO(newline="")
+            write_csv(rows, columns, text)
+            return table, text.getvalue().encode()
+        stream = io.BytesIO()
+        write_parquet(rows, columns, stream)
+        return table, stream.getvalue()
 
     def _file(self, key: str) -> Path:
         files = list(self._folder.glob(f"{key}.*.jsonl")) if _ID.fullmatch(key) else []
@@ -114,29 +118,3 @@ def latest_rows(lines: Sequence[BatchLine]) -> list[dict[str, Any]]:
 def _lines(lines: Iterable[BatchLine]) -> bytes:
     fresh = (line.model_copy(update={"sha256": UNSEALED}) for line in lines)
     return b"".join(seal(line.model_dump_json().encode()) + b"\n" for line in fresh)
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
-    stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    return stream.getvalue().encode()
-
-
-def _cell(value: Any) -> Any:
-    """A value that a spreadsheet does not run as a formula."""
-    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{value}" if risky else value
-
-
-def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    arrow = require("pyarrow", "parquet", purpose="Writing parquet")
-    parquet = require("pyarrow.parquet", "parquet", purpose="Writing parquet")
-    texts = dict.fromkeys(("image", "label", "nearest", "error"), arrow.string())
-    kinds = texts | {"rejected": arrow.bool_()}
-    schema = arrow.schema([(name, kinds.get(name, arrow.float64())) for name in COLUMNS])
-    sink = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(list(rows), schema), sink)
-    return sink.getvalue()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from gpcache.support.files import sha256
@@ -38,10 +39,9 @@ def continued(
     point = CurvePoint(revision, 0, 0.0, NO_FIGURE)
     if held_out is not None and (figures := held_out.figures()) is not None:
         photos, covers = len(after.labelled()), _mark(held_out.covered_classes())
-        point = CurvePoint(revision, photos, figures["accuracy"], covers)
+        point = CurvePoint(revision, photos, figures.accuracy, covers)
     if curve and (curve[-1].photos, curve[-1].covers) == (point.photos, point.covers):
-        same = curve[-1].accuracy == point.accuracy
-        return curve if same else (*curve[:-1], point)
+        return curve if curve[-1].accuracy == point.accuracy else (*curve[:-1], point)
     return (*curve, point)[-MAX_POINTS:]
 
 
@@ -52,12 +52,9 @@ def undone(curve: Curve, revision: int) -> Curve:
 
 def comparable(curve: Curve) -> Curve:
     """The last points of the same classes; figures of other classes cannot be compared."""
-    points: list[CurvePoint] = []
-    for point in reversed(curve):
-        if point.covers != curve[-1].covers or point.covers == NO_FIGURE:
-            break
-        points.insert(0, point)
-    return tuple(points)
+    if not curve or curve[-1].covers == NO_FIGURE:
+        return ()
+    return tuple(takewhile(lambda point: point.covers == curve[-1].covers, reversed(curve)))[::-1]
 
 
 def _renamed(before: Contents, after: Contents) -> tuple[str, str] | None:
@@ -76,5 +73,5 @@ def _with_name(point: CurvePoint, old: str, new: str, before: Contents) -> Curve
     return point._replace(covers=_mark({new if name == old else name for name in names}))
 
 
-def _mark(names: Sequence[str] | set[str]) -> str:
+def _mark(names: Iterable[str]) -> str:
     return sha256("\n".join(sorted(names)).encode())[:8]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gpcache.encoders import Encoder
@@ -18,11 +17,10 @@ from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, GPCacheError
 from gpcache.methods import FeatureClassifier, GPCacheClassifier, TextPrior, ZeroShotClassifier
-from gpcache.methods.base import RowAnswers
 from gpcache.methods.cache.estimator import CacheClassifier
-from gpcache.metrics import max_probability
+from gpcache.methods.text_prior import joined_text, same_text
 from gpcache.model.audit.fingerprints import Picture
-from gpcache.model.suggest import suggest
+from gpcache.model.predictions import HeldOutScores, Prediction, judged
 from gpcache.web.held_out import HeldOutPhotos
 from gpcache.web.stored_model import StoredModel
 from gpcache.web.workspace_contents import Contents, Photo
@@ -31,24 +29,13 @@ from gpcache.web.workspace_contents import Contents, Photo
 FEW = 64
 # Beyond, they are chosen again when the number of photos has changed by this factor.
 GROWN = 1.05
-# Tolerance between text vectors that were encoded in different batches.
-ROUNDING = 1e-6
 
 
 class Answer(NamedTuple):
-    """The answer for one photo; `why` holds the photos that explain it, and their shares.
+    """The prediction of one photo, and the photos that explain it with their shares."""
 
-    `note` says why no label could be ruled out.
-    """
-
-    classes: list[str]
-    probabilities: NDArray[np.float64]
-    uncertainty: float
-    familiarity: float
-    plausible: list[str] | None
+    prediction: Prediction
     why: list[tuple[Photo, float]]
-    note: str
-    name: str = ""
 
 
 class Texts:
@@ -79,38 +66,30 @@ class Texts:
         return TextPrior(prompts.class_names, rows, self._encoder.logit_scale)
 
 
+@dataclass(eq=False)
 class Learner:
     """A fitted model, its photos in its order, and its updates.
 
-    It equals the model that `gpcache fit` makes of the same photos. A model that the workspace
-    started with keeps its settings.
+    It equals the model that `gpcache fit` makes of the same photos. `template` is the model that
+    the workspace started with, if any, which keeps its settings. `features` and `picture` find the
+    features (dim,) and the small grey picture of a photo by its hash.
     """
 
-    def __init__(
-        self,
-        texts: Texts,
-        templates: Sequence[str] | None,
-        features: Callable[[str], Features],
-        template: CacheClassifier | None = None,
-        *,
-        picture: Callable[[str], Picture] | None = None,
-        device: Any = "auto",
-    ) -> None:
-        self.texts = texts
-        self._picture = picture
-        self._templates = templates
-        self._features = features
-        self._template = template or GPCacheClassifier(device=device)
-        self._device = device
-        self.stored: StoredModel | None = None  # the model of the photos
-        self._text: ZeroShotClassifier | None = None  # of the class names, without photos
-        self._held_out: HeldOutPhotos | None = None
-        self._last: HeldOutPhotos | None = None
+    texts: Texts
+    templates: Sequence[str] | None
+    features: Callable[[str], Features]
+    template: CacheClassifier | None = None
+    _: KW_ONLY
+    picture: Callable[[str], Picture] | None = None
+    device: Any = "auto"
+    stored: StoredModel | None = None  # the model of the photos
+    _text: ZeroShotClassifier | None = field(default=None, init=False)  # without photos
+    _held_out: HeldOutPhotos | None = field(default=None, init=False)
+    _last: HeldOutPhotos | None = field(default=None, init=False)
 
     def blank(self) -> Learner:
         """A learner with the same settings, without a model."""
-        given = self.texts, self._templates, self._features, self._template
-        return Learner(*given, picture=self._picture, device=self._device)
+        return replace(self, stored=None)
 
     def twin(self) -> Learner:
         """A copy of the model, to be changed separately."""
@@ -132,18 +111,22 @@ class Learner:
 
     def rows(self, photos: Sequence[Photo]) -> Features:
         """The features (n, dim) of photos."""
-        return np.stack([self._features(photo.hash) for photo in photos])
+        return np.stack([self.features(photo.hash) for photo in photos])
 
     def follow(self, contents: Contents) -> None:
         """Become the model of these contents."""
-        wanted = contents.labelled()
-        prior = self.prior(contents)
+        wanted, prior, stored = contents.labelled(), self.prior(contents), self.stored
         if not wanted:
-            self._fit_text(prior)
-        elif self._is_of(wanted, prior):
-            self._mark(wanted)
-        elif self._can_update(wanted):
-            self._update({photo.id: photo for photo in wanted}, prior)
+            self.stored, self._held_out = None, None
+            self._text = None if prior is None else self._zero_shot(prior)
+        elif stored is None:
+            self.fit(contents)
+        elif stored.is_of(wanted, prior):  # photos differ only in their marks
+            self.stored = stored._replace(photos=wanted)
+            if self._held_out is not None:
+                self._held_out = replace(self._held_out, photos=wanted)
+        elif len(wanted) > FEW and {one.id for one in stored.photos} & {one.id for one in wanted}:
+            self._update(stored, {photo.id: photo for photo in wanted}, prior)
         else:
             self.fit(contents)
 
@@ -155,13 +138,14 @@ class Learner:
                 "This model learned from more photos than it keeps, so that photos can be added "
                 "here but nothing else can be changed: run gpcache fit for that."
             )
-        model = clone(self._template).set_params(text_prior=prior)
+        template = self.template or GPCacheClassifier(device=self.device)
+        model = clone(template).set_params(text_prior=prior)
         model.fit(self.rows(wanted), [str(photo.label) for photo in wanted])
         self.stored, self._held_out = StoredModel.of(model, wanted), None
 
     def prior(self, contents: Contents) -> TextPrior | None:
         """The text vectors of the classes; None without text or classes."""
-        prompts = contents.prompts(self._templates)
+        prompts = contents.prompts(self.templates)
         return None if prompts is None else self.texts.prior(prompts)
 
     @property
@@ -180,54 +164,50 @@ class Learner:
         """Held-out predictions of the photos; None if there is no model of photos."""
         if self._held_out is None and self.stored is not None:
             model, photos = self.stored.model, self.stored.photos
-            self._held_out = HeldOutPhotos.of(model, photos, self._last, self._picture)
+            self._held_out = HeldOutPhotos.of(model, photos, self._last, self.picture)
             self._last = self._held_out
         return self._held_out
 
-    def answer(self, features: Features, *, why: int, error: float) -> list[Answer]:
-        """Answers for rows (m, dim); `error` is that of the plausible sets, 0 for no sets."""
+    def answer(
+        self,
+        features: Features,
+        names: Sequence[str],
+        *,
+        reject: float,
+        why: int = 0,
+        error: float = 0.0,
+    ) -> list[Answer]:
+        """Answers for rows (m, dim) of these names, as `gpcache predict` gives them.
+
+        `reject` is the share of good photos that may be rejected, `why` the number of photos that
+        explain an answer, and `error` that of the plausible sets; 0 leaves them out.
+        """
         model, held_out, photos = self.ready(), self.held_out(), self.photos
+        known = HeldOutScores.of(model) if held_out is None else held_out.scores
         with_sets = bool(error) and held_out is not None and bool(held_out.counted.any())
-        top = min(why, len(photos))
-        found = model.answer(features, top=top, error=error if with_sets else None)
-        sets, explanation = found.sets, found.explanation
-        classes, familiarity = [str(name) for name in model.classes_], self.familiarity(found)
-        answers = []
-        for row, probabilities in enumerate(found.probabilities):
-            reasons: list[tuple[Photo, float]] = []
-            if explanation is not None:
-                shots, shares = explanation.shots[row].tolist(), explanation.shares[row].tolist()
-                reasons = [(photos[shot], p) for shot, p in zip(shots, shares, strict=True)]
-            plausible = None if sets is None else [str(name) for name in sets.labels[row]]
-            novelty, known = float(found.novelty[row]), float(familiarity[row])
-            note = "" if sets is None else sets.note
-            answers.append(Answer(classes, probabilities, novelty, known, plausible, reasons, note))
-        return answers
+        found = model.answer(
+            features, top=min(why, len(photos)), error=error if with_sets else None
+        )
+        note = "" if found.sets is None else found.sets.note
+        reasons: list[list[tuple[Photo, float]]] = [[] for _ in names]
+        if found.explanation is not None:
+            shots, shares = found.explanation.shots.tolist(), found.explanation.shares.tolist()
+            reasons = [
+                [(photos[shot], share) for shot, share in zip(*row, strict=True)]
+                for row in zip(shots, shares, strict=True)
+            ]
+        predictions = judged(model, found, known, names, reject=reject, note=note)
+        return [Answer(*pair) for pair in zip(predictions, reasons, strict=True)]
 
-    def familiarity(self, answers: RowAnswers) -> NDArray[np.float64]:
-        """The familiarity (m,) of the rows of `answers`; NaN if nothing could be held out."""
-        model, held_out = self.ready(), self.held_out()
-        if held_out is None:
-            return np.full(len(answers.logits), np.nan)
-        highest = max_probability(answers.logits, temperature=model.temperature_)
-        return held_out.scores.familiarity(answers.novelty, highest)
-
-    def by_text(
-        self, features: Features, contents: Contents
-    ) -> tuple[list[str], NDArray[np.float64]]:
-        """Classes, and the zero-shot probabilities of rows (m, dim)."""
+    def by_text(self, features: Features, contents: Contents) -> list[tuple[str, float]]:
+        """The zero-shot probabilities of a photo (dim,) by class, the best first."""
         prior = self.prior(contents)
         if prior is None:
             raise DataError("There is no class name to compare with: add a class first.")
         model = self._zero_shot(prior)
-        return [str(name) for name in model.classes_], model.predict_proba(features)
-
-    def suggest(self, pool: Features, count: int) -> list[int]:
-        """Rows of the pool (m, dim) to label next, the best first."""
-        count = min(count, len(pool))
-        model = None if self.stored is None else self.stored.model
-        rows: list[int] = suggest(pool, count, model=model).rows.tolist()
-        return rows
+        (probabilities,) = model.predict_proba(features[None]).tolist()
+        pairs = zip(map(str, model.classes_), probabilities, strict=True)
+        return sorted(pairs, key=lambda pair: -pair[1])
 
     def ready(self) -> FeatureClassifier:
         """The fitted model; raises an error if there is none."""
@@ -238,74 +218,34 @@ class Learner:
     # Inside.
 
     def _zero_shot(self, prior: TextPrior) -> ZeroShotClassifier:
-        model = ZeroShotClassifier(text_prior=prior, device=self._device)
+        model = ZeroShotClassifier(text_prior=prior, device=self.device)
         return model.fit(prior.vectors, [str(name) for name in prior.class_names])
 
-    def _fit_text(self, prior: TextPrior | None) -> None:
-        self.stored, self._held_out = None, None
-        self._text = None if prior is None else self._zero_shot(prior)
-
-    def _is_of(self, wanted: Sequence[Photo], prior: TextPrior | None) -> bool:
-        """Whether the model was fitted on exactly these photos and this text."""
-        return (
-            self.stored is not None
-            and [photo.lesson for photo in wanted] == [photo.lesson for photo in self.photos]
-            and _same(self.stored.model.text_prior, prior)
-        )
-
-    def _mark(self, photos: list[Photo]) -> None:
-        """Replace photos that differ only in their marks; model and figures stay."""
-        assert self.stored is not None
-        self.stored = self.stored._replace(photos=photos)
-        if self._held_out is not None:
-            self._held_out = replace(self._held_out, photos=photos)
-
-    def _can_update(self, wanted: Sequence[Photo]) -> bool:
-        staying = {photo.id for photo in self.photos} & {photo.id for photo in wanted}
-        return len(wanted) > FEW and bool(staying)
-
-    def _update(self, wanted: dict[str, Photo], prior: TextPrior | None) -> None:
+    def _update(
+        self, stored: StoredModel, wanted: dict[str, Photo], prior: TextPrior | None
+    ) -> None:
         """Remove, relabel and add the photos that differ, by exact updates."""
-        assert self.stored is not None
-        model, photos = self.stored.model, self.stored.photos
-        before = model.text_prior
-        gone = [
-            row
-            for row, photo in enumerate(photos)
-            if photo.id not in wanted or (prior is None and wanted[photo.id].label != photo.label)
-        ]
-        if gone:
+        model, before = stored.model, stored.model.text_prior
+
+        def stays(photo: Photo) -> bool:
+            now = wanted.get(photo.id)
+            return now is not None and (prior is not None or now.label == photo.label)
+
+        photos = [photo for photo in stored.photos if stays(photo)]
+        if gone := [row for row, photo in enumerate(stored.photos) if not stays(photo)]:
             model.remove(gone, refit=False)
-            removed = set(gone)
-            photos = [p for row, p in enumerate(photos) if row not in removed]
-        fresh = None if prior is None or _same(before, prior) else prior
+        fresh = None if prior is None or same_text(before, prior) else prior
         if fresh is not None:
             assert before is not None  # a model with text stays one
-            model.set_text(_both(before, fresh))
-        moved = [r for r, p in enumerate(photos) if wanted[p.id].label != p.label]
-        if moved:
+            # The classes of both, so that photos can be relabelled between them.
+            model.set_text(joined_text(before, fresh))
+        if moved := [r for r, p in enumerate(photos) if wanted[p.id].label != p.label]:
             labels = [str(wanted[photos[row].id].label) for row in moved]
             model.relabel(moved, labels, refit=False)
         known = {photo.id for photo in photos}
-        new = [photo for key, photo in wanted.items() if key not in known]
-        if new:
+        if new := [photo for key, photo in wanted.items() if key not in known]:
             model.add(self.rows(new), [str(photo.label) for photo in new], refit=False)
         if fresh is not None:
             model.set_text(fresh)
-        self.stored = self.stored._replace(photos=[wanted[photo.id] for photo in photos] + new)
+        self.stored = stored._replace(photos=[wanted[photo.id] for photo in photos] + new)
         self._held_out = None
-
-
-def _same(one: TextPrior | None, other: TextPrior | None) -> bool:
-    """Whether two texts differ by no more than rounding."""
-    if one is None or other is None or set(one.class_names) != set(other.class_names):
-        return one is other
-    apart = one.aligned(one.classes) - other.aligned(one.classes)
-    return bool(np.abs(apart).max() < ROUNDING)
-
-
-def _both(one: TextPrior, other: TextPrior) -> TextPrior:
-    """The classes of both, so that photos can be relabelled between them."""
-    vectors = dict(zip(one.class_names, one.vectors, strict=True))
-    vectors |= dict(zip(other.class_names, other.vectors, strict=True))
-    return TextPrior(list(vectors), np.stack(list(vectors.values())), other.logit_scale)

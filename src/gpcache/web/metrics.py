@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,19 +18,15 @@ class Metrics:
     """Counters since the start of the server."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "gpcache_requests", "Requests answered.", LABELS, registry=registry
-        )
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, registry=self._registry)
+        self._requests = counter("gpcache_requests", "Requests answered.", LABELS)
         time = "Time from the headers to the end of the answer."
-        self._seconds = Histogram(
-            "gpcache_request_seconds", time, buckets=SECONDS, registry=registry
-        )
-        self.turned_away = Counter(
-            "gpcache_turned_away", "Requests answered by 429.", registry=registry
-        )
+        self._seconds = histogram("gpcache_request_seconds", time, buckets=SECONDS)
+        self.turned_away = counter("gpcache_turned_away", "Requests answered by 429.")
         sizes = "Images that the encoder got at once."
-        self.batches = Histogram("gpcache_batch_images", sizes, buckets=SIZES, registry=registry)
+        self.batches = histogram("gpcache_batch_images", sizes, buckets=SIZES)
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
         """Count an answer; `route` is the pattern of its path, None if there is no route."""

@@ -9,7 +9,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpcache.images.decode import POLICY
 from gpcache.web.encoding import RETRY_AFTER
-from gpcache.web.metrics import Metrics
+from gpcache.web.service import Service
 from gpcache.web.uploads import MAX_FILES
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:(\d{1,5}))?")
@@ -44,7 +45,7 @@ SECURITY_HEADERS = {
 }
 
 # For users who open the page without its token.
-ASKING = """<!doctype html>
+TOKEN_PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -60,33 +61,24 @@ ASKING = """<!doctype html>
 """
 # The files of that page.
 PUBLIC = ("/static/icon.svg", "/static/style.css")
-WRONG = '<p role="alert">This is not the token of the running server.</p>'
+WRONG_TOKEN = '<p role="alert">This is not the token of the running server.</p>'
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class AccessMiddleware:
     """Refuses requests without access, and adds headers to every answer."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        token: str,
-        metrics: Metrics,
-        busy: Callable[[], Exception | None],
-        sharing: bool = False,
-    ) -> None:
-        self._app = app
-        self._token = token
-        self._sharing = sharing
-        self._metrics = metrics
-        self._busy = busy
-        self._incoming = 0
+    app: ASGIApp
+    service: Service
+    token: str
+    sharing: bool
+    incoming: int = 0  # bytes of the bodies that are being uploaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         start, status = time.perf_counter(), 0
 
@@ -110,7 +102,7 @@ class AccessMiddleware:
         finally:
             route = getattr(scope.get("route"), "path", None)
             seconds = time.perf_counter() - start
-            self._metrics.request(scope["method"], route, status or 500, seconds)
+            self.service.metrics.request(scope["method"], route, status or 500, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -123,46 +115,40 @@ class AccessMiddleware:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        self._incoming += length
+        self.incoming += length
         try:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         finally:
-            self._incoming -= length
+            self.incoming -= length
 
     def _refuse_busy(self, scope: Scope, headers: Headers, length: int) -> Response | None:
         """Refuse photos first, because this must be cheap under load."""
         photos = brings_photos(scope["method"], scope["path"], headers, length)
-        if not photos or (busy := self._busy()) is None:
-            return None
-        return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
+        if photos and (busy := self.service.encoding.busy()) is not None:
+            return _error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
+        return None
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
-        host = (NETWORK_HOSTS if self._sharing else HOSTS).fullmatch(headers.get("host", ""))
+        host = (NETWORK_HOSTS if self.sharing else HOSTS).fullmatch(headers.get("host", ""))
         if host is None:
-            known = "an address in numbers" if self._sharing else "127.0.0.1 and localhost"
+            known = "an address in numbers" if self.sharing else "127.0.0.1 and localhost"
             return _error(403, f"This server answers only to {known}.")
         origin = f"{scope['scheme']}://{host[0]}"
         if headers.get("origin", origin) != origin:
             return _error(403, "A page of another site may not use this server.")
         cookie = f"gpcache-{host[3] or 80}"  # servers on other ports have their own
-        if scope["path"] == "/" and scope["method"] == "GET":
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
-            if self._is_token(given[0]):
-                to_page = RedirectResponse("/", status_code=303)
-                to_page.set_cookie(
-                    cookie,
-                    self._token,
-                    httponly=True,
-                    samesite="strict",
-                    secure=scope["scheme"] == "https",
-                )
-                return to_page
-        public = scope["path"] in PUBLIC and scope["method"] == "GET"
-        if public or self._is_token(_given_token(headers, cookie)):
+        path, query = scope["path"], scope["query_string"].decode("latin-1")
+        page = path if scope["method"] == "GET" else ""
+        if page == "/" and self._is_token(parse_qs(query).get("token", [""])[0]):
+            to_page = RedirectResponse("/", status_code=303)
+            secure = scope["scheme"] == "https"
+            to_page.set_cookie(cookie, self.token, httponly=True, samesite="strict", secure=secure)
+            return to_page
+        if page in PUBLIC or self._is_token(_given_token(headers, cookie)):
             return None
-        if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
-            wrong = "token=" in scope["query_string"].decode("latin-1")
-            return HTMLResponse(ASKING.replace("{note}", WRONG if wrong else ""), 401)
+        if path == "/" and "text/html" in headers.get("accept", ""):
+            note = WRONG_TOKEN if "token=" in query else ""
+            return HTMLResponse(TOKEN_PAGE.replace("{note}", note), 401)
         return _error(
             401,
             "This needs the token of the running server: open the address that 'gpcache serve' "
@@ -174,31 +160,28 @@ class AccessMiddleware:
         if "transfer-encoding" in headers:  # it would override a Content-Length
             return _error(411, "Send the length of the body in a header Content-Length.")
         if length > (limit := _limit(scope["path"], headers)):
-            return _error(
-                413,
-                f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are allowed: "
-                "send less at once.",
-            )
-        if self._incoming + length > MAX_INCOMING:
+            sizes = f"The body has {length / 1e6:,.1f} MB, and {limit / 1e6:,.0f} MB are allowed"
+            return _error(413, f"{sizes}: send less at once.")
+        if self.incoming + length > MAX_INCOMING:
             sentence = "Too much is being uploaded at once: try again in 5 seconds."
             return _error(503, sentence, {"retry-after": "5"})
         return None
 
     def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+        return secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
 
 def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
 
 
-def brings_photos(method: str, path: str, headers: Headers, length: int) -> bool:
+def brings_photos(method: str, path: str, headers: Mapping[str, str], length: int) -> bool:
     """Whether a request has a body of photos, of an allowed size."""
     limit = _limit(path, headers)
     return method == "POST" and limit > MAX_JSON and 0 < length <= limit
 
 
-def _limit(path: str, headers: Headers) -> int:
+def _limit(path: str, headers: Mapping[str, str]) -> int:
     """The largest body of this kind, in bytes."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,12 +14,11 @@ from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
 from gpcache.model.audit.fingerprints import fingerprint_of
-from gpcache.model.training_images import picture_of
-from gpcache.support.array_folders import CONFIG, TENSORS
-from gpcache.support.files import make_folder, write_atomic
+from gpcache.support.array_folders import load_folder, save_folder
+from gpcache.support.temporary import remove
 from gpcache.web.learner import Learner, Texts
-from gpcache.web.repair import grey_picture, repaired_photos, whole_models
-from gpcache.web.stored_model import StoredModel, remove_model
+from gpcache.web.repair import grey_picture, read_models, repaired_photos
+from gpcache.web.stored_model import StoredModel
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
 from gpcache.web.workspace_folder import SCHEMA, Document, EncodedPhoto, WorkspaceFolder
@@ -60,7 +58,8 @@ def open_workspace(
 def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | None, list[str]]:
     """The document of the folder, or a new one with the model; None for an empty workspace."""
     document, notices = folder.read()
-    if model is None or (document is not None and _began_with(folder, document, model)):
+    began_with = "" if document is None else document.began_with or _config_hash(folder.base)
+    if model is None or (began_with and began_with == _config_hash(model)):
         return document, notices
     if document is not None and document.revision:
         raise DataError(
@@ -68,12 +67,6 @@ def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | N
             f"{str(model)!r}: give --workspace another folder to start with this one."
         )
     return _import(folder, model), notices
-
-
-def _began_with(folder: WorkspaceFolder, document: Document, model: Path) -> bool:
-    """Whether the workspace started with this model, by the checksums in its config."""
-    known = document.began_with or _config_hash(folder.base)
-    return bool(known) and known == _config_hash(model)
 
 
 def _config_hash(model: Path) -> str:
@@ -94,27 +87,22 @@ def _with_model(
 ) -> Workspace:
     features = cache(lambda key: folder.get(key).features)
     picture = cache(lambda key: fingerprint_of(folder.get(key).thumbnail))
-    models = whole_models(folder, device=device)
-    stored, template = models.stored, None
+    stored, base, damage = read_models(folder, device=device)
     on_disk = None if stored is None else stored.model.fitted_
-    wanted = models.base_is_whole and (stored is None or document.schema != SCHEMA)
-    base = model_files.read(folder.base, device=device) if wanted else None
-    if stored is None and base is not None:
-        assert isinstance(base.model, CacheClassifier)  # others are refused
-        stored = StoredModel.of(base.model, _photos(base))
-    if stored is not None and folder.base.exists():
-        template = stored.model
     if base is not None and document.schema != SCHEMA:
         source, began_with = base.training.source, _config_hash(folder.base)
         document = replace(document, source=source, began_with=began_with)
-    document, repairs = repaired_photos(folder, document, models.stored, encoder)
+    document, repairs = repaired_photos(folder, document, stored, encoder)
+    if stored is None and base is not None:
+        assert isinstance(base.model, CacheClassifier)  # others are refused
+        stored = StoredModel.of(base.model, _photos(base))
+    template = None if stored is None or not folder.base.exists() else stored.model
     folder.write(document)
     folder.sweep(document)
     given = Texts(encoder), document.templates, features, template
-    learner = Learner(*given, picture=picture, device=device)
-    learner.stored = stored
+    learner = Learner(*given, picture=picture, device=device, stored=stored)
     learner.follow(document.contents)
-    notices = [*notices, *models.notices, *repairs]
+    notices = [*notices, *damage, *repairs]
     workspace = Workspace(folder, document, encoder, learner, notices, on_disk)
     workspace.keep_model()
     return workspace
@@ -131,15 +119,11 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
         )
     rows = model.fitted_.shots.features.float().cpu().numpy()
     for example, features in zip(content.examples, rows, strict=True):
-        thumbnail = content.thumbnails.get(example.hash)
-        thumbnail = thumbnail or picture_of(example, content.training.source) or grey_picture()
+        thumbnail = content.picture(example) or grey_picture()
         folder.put(EncodedPhoto(example.hash, features, thumbnail))
-    shutil.rmtree(folder.base, ignore_errors=True)
-    make_folder(folder.base, private=True)
-    remove_model(folder.model)
-    for name in (TENSORS, CONFIG):
-        if (path / name).exists():
-            write_atomic(folder.base / name, (path / name).read_bytes(), private=True)
+    remove(folder.model)
+    remove(folder.base)
+    save_folder(folder.base, *load_folder(path), card="")
     prompts = content.prompts
     pairs = () if prompts is None else zip(prompts.class_names, prompts.sentences, strict=True)
     sentences = {name: "\n".join(lines) for name, lines in pairs}

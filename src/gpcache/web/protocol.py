@@ -6,11 +6,11 @@ import asyncio
 import json
 import re
 import time
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
 import h11
-from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpcache.web.encoding import RETRY_AFTER
@@ -46,7 +46,8 @@ class DeadlineProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self._service = self.config.app.state.service  # type: ignore[union-attr]
         self._awaited: tuple[object, ...] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._received = 0
         self._refused = 0
         self._unwanted = 0  # bytes of a refused request that are still to come
@@ -59,8 +60,8 @@ class DeadlineProtocol(H11Protocol):
             self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -79,7 +80,7 @@ class DeadlineProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request, which never reaches the application, in our format."""
-        self._send_error(400, msg, {"connection": "close"})
+        self._send_error(400, msg, (b"connection", b"close"))
         self.transport.close()
 
     def _refuse(self, data: bytes) -> bool:
@@ -87,9 +88,9 @@ class DeadlineProtocol(H11Protocol):
 
         h11 and the application decide about unusual requests, in the same way.
         """
-        between = self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
+        idle = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
         # The application waits for a client that does not read its answers.
-        if not between or self.conn.trailing_data[0] or self.flow.write_paused:
+        if not idle or self.conn.trailing_data[0] or self.flow.write_paused:
             return False
         start, size = time.perf_counter(), photo_request_size(data)
         if size is None or (busy := self._service.encoding.busy()) is None:
@@ -97,22 +98,14 @@ class DeadlineProtocol(H11Protocol):
         if self.timeout_keep_alive_task is not None:  # our own deadline follows
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
-        self._send_error(429, str(busy), {"retry-after": str(RETRY_AFTER)})
+        self._send_error(429, str(busy), (b"retry-after", b"%d" % RETRY_AFTER))
         self._refused, self._unwanted = self._refused + 1, size
         self._service.metrics.request("POST", None, 429, time.perf_counter() - start)
         return True
 
-    def _send_error(self, status: int, sentence: str, headers: dict[str, str]) -> None:
-        """Write an answer like those of the application."""
-        body = json.dumps({"error": sentence}, separators=(",", ":")).encode()
-        own = {"content-type": "application/json", "content-length": str(len(body))}
-        lines = [f"{name}: {value}" for name, value in (own | headers | SECURITY_HEADERS).items()]
-        lines += [
-            f"{name.decode()}: {value.decode()}"
-            for name, value in self.server_state.default_headers
-        ]
-        head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
-        self.transport.write(head.encode() + body)
+    def _send_error(self, status: int, sentence: str, header: tuple[bytes, bytes]) -> None:
+        further = (header, *self.server_state.default_headers)
+        self.transport.write(error_answer(status, sentence, further))
 
     def _set_deadline(self) -> None:
         """Set the deadline for what the client sends next: a head, a body or a new request."""
@@ -123,23 +116,49 @@ class DeadlineProtocol(H11Protocol):
         if awaited == self._awaited:
             return
         self._awaited, self._received = awaited, 0
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._due = None
         if awaited is not None:
             answered = self.cycle is not None or self._refused > 0
             between = state is h11.IDLE and not begun and answered
             head = self.timeout_keep_alive if between else self.head_seconds
-            seconds = self.body_seconds if state is h11.SEND_BODY else head
-            self._deadline = self.loop.call_later(seconds, self._give_up)
+            self._wait(self.body_seconds if state is h11.SEND_BODY else head)
+
+    def _wait(self, seconds: float) -> None:
+        """Give up after these seconds, unless the deadline is moved.
+
+        A timer that ends earlier stays and is set again then: most deadlines are soon moved.
+        """
+        self._due = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._due, self._give_up)
 
     def _give_up(self) -> None:
+        self._timer = None
+        if self._due is None:  # nothing is awaited
+            return
+        left = self._due - self.loop.time()
         large = self._received > LARGE_RATE * self.body_seconds
-        if large or self.flow.read_paused:  # the client is not slow
+        if left > 0:
+            self._wait(left)
+        elif large or self.flow.read_paused:  # the client is not slow
             self._received = 0
-            self._deadline = self.loop.call_later(self.body_seconds, self._give_up)
+            self._wait(self.body_seconds)
         else:
             self.transport.abort()
+
+
+@lru_cache(maxsize=128)
+def error_answer(status: int, sentence: str, further: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """An answer like those of the application; most of a second are equal."""
+    body = json.dumps({"error": sentence}, separators=(",", ":")).encode()
+    own = {"content-type": "application/json", "content-length": str(len(body))}
+    lines = [f"{name}: {value}".encode() for name, value in (own | SECURITY_HEADERS).items()]
+    lines += [name + b": " + value for name, value in further]
+    first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()
+    return b"\r\n".join([first, *lines, b"", body])
 
 
 def photo_request_size(data: bytes) -> int | None:
@@ -147,19 +166,20 @@ def photo_request_size(data: bytes) -> int | None:
     head = USUAL_POST.match(data)
     if head is None:
         return None
-    pairs = [line.partition(b":") for line in head[2].split(b"\r\n")[:-1]]
-    headers = Headers(raw=[(name.lower(), value.strip()) for name, _, value in pairs])
-    lengths = headers.getlist("content-length")
+    lines = head[2].decode().splitlines()
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    length = headers.get("content-length", "")
     if (
-        "transfer-encoding" in headers
+        len(headers) < len(lines)  # one is repeated
+        or "transfer-encoding" in headers
         or "expect" in headers
         or headers.get("connection", "keep-alive").lower() != "keep-alive"
-        or len(lengths) != 1
-        or re.fullmatch(r"\d{1,12}", lengths[0]) is None
+        or not (length.isdecimal() and len(length) <= 12)
     ):
         return None
-    path, length = head[1].partition(b"?")[0].decode(), int(lengths[0])
-    return head.end() + length if brings_photos("POST", path, headers, length) else None
+    path, size = head[1].partition(b"?")[0].decode(), int(length)
+    return head.end() + size if brings_photos("POST", path, headers, size) else None
 
 
 def max_connections() -> int:

@@ -12,7 +12,6 @@ import math
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -21,12 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpcache.encoders import Encoder, load_same_encoder
-from gpcache.encoders.vectors import Features
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.workers import MAX_WORKERS
 from gpcache.support.extras import require
 from gpcache.web import encoding
-from gpcache.web.encoding import Pixels, encode_batch
 from gpcache.web.metrics import Metrics
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
@@ -49,59 +46,38 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaAnswer(NamedTuple):
-    """The features of a photo, or the error; Ray would wrap an exception in its own.
+    """The features of a photo, or the error; Ray would wrap an exception in its own."""
 
-    `batch` is the size of the batch; it is 0 for all photos of a batch but the first.
-    """
-
-    photo: EncodedPhoto | None = None
-    batch: int = 0
+    photo: tuple[EncodedPhoto, int] | None = None
     refused: str = ""
     failed: str = ""
 
 
 class Replica:
-    """Decoding processes and an encoder in a process of Ray, batched across requests."""
+    """Encodes photos in a process of Ray."""
 
     def __init__(self, name: str, fingerprint: str, device: str, views: int, workers: int) -> None:
-        serve = require("ray.serve", "ray", purpose="A replica")
-        self._encoder = load_same_encoder(name, device=device, fingerprint=fingerprint)
-        self._decoders = encoding.Decoders(self._encoder.preprocess, views=views, workers=workers)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encode")
-        self._batched = serve.batch(
-            self._encode_batch,
-            max_batch_size=self._encoder.batch_size,
-            batch_wait_timeout_s=encoding.MAX_WAIT,
-        )
-        self._worked = False
+        encoder = load_same_encoder(name, device=device, fingerprint=fingerprint)
+        self._pipeline = encoding.Pipeline(encoder, views=views, workers=workers)
+        size = encoder.preprocess.size
+        self._grey = np.full((1, size, size, 3), 127, dtype=np.uint8)
 
     async def encode(self, content: bytes, learn: bool) -> ReplicaAnswer:
         """Decode and encode an image."""
+
+        async def read() -> bytes:
+            return content
+
         try:
-            async with self._decoders.room:
-                key, image = await self._decoders.decode(content, learn=learn)
-            row, batch = await self._batched(image.pixels)
+            return ReplicaAnswer(await self._pipeline.encode(read, learn=learn))
         except ImageRefusedError as error:
             return ReplicaAnswer(refused=error.reason)
         except GPCacheError as error:
             return ReplicaAnswer(failed=str(error))
-        return ReplicaAnswer(EncodedPhoto(key, row, image.thumbnail), batch)
 
     async def check_health(self) -> None:
-        """Encode a grey image, unless a batch was encoded since the last check.
-
-        Only this detects a failed driver or a hanging thread.
-        """
-        if not self._worked:
-            size = self._encoder.preprocess.size
-            await self._encode_batch([np.full((1, size, size, 3), 127, dtype=np.uint8)])
-        self._worked = False
-
-    async def _encode_batch(self, images: Sequence[Pixels]) -> list[tuple[Features, int]]:
-        loop = asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._thread, encode_batch, self._encoder, images)
-        self._worked = True
-        return [(row, 0 if place else len(images)) for place, row in enumerate(rows)]
+        """Encode a grey image: only this detects a failed driver or a hanging thread."""
+        await self._pipeline.features(self._grey)
 
 
 class RayEncoding(encoding.PhotoEncoding):
@@ -130,9 +106,7 @@ class RayEncoding(encoding.PhotoEncoding):
             raise ImageRefusedError(outcome.refused)
         if outcome.photo is None:
             raise GPCacheError(outcome.failed)
-        if outcome.batch:
-            self._metrics.batches.observe(outcome.batch)
-        return outcome.photo
+        return self._counted(*outcome.photo)
 
     async def close(self) -> None:
         self._watching.cancel()

@@ -5,66 +5,56 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
 from gpcache.encoders import Encoder
-from gpcache.errors import DataError, ImageRefusedError, ModelFileError
+from gpcache.errors import DataError, ModelFileError
+from gpcache.features.extract import gather
 from gpcache.images.augment import Views
-from gpcache.images.records import plural
-from gpcache.images.worker import THUMBNAIL
-from gpcache.images.workers import DecodePool
+from gpcache.images.records import Record, Source, plural
+from gpcache.images.workers import small_picture
+from gpcache.model import files as model_files
 from gpcache.model.training_images import original_of
-from gpcache.support.array_folders import load_folder
-from gpcache.web.encoding import encode_batch
-from gpcache.web.stored_model import StoredModel, read_model, remove_model
+from gpcache.support.temporary import remove
+from gpcache.web.stored_model import StoredModel, read_model
 from gpcache.web.workspace_contents import Photo
-from gpcache.web.workspace_folder import (
-    BASE,
-    MODEL,
-    SCHEMA,
-    Document,
-    EncodedPhoto,
-    WorkspaceFolder,
-)
+from gpcache.web.workspace_folder import SCHEMA, Document, EncodedPhoto, WorkspaceFolder
 
 
-class WholeModels(NamedTuple):
-    """The model of a workspace, whether its base model is intact, and notices about damage."""
+def read_models(
+    folder: WorkspaceFolder, *, device: Any
+) -> tuple[StoredModel | None, model_files.Content | None, list[str]]:
+    """The model of a workspace, the one that it started with, and notices about damage.
 
-    stored: StoredModel | None
-    base_is_whole: bool
-    notices: Sequence[str]
-
-
-def whole_models(folder: WorkspaceFolder, *, device: Any) -> WholeModels:
-    """Read the model; a damaged one is removed, so that it is fitted again."""
-    stored, damaged = None, []
+    A model that does not exist or is damaged is None. A damaged one is removed, so that it is
+    fitted again.
+    """
+    stored = base = None
+    notices = []
     try:
         stored = read_model(folder.model, device=device)
     except ModelFileError:
-        damaged.append(MODEL)
-    base_is_whole = False
-    if folder.base.exists():
-        try:
-            load_folder(folder.base)
-            base_is_whole = True
-        except ModelFileError:
-            damaged.append(BASE)
-    if BASE in damaged and stored is None:
-        raise DataError(
-            f"{str(folder.base)!r} is damaged, and there is no other copy of its settings: replace "
-            "it by the model folder that the workspace started with."
+        notices.append(
+            f"{folder.model.name} was damaged: the model is fitted again from the photos, and its "
+            "figures and answers may differ a little from those before."
         )
-    if MODEL in damaged:
-        remove_model(folder.model)
-        return WholeModels(stored, base_is_whole, [
-            f"{MODEL} was damaged: the model is fitted again from the photos, and its figures "
-            "and answers may differ a little from those before."
-        ])  # fmt: skip
-    notice = f"{BASE} is damaged: replace it by the model folder that the workspace started with."
-    return WholeModels(stored, base_is_whole, [notice] if damaged else [])
+    try:
+        base = model_files.read(folder.base, device=device) if folder.base.exists() else None
+    except ModelFileError:
+        if stored is None:
+            raise DataError(
+                f"{str(folder.base)!r} is damaged, and there is no other copy of its settings: "
+                "replace it by the model folder that the workspace started with."
+            ) from None
+        notices.append(
+            f"{folder.base.name} is damaged: replace it by the model folder that the workspace "
+            "started with."
+        )
+    if stored is None:
+        remove(folder.model)
+    return stored, base, notices
 
 
 def repaired_photos(
@@ -81,7 +71,8 @@ def repaired_photos(
     """
     old = document.schema != SCHEMA
     damaged = []
-    for key in sorted(document.hashes()):
+    photos = document.photos()
+    for key in sorted(photos):
         try:
             photo = folder.get(key, sealed=not old)
         except DataError:
@@ -91,7 +82,6 @@ def repaired_photos(
                 folder.put(photo, again=True)
     if not damaged:
         return document, []
-    photos = {photo.hash: photo for photo in _all_photos(document)}
     rows = {} if stored is None else stored.features()
     pictureless, lost = [], []
     for key in damaged:
@@ -100,10 +90,10 @@ def repaired_photos(
             repaired = EncodedPhoto(key, rows[key], grey_picture())
             pictureless.append(photos[key].name)
         if repaired is None:
-            lost.append(key)
+            lost.append(photos[key])
         else:
             folder.put(repaired, again=True)
-    return _without(document, lost), _notices(damaged, pictureless, [photos[key] for key in lost])
+    return _without(document, lost), _notices(len(damaged), pictureless, lost)
 
 
 def grey_picture() -> bytes:
@@ -118,11 +108,6 @@ def original(folder: WorkspaceFolder, document: Document, photo: Photo) -> bytes
     return folder.original(photo.hash) or original_of(photo.name, photo.hash, document.source)
 
 
-def _all_photos(document: Document) -> list[Photo]:
-    steps = [one for step in document.steps for one in step.photos.values() if one is not None]
-    return [*steps, *document.contents.photos.values()]
-
-
 def _encoded_again(
     folder: WorkspaceFolder, document: Document, photo: Photo, encoder: Encoder
 ) -> EncodedPhoto | None:
@@ -130,38 +115,27 @@ def _encoded_again(
     if content is None:
         return None
     views = Views(document.views) if document.views else None
-    try:
-        with DecodePool(encoder.preprocess, views, workers=1) as pool:
-            image = pool.submit(content, photo.hash, thumbnail=THUMBNAIL).result()
-    except ImageRefusedError:
+    gathered = gather(Source(photo.name, [Record(photo.name, content)]), encoder, views=views)
+    if gathered.refused:
         return None
-    return EncodedPhoto(photo.hash, encode_batch(encoder, [image.pixels])[0], image.thumbnail)
+    return EncodedPhoto(photo.hash, gathered.features[0], small_picture(content))
 
 
-def _without(document: Document, lost: Sequence[str]) -> Document:
+def _without(document: Document, lost: Sequence[Photo]) -> Document:
     if not lost:
         return document
-    gone = set(lost)
-    contents = document.contents
-    ids = [key for key, photo in contents.photos.items() if photo.hash in gone]
-    needs = [
-        place
-        for place, step in enumerate(document.steps)
-        if any(photo is not None and photo.hash in gone for photo in step.photos.values())
-    ]
-    return replace(
-        document,
-        contents=contents.without_photos(ids),
-        steps=document.steps[needs[-1] + 1 :] if needs else document.steps,
-        revision=document.revision + 1,
-    )
+    gone, steps = {photo.hash for photo in lost}, document.steps
+    ids = [key for key, photo in document.contents.photos.items() if photo.hash in gone]
+    for place, step in enumerate(document.steps, start=1):
+        if any(photo is not None and photo.hash in gone for photo in step.photos.values()):
+            steps = document.steps[place:]
+    contents = document.contents.without_photos(ids)
+    return replace(document, contents=contents, steps=steps, revision=document.revision + 1)
 
 
-def _notices(
-    damaged: Sequence[str], pictureless: Sequence[str], lost: Sequence[Photo]
-) -> list[str]:
+def _notices(damaged: int, pictureless: Sequence[str], lost: Sequence[Photo]) -> list[str]:
     notices = []
-    if whole := len(damaged) - len(pictureless) - len(lost):
+    if whole := damaged - len(pictureless) - len(lost):
         notices.append(f"{plural(whole, 'damaged photo')} repaired from the original.")
     if pictureless:
         notices.append(

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpcache.images.records import Refused
+from gpcache.model.classifier import REJECT
+from gpcache.web.held_out import Figures
 from gpcache.web.uploads import MAX_FILES
 
 Name = Annotated[str, Field(max_length=1_000)]
@@ -20,10 +23,15 @@ class Body(BaseModel):
     revision: Annotated[int, Field(ge=0)] | None = None
 
 
-class NewClass(Body):
-    """A class to add."""
+class NamedClass(Body):
+    """A class to remove, with its photos."""
 
     name: Name
+
+
+class NewClass(NamedClass):
+    """A class to add."""
+
     prompt: Annotated[str, Field(max_length=10_000)] | None = None
 
 
@@ -33,24 +41,17 @@ class ChangedClass(NewClass):
     new_name: Name | None = None
 
 
-class NamedClass(Body):
-    """A class to remove, with its photos."""
-
-    name: Name
-
-
-class ChangedPhotos(Body):
-    """Photos to give another label, or to keep (true) or question again (false) as they are."""
-
-    ids: Ids
-    label: Name | None = None
-    keep: bool | None = None
-
-
 class PhotoIds(Body):
     """Photos to remove."""
 
     ids: Ids
+
+
+class ChangedPhotos(PhotoIds):
+    """Photos to give another label, or to keep (true) or question again (false) as they are."""
+
+    label: Name | None = None
+    keep: bool | None = None
 
 
 class LabelledPhoto(Body):
@@ -91,27 +92,6 @@ class PhotoState(BaseModel):
     given: str
 
 
-class RefusedFile(BaseModel):
-    """A refused file and the reason."""
-
-    name: str
-    reason: str
-
-
-class Figures(BaseModel):
-    """The held-out figures of the summary line."""
-
-    protocol: str
-    n: int
-    accuracy: float
-    interval: tuple[float, float]
-    ece: float
-    nll: float
-    covered: int
-    of: int
-    proposed: int
-
-
 class WorkspaceState(BaseModel):
     """The workspace at one revision."""
 
@@ -122,7 +102,7 @@ class WorkspaceState(BaseModel):
     classes: list[ClassState]
     photos: list[PhotoState]
     pool: int
-    refused: list[RefusedFile]
+    refused: list[Refused]
     can_undo: bool
     undo: str
     notices: list[str]
@@ -133,7 +113,7 @@ class Added(BaseModel):
     """The result of an upload."""
 
     added: list[dict[str, str]]
-    refused: list[RefusedFile]
+    refused: list[Refused]
     state: WorkspaceState
 
 
@@ -141,7 +121,7 @@ class PoolSize(BaseModel):
     """The number of photos without a label."""
 
     pool: int
-    refused: list[RefusedFile]
+    refused: list[Refused]
 
 
 class Bar(BaseModel):
@@ -190,7 +170,7 @@ class TestState(BaseModel):
     """A test set; `other_folders` are folders whose name is not a class of the model."""
 
     photos: int
-    refused: list[RefusedFile]
+    refused: list[Refused]
     other_folders: list[str]
     figures: dict[str, Any] | None
 
@@ -214,16 +194,19 @@ DropId = Annotated[
         description="The same for all requests of one drop of files, which are undone together.",
     ),
 ]
-REJECT = 0.05
+
+
+Why = Annotated[
+    int,
+    Field(ge=0, le=100, description="Show the K photos with the largest shares in the answer."),
+]
 
 
 class PredictOptions(BaseModel):
     """How to answer; fields are query parameters."""
 
     top: int = Field(100, ge=1, le=100_000, description="Show the K most probable classes.")
-    why: int = Field(
-        0, ge=0, le=100, description="Show the K photos with the largest shares in the answer."
-    )
+    why: Why = 0
     reject: float = Field(
         REJECT, ge=0, lt=1, description="The share of good photos that may be rejected."
     )
@@ -238,9 +221,7 @@ class PredictOptions(BaseModel):
 class ExplainOptions(PredictOptions):
     """The same, with reasons by default."""
 
-    why: int = Field(
-        6, ge=0, le=100, description="Show the K photos with the largest shares in the answer."
-    )
+    why: Why = 6
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -277,3 +258,8 @@ def files_body(*, label: bool = False, image: bool = True) -> dict[str, Any]:
     if image:
         content["image/*"] = {"schema": {"type": "string", "format": "binary"}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+FILES = files_body(image=False)
+LABELLED_FILES = files_body(label=True, image=False)
+FILES_OR_IMAGE = files_body()

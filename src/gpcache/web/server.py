@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Callable
 from errno import EADDRINUSE
 from pathlib import Path
-from typing import NamedTuple
 
 import uvicorn
 
@@ -23,13 +22,6 @@ MAX_HEAD = 32_768
 STOP_SECONDS = 10
 # For clients that do not read the answer.
 READ_SECONDS = 30
-
-
-class Certificate(NamedTuple):
-    """The files of a certificate for HTTPS and of its private key."""
-
-    file: Path
-    key: Path
 
 
 def network_address(host: str) -> str:
@@ -73,12 +65,13 @@ async def run(
     listener: socket.socket,
     started: Callable[[uvicorn.Server, str], None],
     make_encoding: MakeEncoding | None = None,
-    certificate: Certificate | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
 ) -> None:
     """Serve until interrupted; `started` gets the server and its address once it answers.
 
-    `make_encoding` decodes and encodes photos; without it this process does. With a `certificate`
-    it uses HTTPS.
+    `make_encoding` decodes and encodes photos; without it this process does. With the
+    files of a `certificate` and its private `key` it uses HTTPS.
     """
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
@@ -96,8 +89,8 @@ async def run(
         backlog=64,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
-        ssl_certfile=None if certificate is None else certificate.file,
-        ssl_keyfile=None if certificate is None else certificate.key,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
     try:
         config.load()

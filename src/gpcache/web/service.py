@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -13,14 +14,15 @@ from fastapi import Depends, Request
 
 from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images.records import Refused
-from gpcache.images.workers import DecodePool
+from gpcache.images.workers import small_picture
+from gpcache.model.classifier import REJECT
 from gpcache.web.encoding import LocalEncoding, MakeEncoding, PhotoEncoding
 from gpcache.web.learner import Answer
 from gpcache.web.metrics import Metrics
 from gpcache.web.repair import original
 from gpcache.web.test_set import TestSet
 from gpcache.web.uploads import Upload
-from gpcache.web.workspace import Edit, Workspace, parted
+from gpcache.web.workspace import Edit, Workspace, split_refused
 from gpcache.web.workspace_contents import Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
@@ -33,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class MissingOriginalError(GPCacheError):
-    """Only the small picture of a photo exists; the client gets a 404."""
+    """Only the small picture of a photo exists."""
+
+    status = 404
 
 
 class Service:
@@ -43,16 +47,11 @@ class Service:
         self.workspace = workspace
         self.test_set = TestSet()
         self.metrics = Metrics()
-        views = workspace.document.views
-        self.encoding: PhotoEncoding = (
-            LocalEncoding(workspace.encoder, self.metrics, views=views)
-            if make_encoding is None
-            else make_encoding(self.metrics)
-        )
+        local = partial(LocalEncoding, workspace.encoder, views=workspace.document.views)
+        self.encoding: PhotoEncoding = (make_encoding or local)(self.metrics)
         # One thread, so that two tabs cannot change the model at the same time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._pictures: DecodePool | None = None  # made when the first original is shown
-        # As many as the pool accepts without blocking the event loop.
+        # Originals that are read and decoded at once, one by one in a process of their own.
         self._picture_room = asyncio.Semaphore(2)
         self._refit: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
@@ -76,8 +75,6 @@ class Service:
             if task is not None:
                 task.cancel()
         await self.encoding.close()
-        if self._pictures is not None:
-            await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._thread.shutdown)
         self.workspace.folder.close()
 
@@ -109,43 +106,39 @@ class Service:
         return list(await asyncio.gather(*(self._read(one, keep, learn) for one in uploads)))
 
     async def answer(
-        self, uploads: Sequence[Upload], *, why: int = 0, error: float = 0.0
+        self,
+        uploads: Sequence[Upload],
+        *,
+        reject: float = REJECT,
+        why: int = 0,
+        error: float = 0.0,
     ) -> list[Answer | Refused]:
-        """The model's answer for each upload that can be read.
-
-        `why` is the number of photos that explain it, `error` that of the plausible sets; 0 leaves
-        them out.
-        """
+        """The model's answer for each upload that can be read, with options of the learner."""
         read = await self.read(uploads)
-        good, refused = parted(read)
+        good, refused = split_refused(read)
         if not good:
             return list(refused)
 
         def work() -> list[Answer]:
             rows = np.stack([photo.features for photo in good])
-            return self.workspace.learner.answer(rows, why=why, error=error)
+            names = [photo.name for photo in good]
+            learner = self.workspace.learner
+            return learner.answer(rows, names, reject=reject, why=why, error=error)
 
         answered = iter(await self.run(work))
-        return [
-            one if isinstance(one, Refused) else next(answered)._replace(name=one.name)
-            for one in read
-        ]
+        return [one if isinstance(one, Refused) else next(answered) for one in read]
 
     async def large_picture(self, photo: Photo) -> bytes:
         """The original of a photo as a JPEG without its metadata, decoded under limits."""
-        workspace = self.workspace
-        folder, document = workspace.folder, workspace.document
+        folder, document = self.workspace.folder, self.workspace.document
         content = await asyncio.to_thread(original, folder, document, photo)
         if content is None:
             raise MissingOriginalError(
                 f"The original of {photo.name!r} is missing or damaged: only its small "
                 "picture is left."
             )
-        if self._pictures is None:
-            self._pictures = DecodePool(workspace.encoder.preprocess, workers=1)
         async with self._picture_room:
-            job = self._pictures.submit(content, photo.hash, thumbnail=LARGE_SIDE)
-            return (await asyncio.wrap_future(job)).thumbnail
+            return await asyncio.to_thread(small_picture, content, LARGE_SIDE)
 
     async def _read(self, upload: Upload, keep: bool, learn: bool) -> EncodedPhoto | Refused:
         if upload.refused is not None:
@@ -179,7 +172,7 @@ class Service:
                 return
 
 
-def _service_of(request: Request) -> Service:
+async def _service_of(request: Request) -> Service:  # FastAPI calls others in a thread
     service: Service = request.app.state.service
     return service
 

@@ -6,7 +6,6 @@ they cannot be computed from the present photos.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any, NamedTuple
 
 from gpcache.encoders.vectors import Features
 from gpcache.errors import ModelFileError
-from gpcache.methods import State, restore, state_of
+from gpcache.methods import State, TextPrior, restore, state_of
 from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.text_prior import same_text
 from gpcache.support.array_folders import load_folder, save_folder
 from gpcache.web.workspace_contents import Photo
 
@@ -32,6 +32,12 @@ class StoredModel(NamedTuple):
     def of(cls, model: CacheClassifier, photos: Sequence[Photo]) -> StoredModel:
         """A model that was fitted on these photos in this order."""
         return cls(model, photos, len(photos), len({photo.label for photo in photos}))
+
+    def is_of(self, photos: Sequence[Photo], prior: TextPrior | None) -> bool:
+        """Whether the model was fitted on exactly these photos and this text."""
+        lessons = [photo.lesson for photo in photos]
+        same_photos = lessons == [photo.lesson for photo in self.photos]
+        return same_photos and same_text(self.model.text_prior, prior)
 
     def features(self) -> dict[str, Features]:
         """The features of its photos, by hash."""
@@ -62,8 +68,3 @@ def read_model(folder: Path, *, device: Any) -> StoredModel | None:
         raise ModelFileError(f"{str(folder)!r} holds no model of photos.")
     photos = [Photo(**one) for one in config["photos"]]
     return StoredModel(model, photos, config["fitted_on"], config["fitted_classes"])
-
-
-def remove_model(folder: Path) -> None:
-    """Remove a damaged model."""
-    shutil.rmtree(folder, ignore_errors=True)

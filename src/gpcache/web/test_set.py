@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
-from gpcache.model.classifier import ImageClassifier
+from gpcache.model.answers import compared
+from gpcache.model.classifier import REJECT, ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.build import build_report
 from gpcache.model.report.content import Report
@@ -19,7 +20,7 @@ from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
 
 MAX_PHOTOS = 5_000
-REJECT = 0.05
+NO_FOLDER = "it is not in a folder with the name of its class"
 
 
 @dataclass
@@ -36,9 +37,7 @@ class TestSet:
             if isinstance(photo, Refused):
                 self.refused.append(photo)
             elif not label:
-                self.refused.append(
-                    Refused(path, "it is not in a folder with the name of its class")
-                )
+                self.refused.append(Refused(path, NO_FOLDER))
             elif len(self.photos) >= MAX_PHOTOS:
                 self.refused.append(Refused(path, f"a test set holds {MAX_PHOTOS:,} photos"))
             else:
@@ -46,17 +45,13 @@ class TestSet:
 
     def state(self, workspace: Workspace) -> dict[str, Any]:
         """The figures of the model in use, or why there are none."""
-        state: dict[str, Any] = {
+        folders = {label for label, _ in self.photos.values()}
+        return {
             "photos": len(self.photos),
-            "refused": [asdict(one) for one in self.refused],
-            "other_folders": sorted(
-                {label for label, _ in self.photos.values()} - _classes(workspace)
-            ),
-            "figures": None,
+            "refused": self.refused,
+            "other_folders": sorted(folders - _classes(workspace)),
+            "figures": self.evaluation(workspace).summary() if self._used(workspace) else None,
         }
-        if self._used(workspace):
-            state["figures"] = self.evaluation(workspace).summary()
-        return state
 
     def evaluation(self, workspace: Workspace) -> Evaluation:
         """The predictions for photos that the model did not learn from, with their classes."""
@@ -66,33 +61,25 @@ class TestSet:
                 "The test set has no photo of these classes: give its folders the class names."
             )
         learner = workspace.learner
-        model = learner.ready()
-        classes = [str(name) for name in model.classes_]
-        answers = model.answer(np.stack([photo.features for _, photo in used]))
-        familiarity = learner.familiarity(answers)
+        rows = np.stack([photo.features for _, photo in used])
+        names = [photo.name for _, photo in used]
+        predicted = [one.prediction for one in learner.answer(rows, names, reject=REJECT)]
+        classes = [str(name) for name in learner.ready().classes_]
         left_out = len(self.photos) - len(used)
         also = f"; {left_out} others are training photos or of another class" if left_out else ""
-        return Evaluation(
+        return compared(
+            predicted,
+            [classes.index(label) for label, _ in used],
+            classes,
             data="the test set",
             protocol=f"photos that were not trained on{also}",
-            class_names=classes,
-            names=[photo.name for _, photo in used],
-            labels=np.array([classes.index(label) for label, _ in used], dtype=np.int64),
-            probabilities=answers.probabilities,
-            uncertainty=answers.novelty,
-            rejected=familiarity <= REJECT,
-            familiarity=familiarity,
         )
 
     def report(self, workspace: Workspace, classifier: ImageClassifier) -> Report:
         """The report of the model in use, which `classifier` is, on the test set."""
-        test = self.evaluation(workspace)
-        photos = {photo.name: photo for _, photo in self.photos.values()}
-
-        def find(name: str) -> tuple[bytes, Any]:
-            return photos[name].thumbnail, photos[name].features[None]
-
-        return build_report(classifier, test, find, self.refused)
+        photos = [photo for _, photo in self.photos.values()]
+        seen = {photo.name: (photo.thumbnail, photo.features[None]) for photo in photos}
+        return build_report(classifier, self.evaluation(workspace), seen.get, self.refused)
 
     def _used(self, workspace: Workspace) -> list[tuple[str, EncodedPhoto]]:
         learned = {photo.hash for photo in workspace.document.contents.labelled()}

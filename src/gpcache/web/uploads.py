@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from tempfile import SpooledTemporaryFile
 
@@ -27,11 +27,15 @@ IN_MEMORY = 65_536
 
 
 class TooMuchError(GPCacheError):
-    """A body is too large; the client gets a 413."""
+    """A body is too large."""
+
+    status = 413
 
 
 class NoTemporaryFolderError(GPCacheError):
-    """Uploads cannot be stored; the client gets a 503."""
+    """Uploads cannot be stored."""
+
+    status = 503
 
 
 def _temporary_file() -> UploadFile:
@@ -79,19 +83,17 @@ class Form:
     files: list[Upload] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
 
-    def __enter__(self) -> Form:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Delete the files."""
         for upload in self.files:
-            upload.file.file.close()  # which deletes it
+            upload.file.file.close()
 
 
 @asynccontextmanager
 async def received(request: Request) -> AsyncIterator[Form]:
     """The form of a multipart body, or of a body that is one image; deleted afterwards."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    with Form() as form:
+    with closing(Form()) as form:
         if kind == "multipart/form-data":
             await _read_multipart(request, form)
         elif kind.startswith("image/") or kind == "application/octet-stream":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gpcache.errors import DataError, GPCacheError
 from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
+from gpcache.model.suggest import suggest
 from gpcache.web.curve import continued, undone
 from gpcache.web.learner import Learner
 from gpcache.web.stored_model import write_model
@@ -32,7 +33,9 @@ Edit = Callable[[Contents], Contents]
 
 
 class StaleError(GPCacheError):
-    """A change is based on a state that is no longer the latest; the client gets a 409."""
+    """A change is based on a state that is no longer the latest."""
+
+    status = 409
 
 
 @dataclass
@@ -76,7 +79,7 @@ class Workspace:
         drop: str = "",
     ) -> dict[str, Any]:
         """Add photos to a class, which may be new, and list the refused ones."""
-        document, good, refused = self.document, *parted(read)
+        document, good, refused = self.document, *split_refused(read)
         ids = [f"p{document.next_id + place}" for place in range(len(good))]
         listed = (*document.refused, *refused)[-MAX_REFUSED:]
 
@@ -97,20 +100,20 @@ class Workspace:
         photos = self.document.contents.photos
         return {
             "added": [{"id": key, "name": photos[key].name} for key in ids],
-            "refused": [asdict(one) for one in refused],
+            "refused": refused,
             "state": self.state(),
         }
 
     def fill_pool(self, read: Sequence[EncodedPhoto | Refused]) -> dict[str, Any]:
         """Add photos without a label; they do not change the model, so the revision stays."""
-        document, good, refused = self.document, *parted(read)
+        document, good, refused = self.document, *split_refused(read)
         known = {photo.hash for photo in document.contents.photos.values()}
         fresh = list({one.hash: one for one in good if one.hash not in known}.values())
         first = document.next_id
         photos = [Photo(f"p{first + k}", one.name, None, one.hash) for k, one in enumerate(fresh)]
         contents = document.contents.with_photos(photos)
         self._keep(replace(document, contents=contents, next_id=first + len(fresh)))
-        return {"pool": len(contents.pool()), "refused": [asdict(one) for one in refused]}
+        return {"pool": len(contents.pool()), "refused": refused}
 
     def clear_refused(self) -> dict[str, Any]:
         """Forget the refused files; returns the new state."""
@@ -170,7 +173,7 @@ class Workspace:
                 for one in photos
             ],
             "pool": len(contents.pool()),
-            "refused": [asdict(one) for one in document.refused],
+            "refused": document.refused,
             "can_undo": bool(steps),
             "undo": steps[-1].what if steps else "",
             "notices": list(self.notices),
@@ -182,11 +185,6 @@ class Workspace:
         held_out = self.learner.held_out()
         if held_out is None:
             return {"why": "There is no photo to leave out yet: add photos to two classes."}
-        if held_out.figures() is None and len(held_out.classes) > 1 and held_out.counted.any():
-            return {
-                "why": "Only one class has photos that can be held out, so the accuracy cannot be "
-                "measured: add two photos to another class."
-            }
         return held_out.report()
 
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
@@ -202,7 +200,9 @@ class Workspace:
         sampled = np.unique(np.linspace(0, len(pool) - 1, MAX_COMPARED).astype(int))
         pool = [pool[place] for place in sampled]
         rows = self.learner.rows(pool)
-        chosen, model = self.learner.suggest(rows, count), self.learner.model
+        model, stored = self.learner.model, self.learner.stored
+        fitted = None if stored is None else stored.model
+        chosen = suggest(rows, min(count, len(rows)), model=fitted).rows.tolist()
         guesses: list[tuple[str | None, float | None]] = [(None, None)] * len(chosen)
         if model is not None:
             probabilities = model.predict_proba(rows[chosen])
@@ -252,7 +252,7 @@ class Workspace:
         self.document = document
 
 
-def parted(
+def split_refused(
     read: Sequence[EncodedPhoto | Refused],
 ) -> tuple[list[EncodedPhoto], list[Refused]]:
     """The photos that could be read, and the others."""

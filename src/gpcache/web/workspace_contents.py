@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
-from gpcache.encoders.prompts import (
-    DEFAULT_TEMPLATES,
-    Prompts,
-    clean_class_name,
-    filled_template,
-)
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name, filled_template
 from gpcache.errors import DataError
 from gpcache.images.records import ClassNames, plural
-from gpcache.support.names import JOINERS, is_printed, tidy_name
+from gpcache.model.training_images import Example
+from gpcache.support.names import JOINERS, is_printed, printable, tidy_name
 
 MAX_NAME = 200
 MAX_PATH = 1_000
@@ -69,6 +66,11 @@ class Photo:
         if proposal is not None and proposal.label == old:
             proposal = replace(proposal, label=new)
         return replace(self, label=new if self.label == old else self.label, proposal=proposal)
+
+    @property
+    def example(self) -> Example:
+        """The photo as models list it."""
+        return Example(self.name, str(self.label), self.hash, self.group)
 
     @property
     def lesson(self) -> tuple[str | None, ...]:
@@ -241,7 +243,7 @@ def file_path(name: str) -> str:
 
     It distinguishes files of equal names, and is never an absolute path or one with "..".
     """
-    text = "".join(one if is_printed(one) else "�" for one in name.replace("\\", "/"))
+    text = printable(name.replace("\\", "/"))
     parts = [part.strip() for part in text[-MAX_PATH:].split("/")]
     return "/".join(part for part in parts if part not in ("", ".", "..")) or "photo"
 
@@ -272,10 +274,6 @@ def _checked_prompt(prompt: str | None) -> str | None:
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    stem, dot, suffix = name.rpartition(".")
-    number = 2
-    while (free := f"{stem} ({number}){dot}{suffix}" if dot else f"{name} ({number})") in taken:
-        number += 1
-    return free
+    stem, dot, suffix = name.rpartition(".") if "." in name else (name, "", "")
+    numbered = (f"{stem} ({number}){dot}{suffix}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)

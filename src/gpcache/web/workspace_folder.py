@@ -46,7 +46,7 @@ class EncodedPhoto(NamedTuple):
 
 
 class _StoredContents(NamedTuple):
-    """The contents as stored in the document."""
+    """The contents as stored in the document; a missing field is an error."""
 
     classes: tuple[ClassEntry, ...]
     photos: tuple[Photo, ...]
@@ -90,22 +90,26 @@ class Document:
     began_with: str = ""
     schema: int = SCHEMA
 
-    def hashes(self) -> set[str]:
-        """The photos that are in use, or would be after an undo."""
-        hashes = {photo.hash for photo in self.contents.photos.values()}
-        for step in self.steps:
-            hashes |= {photo.hash for photo in step.photos.values() if photo is not None}
-        return hashes
+    def photos(self) -> dict[str, Photo]:
+        """The photos that are in use, or would be after an undo, by their hash."""
+        undone = [photo for step in self.steps for photo in step.photos.values()]
+        photos = [*undone, *self.contents.photos.values()]
+        return {photo.hash: photo for photo in photos if photo is not None}
 
 
 _DOCUMENT_JSON = TypeAdapter(Document)
 
 
 class WorkspaceFolder:
-    """A folder that one server at a time locks; only its owner can read it."""
+    """A folder that one server at a time locks; only its owner can read it.
+
+    `base` is the model that the workspace started with, if any, and `model` the present one.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = make_folder(path, private=True)
+        self.base, self.model = self.path / BASE, self.path / MODEL
+        self.batches = self.path / BATCHES
         # Another thread than the one that opens the workspace may close it.
         self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
         try:
@@ -121,20 +125,6 @@ class WorkspaceFolder:
     def close(self) -> None:
         """Release the lock."""
         self._lock.release()
-
-    @property
-    def base(self) -> Path:
-        """The model that the workspace started with, if any."""
-        return self.path / BASE
-
-    @property
-    def batches(self) -> Path:
-        return self.path / BATCHES
-
-    @property
-    def model(self) -> Path:
-        """The model as it was after the last change."""
-        return self.path / MODEL
 
     def read(self) -> tuple[Document | None, list[str]]:
         """The document (None in a new folder), and notices about repairs."""
@@ -206,7 +196,7 @@ class WorkspaceFolder:
 
     def sweep(self, document: Document) -> None:
         """Delete the photos that neither the document nor an undo step uses."""
-        known = document.hashes()
+        known = document.photos()
         for folder in (PHOTOS, ORIGINALS):
             for file in (self.path / folder).iterdir():
                 if file.stem not in known:

@@ -5,7 +5,7 @@ import pytest
 
 from gpcache import load_encoder
 from gpcache.benchmark.datasets.encoding import stored_spatial_features
-from gpcache.benchmark.datasets.opening import open_task
+from gpcache.benchmark.datasets.loading import open_task
 from gpcache.benchmark.rows import read_rows
 from gpcache.benchmark.run import run
 from gpcache.benchmark.spec import read_spec

@@ -177,11 +177,8 @@ class _Arrays:
 
     def draws(self) -> dict[tuple[int, int], NDArray[np.int64]]:
         """The rows of the ready-made draws by (shots, seed)."""
-        found = {}
-        for key in self._arrays:
-            if match := DRAW.fullmatch(key):
-                found[int(match[1]), int(match[2])] = self.get(key, 1).astype(np.int64)
-        return found
+        found = filter(None, map(DRAW.fullmatch, self._arrays))
+        return {(int(one[1]), int(one[2])): self.get(one[0], 1).astype(np.int64) for one in found}
 
     def outside(self) -> Features | None:
         """The rows of none of the classes."""
@@ -213,7 +210,7 @@ class _Arrays:
             labels = self._arrays[f"{key}_y"].tolist()
             self._arrays[f"{key}_y"] = np.array([number_of[label] for label in labels], np.int64)
         # The rows of draws are those of the whole file.
-        for key in [key for key in self._arrays if DRAW.fullmatch(key)]:
+        for key in filter(DRAW.fullmatch, list(self._arrays)):
             del self._arrays[key]
 
     def text(self, names: NDArray[Any]) -> TextPrior | None:
@@ -248,19 +245,17 @@ def _from_store(folder: Path) -> Task:
     parts = {}
     for split, part in (("train", "pool"), ("val", "validation"), ("test", "test")):
         read = store.read(split=split)
-        if not read.items:
-            continue
-        if read.features.ndim != 2:
+        if read.items and read.features.ndim != 2:
             raise DataError(
                 f"The store {folder} holds each view of an image: extract their mean instead."
             )
-        parts[part] = Labelled(read.features, read.labels, np.array(read.paths))
+        if read.items:
+            parts[part] = Labelled(read.features, read.labels, np.array(read.paths))
     if not {"pool", "test"} <= set(parts):
         raise DataError(
             f"The store {folder} needs images of the splits train and test: extract each with "
             "--split."
         )
-    vectors = store.text(Prompts.from_templates(names).digest)
-    scale = store.manifest.logit_scale
-    prior = None if vectors is None else TextPrior(names, vectors, scale)
-    return _task(folder, store.manifest.fingerprint, names, prior, parts)
+    manifest, vectors = store.manifest, store.text(Prompts.from_templates(names).digest)
+    prior = None if vectors is None else TextPrior(names, vectors, manifest.logit_scale)
+    return _task(folder, manifest.fingerprint, names, prior, parts)

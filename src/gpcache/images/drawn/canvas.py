@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from itertools import product
 from math import cos, pi, sin
 from pathlib import Path
@@ -18,6 +17,9 @@ HEIGHT, WIDTH = 240, 320
 Random = np.random.Generator
 Field = NDArray[Any]  # (h, w), float32
 Colours = NDArray[Any]  # (..., 3), float32, from 0 to 1
+
+_FILE = Path(__file__).with_name("palettes.json")
+_PALETTES: dict[str, list[str]] = json.loads(_FILE.read_bytes())
 
 
 def frame() -> tuple[Field, Field]:
@@ -88,31 +90,22 @@ def random_value(rng: Random, *numbers: Field) -> Field:
     """A random value from 0 to 1 for each number, or for each tuple of numbers."""
     table = rng.random(4093, dtype=np.float32)
     mixed = sum(n.astype(np.int64) * p for n, p in zip(numbers, (7919, 104729), strict=False))
-    values: Field = table[mixed % 4093]
-    return values
+    return table[mixed % 4093]
 
 
 def choose_palette(rng: Random, name: str) -> Colours:
     """One of the palettes (k, 3) of this name in palettes.json, a little varied."""
-    words = str(rng.choice(_palettes()[name])).split()
+    words = str(rng.choice(_PALETTES[name])).split()
     chosen = np.array([list(bytes.fromhex(word)) for word in words], np.float32) / 255
     varied = rng.uniform(0.94, 1.06, (1, 3)) + rng.normal(0, 0.03, chosen.shape)
     return np.clip(chosen * varied, 0, 1).astype(np.float32)
-
-
-@cache
-def _palettes() -> dict[str, list[str]]:
-    palettes: dict[str, list[str]]
-    palettes = json.loads(Path(__file__).with_name("palettes.json").read_bytes())
-    return palettes
 
 
 def ramp(field: Field, colours: Colours) -> Colours:
     """The colour of each value from 0 to 1, between the first colour and the last."""
     steps, stops = np.linspace(0, 1, 512), np.linspace(0, 1, len(colours))
     table = np.stack([np.interp(steps, stops, part) for part in colours.T], -1).astype(np.float32)
-    picture: Colours = table.take((np.clip(field, 0, 1) * 511).astype(np.int32), axis=0)
-    return picture
+    return table.take((np.clip(field, 0, 1) * 511).astype(np.int32), axis=0)
 
 
 def smooth(field: Field, low: float, high: float) -> Field:

@@ -125,8 +125,7 @@ def knitting(rng: Random) -> Colours:
 
 def tartan(rng: Random) -> Colours:
     """Checked cloth in twill, with soft folds."""
-    turn = rng.uniform(-0.7, 0.7)
-    u, v = plane(rng, 40, 190, turn)
+    u, v = plane(rng, 40, 190, rng.uniform(-0.7, 0.7))
     fold = noise(rng, 2.6, size=250, stretch=2, turn=rng.uniform(0, pi))
     amount = rng.uniform(0.5, 4)
     u, v = u + amount * fold, v + 0.5 * amount * noise(rng, 2.6, size=250)

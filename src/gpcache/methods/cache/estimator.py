@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gpcache.errors import DataError, ProtocolError
+from gpcache.features.shot_index import ShotIndex
 from gpcache.gp import GroupedPrecision
 from gpcache.gp.feature_maps import Projection, projected
 from gpcache.methods.base import Answers, FeatureClassifier, State
@@ -47,7 +48,7 @@ from gpcache.methods.options import (
     grouped,
 )
 from gpcache.methods.text_prior import TextPrior, require_text_prior
-from gpcache.support.checks import further_labels, label_array, row_numbers, whole
+from gpcache.support.checks import further_labels, label_array, row_numbers, sample_weights, whole
 
 Refit = Literal["auto"] | bool
 # Updates always choose hyper-parameters again up to this number of shots, which takes a fraction of
@@ -203,6 +204,17 @@ class CacheClassifier(FeatureClassifier):
         >>> round(model.score(X[60:160], y[60:160]), 2)
         0.95
         """
+        return self._fit(X, y, None, validation, views)
+
+    def _fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        validation: tuple[ArrayLike, ArrayLike] | None,
+        views: ArrayLike | None,
+    ) -> Self:
+        """Read rows, labels and text, and fit."""
         self._check_views(views)
         options = self._options()
         settings_of(options, self)  # options are checked before rows
@@ -212,6 +224,12 @@ class CacheClassifier(FeatureClassifier):
             labels = self._read_rows(np.broadcast_to(np.float32(1), array.shape), y)[1]
         else:
             array, labels = self._read_rows(X, y)
+        weights = sample_weights(sample_weight, len(labels))
+        if weights is not None:
+            if options.likelihood != "softmax":
+                raise ProtocolError("sample_weight needs the softmax likelihood, the default.")
+            if not (kept := weights > 0).all():  # otherwise mapped rows are not read here
+                array, labels, weights = array[:][kept], labels[kept], weights[kept]
         if options.selection == "validation" and validation is None:
             raise ProtocolError(
                 f"{type(self).__name__} with selection='validation' chooses on a validation set: "
@@ -220,9 +238,16 @@ class CacheClassifier(FeatureClassifier):
         numbers = self._label_numbers(labels)
         n, width = array.shape
         if takes_explicit(options, n, width, len(self.classes_), self._device):
+            if weights is not None:
+                raise ProtocolError(
+                    "Explicit features take no sample_weight: use approximation='exact', or leave "
+                    "the weights out."
+                )
             return self._fit_streamed(array, numbers, validation)
         text, features = self._text_vectors(), self._unit(np.asarray(array[:]), "X")
         shots = self._make_shots(features, numbers, text)
+        if weights is not None:
+            shots = replace(shots, sample_weight=torch.as_tensor(weights).to(features))
         if views is not None:
             shots = replace(shots, views=self._read_views(views, features))
         task = self._task(shots, text, validation)
@@ -365,7 +390,7 @@ class CacheClassifier(FeatureClassifier):
         *,
         top: int | None = 5,
         labels: ArrayLike | None = None,
-        shots: tuple[ArrayLike, ArrayLike] | None = None,
+        shots: tuple[ArrayLike, ArrayLike] | ShotIndex | None = None,
     ) -> Explanation:
         """List the shots that count for and against the label of each row.
 
@@ -377,10 +402,12 @@ class CacheClassifier(FeatureClassifier):
             Number of shots to list, the largest share first; None lists all.
         labels : array of shape (m,), optional
             Labels to explain; the predicted ones by default.
-        shots : (array of shape (n, d), array of shape (n,)), optional
+        shots : (array of shape (n, d), array of shape (n,)) or ShotIndex, optional
             Features and labels of the fit, for a model in explicit features, which keeps none. They
             may be a mapped file or rows of a feature store. The shots of the largest shares are
-            found among the 256 with the highest cosine to a row.
+            found among the 256 with the highest cosine to a row, those of the explained class
+            first. An index reads the shots that count most for this class; where it knows fewer
+            than `top`, the row numbers end in −1.
 
         Returns
         -------
@@ -411,9 +438,17 @@ class CacheClassifier(FeatureClassifier):
             if len(column) != len(features):
                 raise DataError(f"explain got {len(features)} rows and {len(column)} labels.")
         if shots is not None:
-            rows, fitted = self._shots_elsewhere(*shots), self.fitted_
+            fitted = self.fitted_
             if fitted.streamed is None:
                 raise ProtocolError("This model keeps its shots: explain needs no others.")
+            if isinstance(shots, ShotIndex):
+                if (shots.n_classes, shots.shape[1]) != (len(self.classes_), self.n_features_in_):
+                    raise DataError("The index of shots belongs to another model: fit it again.")
+                reasons = explicit_reasons.reasons_from_index(
+                    fitted.model, features, shots, top=top, column=column
+                )
+                return self._explanation(reasons)
+            rows = self.shots_elsewhere(*shots)
             reasons = explicit_reasons.reasons(
                 fitted.model, fitted.streamed, features, rows, top=top, column=column
             )
@@ -423,8 +458,34 @@ class CacheClassifier(FeatureClassifier):
         assert answers.reasons is not None
         return self._explanation(answers.reasons)
 
-    def _shots_elsewhere(self, features: Any, labels: ArrayLike) -> RowStream:
-        """The shots of a model that keeps none, to be read in batches."""
+    def shots_elsewhere(self, features: Any, labels: ArrayLike) -> RowStream:
+        """Read the shots of a model that keeps none, in batches.
+
+        Parameters
+        ----------
+        features : array of shape (n, d)
+            Features of the fit; a mapped file or rows of a feature store.
+        labels : array of shape (n,)
+            Labels of the fit.
+
+        Returns
+        -------
+        RowStream
+            The shots.
+
+        Raises
+        ------
+        DataError
+            If the shape is not that of the shots, or a label is unknown.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gpcache import GPCacheClassifier
+        >>> model = GPCacheClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+        >>> len(model.shots_elsewhere(np.eye(4), ["a", "a", "b", "b"]))
+        4
+        """
         rows = features if hasattr(features, "shape") else np.asarray(features)
         numbers = self._label_numbers(label_array("explain", labels))
         if rows.shape != (len(numbers), self.n_features_in_):

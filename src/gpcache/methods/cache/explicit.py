@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.explicit import HISTORY, ExplicitPrecision, Prior, core_of, explicit_map
 from gpcache.gp.feature_maps import FeatureMap, Moments
 from gpcache.methods.cache.explicit_choice import choose_for_all, held_out_rows, part_rows
+from gpcache.methods.cache.explicit_modes import Modes
 from gpcache.methods.cache.held_out import (
     N_REPORT_FOLDS,
     HeldOutLogits,
@@ -49,8 +50,8 @@ from gpcache.support.progress import progress_bar
 
 # Nats a row to which many rows are solved: for the weights, and for the model in float32.
 WEIGHED_TOLERANCE, MANY_TOLERANCE = 1e-3, 1e-4
-# Clusters in each class, the rows that a class has in the mean before they are tried, and passes.
-N_MODES, LEAST_PER_MODE, MODE_PASSES = 4, 10, 8
+# Clusters in each class that are tried, and the rows that one has in the mean before it is.
+MODES, LEAST_PER_MODE = (2, 4, 8), 10
 # Batches of a pass at least: machines may share them.
 LEAST_BATCHES = 16
 
@@ -124,16 +125,22 @@ def learn(
         model, _ = first.solve(without, held, None)
         novelty = model.variance(kept.features).amin(1).double().cpu().numpy()
         weighed = _weigh(known, model, kept, settings)
-        start, modes = model.coefficients, None
-        if model.discriminant is not None and known.per_class >= N_MODES * LEAST_PER_MODE:
-            modes = fit.modes(model.feature_map, rest, held)
-            several = _weigh(known, replace(model, discriminant=modes), kept, settings)
-            weighed, modes = min((several, modes), (weighed, None), key=lambda one: one[0].nll)
+        start, modes = model.coefficients, cast(Discriminant | None, None)
+        most = known.per_class / LEAST_PER_MODE if model.discriminant is not None else 0
+        numbers = [one for one in MODES if one <= most]
+        clusters = Modes(rows, size, bar.update)
+        for tried in clusters.find(model.feature_map, rest, held, numbers):
+            several = _weigh(known, replace(model, discriminant=tried), kept, settings)
+            gain = weighed.losses - several.losses
+            # More clusters must pay by one standard error, and by what the solver leaves open.
+            error = float(gain.std()) / len(gain) ** 0.5
+            if float(gain.mean()) > max(error, WEIGHED_TOLERANCE):
+                weighed, modes = several, tried
         tolerance = MANY_TOLERANCE if rows.dtype == torch.float32 else None
         fit = replace(fit, choice=weighed.choice, tolerance=tolerance)
         model, streamed = fit.solve(moments, None, start)
         if modes is not None:
-            model, streamed = fit.with_modes(model, streamed, modes)
+            model, streamed = _with_modes(model, streamed, modes, clusters)
     protocol = f"{len(held):,} of {len(rows):,} shots held out; {len(part):,} others chose"
     logits = HeldOutLogits(weighed.logits, torch.arange(len(held)), protocol)
     report = HeldOutReport.of(kept.labels.cpu(), logits, weighed.nested)
@@ -216,36 +223,16 @@ class _Fit:
         precision = _precision(landmarks, choice, streamed)
         return built(feature_map, precision, solved.values, streamed, rows.text, choice), streamed
 
-    def modes(self, feature_map: FeatureMap, rest: Tensor, held: Tensor) -> Discriminant:
-        """Clusters within each class by Lloyd's algorithm, from the rows `rest`, not the `held`."""
-        order = rest[torch.argsort(self.rows.labels[rest], stable=True)]
-        counts = torch.bincount(self.rows.labels[rest], minlength=self.rows.n_classes)
-        places = torch.arange(N_MODES, device=rest.device) * counts[:, None] // N_MODES
-        first = order[(counts.cumsum(0) - counts)[:, None] + places].flatten()
-        numbers, inverse = torch.unique(first, return_inverse=True)
-        means = feature_map.unscaled(self.rows.shots(numbers).features)[inverse]
-        found = Discriminant(means, 0.5 * means.square().sum(1), N_MODES)
-        for _ in range(MODE_PASSES):
-            found = Discriminant.of_means(*self._clusters(feature_map, found, held))
-        return found
 
-    def with_modes(
-        self, model: CacheModel, streamed: Streamed, modes: Discriminant
-    ) -> tuple[CacheModel, Streamed]:
-        """The model with the means of the rows nearest to each mode."""
-        means, counts, _, n_modes = self._clusters(model.feature_map, modes, None)
-        streamed = streamed._replace(counts=counts, means=means, n_modes=n_modes)
-        discriminant = Discriminant.of_means(means, counts, model.feature_map, n_modes)
-        return replace(model, discriminant=discriminant), streamed
-
-    def _clusters(
-        self, feature_map: FeatureMap, modes: Discriminant, held: Tensor | None
-    ) -> tuple[Tensor, Tensor, FeatureMap, int]:
-        """What `Discriminant.of_means` needs, of the rows nearest to each mode."""
-        self.look()
-        counts, sums = self.rows.total(ModesPass(feature_map, *modes), self.size, held)
-        counts, sums = counts.to(modes.means), sums.to(modes.means)
-        return sums / counts.clamp(min=1)[:, None], counts, feature_map, modes.n_modes
+def _with_modes(
+    model: CacheModel, streamed: Streamed, modes: Discriminant, clusters: Modes
+) -> tuple[CacheModel, Streamed]:
+    """The model with the means of the rows nearest to each mode."""
+    n_modes = modes.n_modes
+    ((means, counts),) = clusters.nearest(model.feature_map, [modes], None)
+    discriminant = Discriminant.of_means(means, counts, model.feature_map, n_modes)
+    streamed = streamed._replace(counts=counts, means=means, n_modes=n_modes)
+    return replace(model, discriminant=discriminant), streamed
 
 
 def added(
@@ -261,9 +248,9 @@ def added(
     modes = model.discriminant or Discriminant.of_means(
         streamed.means, streamed.counts, model.feature_map, streamed.n_modes
     )
-    further, moved = ModesPass(model.feature_map, *modes).total(rows)
-    counts = streamed.counts + further.to(streamed.counts)
-    sums = streamed.means * streamed.counts[:, None] + moved.to(streamed.means)
+    (further,) = ModesPass(model.feature_map, [modes]).total(rows)
+    counts = streamed.counts + further[:, -1].to(streamed.counts)
+    sums = streamed.means * streamed.counts[:, None] + further[:, :-1].to(streamed.means)
     space = ProductsPass(model.feature_map, landmarks, choice.beta)
     (products,) = space.total(rows)
     known = streamed._replace(
@@ -318,12 +305,12 @@ def built(
 
 
 class _Weighed(NamedTuple):
-    """The choice with its weights; probabilities (nested), logits (k, c) and NLL of its rows."""
+    """The choice with its weights; probabilities (nested), logits (k, c), losses (k,) of rows."""
 
     choice: Choice
     nested: Tensor
     logits: Tensor
-    nll: float
+    losses: Tensor
 
 
 def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOptions) -> _Weighed:
@@ -358,7 +345,7 @@ def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOption
         gain=values[-1] if asked.zero_shot is not None else choice.gain,
     )
     likely = nested.gather(1, labels[:, None]).clamp(min=torch.finfo(nested.dtype).tiny)
-    return _Weighed(choice, nested, logits, -float(likely.log().mean()))
+    return _Weighed(choice, nested, logits, -likely.log()[:, 0])
 
 
 def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:
@@ -375,7 +362,8 @@ def needed_bytes(
     solver = 4 * (2 * HISTORY + 11) * size * n_classes + 8 * 8 * size * size
     batch = 4 * 6 * batch_rows(n_classes, n_features, device) * max(n_classes, size)
     search = softmax_bytes(part, width, min(n_classes, part))
-    return max(search, solver + batch) + 8 * (4 * n_classes * width)
+    modes = (8 + 2 * 4) * sum(MODES) * n_classes * width
+    return max(search, solver + batch, modes) + 8 * (4 * n_classes * width)
 
 
 def _ensure_memory(rows: RowStream, n_features: int) -> None:

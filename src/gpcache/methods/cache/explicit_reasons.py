@@ -6,25 +6,34 @@ shares
 
     α τ k(x, L) K⁻¹ k(L, z) (y − p(z)),
 
-of which those of the nearest shots are computed. After `add`, shares of earlier shots are
-approximate: the model has taken their posterior for granted since.
+of which some are computed: those of shots near x, or, from an index, of shots with a large residual
+y − p(z) in the class of the answer. As |k(x, L) K⁻¹ k(L, z)| is at most 1, an index can be read
+until no further shot can count more. After `add`, shares of earlier shots are approximate: the
+model has taken their posterior for granted since.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from gpcache.features.shot_index import Residuals, ShotIndex
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.explicit import core_of
-from gpcache.gp.kernels import kernel
+from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.methods.cache.explicit import Streamed, batch_rows, prior_terms
 from gpcache.methods.cache.model import CacheModel, Reasons
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.softmax import prior_logits
 
-# The shots of the highest cosine to a row, among which those of the largest shares are found.
+# The shots of the highest cosine to a row, among which those of the largest shares are found: first
+# those of the class that is explained, as others have small residuals there.
 CANDIDATES = 256
+# Shots of an index that are read at once for an answer, and at most.
+READ, MOST_READ = 256, 4096
 
 
 @torch.no_grad()
@@ -40,12 +49,9 @@ def reasons(
     """The shots that count most for unit rows (m, d), `top` of them or all candidates."""
     parts = model.answer(features, top=1, column=column).reasons
     assert parts is not None
-    choice, landmarks = model.choice, model.precision.keys
-    own = kernel(model.feature_map(features), landmarks, choice.beta)
-    factor = cholesky(core_of(landmarks, choice.beta))
-    reach = torch.cholesky_solve(own.mT.double(), factor).to(own).mT  # (m, D)
-    nearest = _nearest(features, shots)
-    size = batch_rows(shots.n_classes, len(landmarks), features.device)
+    reach = _reach(model, features)
+    nearest = _nearest(features, shots, parts.column)
+    size = batch_rows(shots.n_classes, reach.shape[1], features.device)
     queries = max(1, size // CANDIDATES)
     pieces = zip(
         *(torch.split(part, queries) for part in (reach, nearest, parts.column)), strict=True
@@ -53,6 +59,73 @@ def reasons(
     shares = torch.cat([_shares(model, streamed, shots, *piece) for piece in pieces])
     order = shares.abs().argsort(1, descending=True)[:, :top]
     return parts._replace(shots=nearest.gather(1, order), shares=shares.gather(1, order))
+
+
+@torch.no_grad()
+def reasons_from_index(
+    model: CacheModel,
+    features: Tensor,
+    index: ShotIndex,
+    *,
+    top: int | None,
+    column: Tensor | None,
+) -> Reasons:
+    """The shots of an index that count most for unit rows (m, d); −1 where it has no further."""
+    parts = model.answer(features, top=1, column=column).reasons
+    assert parts is not None
+    pairs = zip(_reach(model, features), parts.column.tolist(), strict=True)
+    found = [_largest(model, index, *pair, top) for pair in pairs]
+    width = max((len(numbers) for numbers, _ in found), default=0)
+    shots = parts.column.new_full((len(features), width), -1)
+    shares = features.new_zeros(len(features), width)
+    for row, (numbers, own) in enumerate(found):
+        shots[row, : len(numbers)], shares[row, : len(numbers)] = numbers, own
+    return parts._replace(shots=shots, shares=shares)
+
+
+def _largest(
+    model: CacheModel, index: ShotIndex, reach: Tensor, label: int, top: int | None
+) -> tuple[Tensor, Tensor]:
+    """The numbers (k,) and shares (k,) of the shots that count most in a class, for one row."""
+    choice, landmarks = model.choice, model.precision.keys
+    numbers, found = index.counting(label)
+    numbers, residuals = numbers[:MOST_READ], torch.from_numpy(found[:MOST_READ]).to(reach)
+    scale, shares = choice.alpha * choice.tau, reach.new_empty(0)
+    for first in range(0, len(numbers), READ):
+        if top is not None and len(shares) >= top:
+            least = shares.abs().topk(top).values[-1]
+            if scale * residuals[first].abs() <= least:  # no further shot can count more
+                break
+        part = slice(first, first + READ)
+        rows = unit_rows(torch.from_numpy(index.rows(numbers[part])).to(reach))
+        across = kernel(model.feature_map(rows), landmarks, choice.beta)
+        shares = torch.cat([shares, scale * (across @ reach) * residuals[part]])
+    order = shares.abs().argsort(descending=True)[:top]
+    return torch.from_numpy(numbers).to(order.device)[order], shares[order]
+
+
+@torch.no_grad()
+def residuals_of(model: CacheModel, streamed: Streamed, shots: RowStream) -> Residuals:
+    """What the fit has left of all shots, in one pass over them."""
+    assert model.coefficients is not None
+    landmarks, terms = model.precision.keys, prior_terms(model, streamed)
+    size = batch_rows(shots.n_classes, len(landmarks), landmarks.device)
+    parts = []
+    for rows, labels in shots.batches(size):
+        across = kernel(model.feature_map(rows), landmarks, model.choice.beta)
+        logs = torch.log_softmax(prior_logits(rows, *terms) + across @ model.coefficients, 1)
+        own = -torch.expm1(logs.gather(1, labels[:, None])[:, 0])
+        wrong = logs.scatter_(1, labels[:, None], -torch.inf).max(1)
+        part = own.float(), wrong.indices, wrong.values.exp().float()
+        parts.append([one.cpu().numpy() for one in part])
+    return Residuals(*(np.concatenate(one) for one in zip(*parts, strict=True)))
+
+
+def _reach(model: CacheModel, features: Tensor) -> Tensor:
+    """k(x, L) K⁻¹ (m, D) of unit rows x (m, d)."""
+    landmarks, beta = model.precision.keys, model.choice.beta
+    own = kernel(model.feature_map(features), landmarks, beta)
+    return torch.cholesky_solve(own.mT.double(), cholesky(core_of(landmarks, beta))).to(own).mT
 
 
 def _shares(
@@ -77,17 +150,43 @@ def _shares(
     return shares.gather(1, torch.searchsorted(some, nearest))
 
 
-def _nearest(features: Tensor, shots: RowStream) -> Tensor:
-    """The numbers (m, k) of the shots with the highest cosines to unit rows (m, d)."""
+def _nearest(features: Tensor, shots: RowStream, column: Tensor) -> Tensor:
+    """The numbers (m, k) of the shots with the highest cosines to unit rows (m, d).
+
+    Those of the classes `column` (m,) come first, but leave a quarter of the places to others.
+    """
     size = batch_rows(shots.n_classes, max(len(features), shots.width), features.device)
-    best = features.new_empty(len(features), 0)
-    numbers = torch.empty(len(features), 0, dtype=torch.long, device=features.device)
-    first = 0
-    for rows, _ in shots.batches(size):
-        own = torch.arange(first, first + len(rows), device=features.device)
-        cosines = torch.cat([best, features @ rows.mT], 1)
-        numbers = torch.cat([numbers, own.expand(len(features), -1)], 1)
-        best, places = cosines.topk(min(CANDIDATES, cosines.shape[1]), 1)
-        numbers = numbers.gather(1, places)
+    count = min(CANDIDATES, len(shots))
+    few = count // 4
+    first, lists = 0, [_Best.empty(features), _Best.empty(features)]
+    for rows, labels in shots.batches(size):
+        near, own = features @ rows.mT, 3.0 * (labels == column[:, None])
+        pairs = zip(lists, (near + own, near - own), (count, few), strict=True)
+        lists = [best.with_rows(score, first, places) for best, score, places in pairs]
         first += len(rows)
-    return numbers
+    # Others take the last places where the class alone would fill them.
+    (scores, numbers), (_, others) = lists
+    rest = count - few
+    full = scores[:, rest - 1 : rest] > 1
+    return torch.cat([numbers[:, :rest], torch.where(full, others, numbers[:, rest:])], 1)
+
+
+class _Best(NamedTuple):
+    """The highest scores (m, k) so far, best first, and the numbers (m, k) of their rows."""
+
+    scores: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def empty(cls, features: Tensor) -> _Best:
+        """Of no rows yet, for rows (m, d)."""
+        scores = features.new_empty(len(features), 0)
+        return cls(scores, scores.long())
+
+    def with_rows(self, scores: Tensor, first: int, count: int) -> _Best:
+        """With further scores (m, b), of the rows from the number `first` on."""
+        own = torch.arange(first, first + scores.shape[1], device=scores.device)
+        numbers = torch.cat([self.numbers, own.expand(len(scores), -1)], 1)
+        scores = torch.cat([self.scores, scores], 1)
+        best, places = scores.topk(min(count, scores.shape[1]), 1)
+        return _Best(best, numbers.gather(1, places))

@@ -22,7 +22,7 @@ from gpcache.errors import ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision
 from gpcache.methods.cache import explicit, regression, softmax, softmax_search
 from gpcache.methods.cache.explicit import Streamed
-from gpcache.methods.cache.held_out import HeldOutReport
+from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe, Task
@@ -34,6 +34,8 @@ from gpcache.methods.cache.training import TrainedCache, Trainer, choose_start
 from gpcache.metrics import Calibration, fit_calibration
 
 NOT_COMPUTED = "not computed, because it takes training: call held_out()"
+# Photos of one burst, and copies, would answer for each other.
+SETS_AT_ONCE = "leave-one-out in closed form; bursts and copies are left out together"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,12 +156,20 @@ class Fitted:
                 held = regression.held_out_logits(recipe, shots, choice)
             return HeldOutReport.of_shots(shots, held, recipe.seed)
 
-    def held_out_in(self, sets: Tensor) -> HeldOutReport:
-        """As `report`, with the shots of one set (n,) held out together where that is possible."""
+    def held_out_in(self, sets: Tensor) -> tuple[HeldOutReport, NDArray[np.float64]]:
+        """`report` and `novelty`; the shots of one set (n,) are left out together if possible."""
+        exact, shots = self.model.closed_form, self.shots
+        if exact is not None and not self.sees_labels:
+            mean, variance = exact.leave_out(sets.to(shots.labels.device))
+            logits = self.model.fused(shots.zero_shot, mean, variance)
+            rows = torch.arange(len(shots), device=shots.labels.device)
+            held = HeldOutLogits(logits, rows, SETS_AT_ONCE)
+            report = HeldOutReport.of(shots.labels, held, self.calibration.probabilities(logits))
+            return report, variance[:, 0].double().cpu().numpy()
         separate = len(torch.unique(sets)) == len(sets)
         if separate or self.streamed is not None or not self.recipe.is_softmax:
-            return self.report
-        return self.held_out(sets)
+            return self.report, self.novelty
+        return self.held_out(sets), self.novelty
 
     # Updates.
 

@@ -6,7 +6,7 @@ that other processes can compute it for the rows they have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +19,8 @@ from gpcache.methods.cache.softmax import prior_logits
 
 # Unit rows (b, d) and their class numbers (b,).
 RowBatches = Iterable[tuple[Tensor, Tensor]]
+# Elements of the means that the rows of a piece of a batch meet: on a CPU they stay in its cache.
+PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 
 
 class Pass(Protocol):
@@ -45,25 +47,35 @@ class MomentsPass(NamedTuple):
 
 
 class ModesPass(NamedTuple):
-    """Numbers and sums of the (projected) rows nearest to each mean of a discriminant."""
+    """The (projected) rows nearest to each mean of some discriminants: their sums and numbers."""
 
     feature_map: FeatureMap
-    means: Tensor
-    halves: Tensor
-    n_modes: int
+    discriminants: Sequence[Discriminant]
 
-    def total(self, batches: RowBatches) -> tuple[Tensor, Tensor]:
-        """The numbers (c · k,) and the sums (c · k, d), in float64."""
-        discriminant = Discriminant(self.means, self.halves, self.n_modes)
-        projection, totals = self.feature_map.projection, None
-        for rows, labels in batches:
-            numbers = discriminant.nearest(self.feature_map.unscaled(rows), labels)
-            given = (rows if projection is None else projected(projection, rows)).double()
-            if totals is None:
-                totals = given.new_zeros(len(self.means), given.shape[1] + 1)
-            totals.index_add_(0, numbers, torch.nn.functional.pad(given, (0, 1), value=1.0))
-        assert totals is not None
-        return totals[:, -1], totals[:, :-1]
+    def total(self, batches: RowBatches) -> tuple[Tensor, ...]:
+        """For each discriminant the sums and, in the last column, the numbers (c · k, d + 1).
+
+        They are added up in float64. Rows are taken in small pieces, as each of them meets all
+        means of its class.
+        """
+        projection, mean = self.feature_map.projection, self.feature_map.mean
+        before = [one.before_matrix(self.feature_map) for one in self.discriminants]
+        place = before[0].means
+        most = max(one.means.shape[1] * one.n_modes for one in before)
+        elements = PIECE_ELEMENTS.get(place.device.type, PIECE_ELEMENTS["cuda"])
+        size = max(1, elements // most)
+        totals = [
+            place.new_zeros(len(one.means), one.means.shape[1] + 1, dtype=torch.float64)
+            for one in before
+        ]
+        for batch in batches:
+            for rows, labels in zip(*(torch.split(part, size) for part in batch), strict=True):
+                given = rows if projection is None else projected(projection, rows)
+                centred = given if mean is None else given - mean
+                counted = torch.nn.functional.pad(given.double(), (0, 1), value=1.0)
+                for one, total in zip(before, totals, strict=True):
+                    total.index_add_(0, one.nearest(centred, labels), counted)
+        return tuple(totals)
 
 
 class ProductsPass(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp import Precision
-from gpcache.gp.feature_maps import CastProjection, KernelSpace, ResidualProjection
+from gpcache.gp.feature_maps import CastProjection, FeatureMap, KernelSpace, ResidualProjection
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import Shots, fold_rows
 
@@ -55,6 +55,10 @@ class Recipe:
         elif projection is not None:
             projection = CastProjection(projection, given)
         return replace(self, space=replace(self.space, projection=projection))
+
+    def feature_map(self, shots: Shots) -> FeatureMap:
+        """The map into the space of the kernel, made from these shots."""
+        return self.space.fit(shots.features, shots.labels, shots.sample_weight)
 
     def plan(self, shots: Shots) -> Any:
         """The plan of the precision for these shots."""

@@ -49,7 +49,7 @@ FEW = 200
 
 def build(recipe: Recipe, shots: Shots, text: Tensor | None, choice: Choice) -> CacheModel:
     """The model of these shots at a choice."""
-    feature_map = recipe.space.fit(shots.features, shots.labels)
+    feature_map = recipe.feature_map(shots)
     keys = feature_map(shots.features)
     return CacheModel(feature_map, recipe.condition(shots, keys, choice), text, choice)
 
@@ -76,7 +76,7 @@ class HeldOutPart:
         self._shots, self._asked = shots, shots if asked is None else asked
         self._rows: slice | Tensor = slice(None)
         if trained is None:
-            feature_map = recipe.space.fit(shots.features, shots.labels)
+            feature_map = recipe.feature_map(shots)
             self._keys = feature_map(shots.features)
         else:
             feature_map, self._keys = trained.feature_map, trained.precision.keys
@@ -334,12 +334,12 @@ def _variance_without(
     known, queries, space = shots[train], shots.features[held], recipe.space
     if recipe.precision is ExactPrecision:
         products = WhitenedProducts.of(
-            space, known.features, known.labels, known.n_classes, queries
+            space, known.features, known.labels, known.n_classes, queries, known.sample_weight
         )
         if products is not None:
             similar = products.at(space.shrinkage, queries.dtype)
             return least_variance(similar.variance(choice.beta, choice.noise)[:, None])
-    feature_map = space.fit(known.features, known.labels)
+    feature_map = recipe.feature_map(known)
     precision = recipe.condition(known, feature_map(known.features), choice)
     return least_variance(precision.variance(feature_map(queries)))
 

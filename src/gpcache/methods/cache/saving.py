@@ -62,7 +62,12 @@ def saved_shots(shots: Shots, choice: Choice, tensors: Tensors) -> Shots:
     """The shots of a saved model with their views and row weights."""
     weights, labels = tensors("belief_weights"), tensors("belief_labels")
     label_weights = None if weights is None or labels is None else LabelWeights(weights, labels)
-    return replace(shots.at_gain(choice.gain), views=tensors("views"), label_weights=label_weights)
+    return replace(
+        shots.at_gain(choice.gain),
+        views=tensors("views"),
+        label_weights=label_weights,
+        sample_weight=tensors("sample_weight"),
+    )
 
 
 def read_cache(

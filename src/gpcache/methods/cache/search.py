@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.fusion import fuse, scaled_mean
+from gpcache.methods.cache.lattice import Lattice, Point, Steps
 from gpcache.metrics import fit_scales, mean_nll, smoothed_losses, smoothed_nll
 
 Auto = Literal["auto"]
@@ -157,7 +158,7 @@ class Choice:
     label_noise: float = 0.0
 
     @property
-    def place(self) -> SearchPoint:
+    def place(self) -> Point:
         """(β, noise, gain)."""
         return self.beta, self.noise, self.gain
 
@@ -180,7 +181,6 @@ SOFTMAX_NUMBERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "gain")
 COLUMNS = ("beta", "noise", "alpha", "eta", "gain", "nll", "accuracy", "score")
 
 Evaluate = Callable[[float, Sequence[float], float], Sequence[CacheOutputs]]
-SearchPoint = tuple[float, float, float]
 
 
 def shipped(settings: SearchOptions, *, with_text: bool) -> Choice:
@@ -237,51 +237,31 @@ def search(
 
 
 def _walk(
-    look: Callable[[SearchPoint], Choice], start: SearchPoint, free: tuple[bool, bool, bool]
+    look: Callable[[Point], Choice], start: Point, free: tuple[bool, bool, bool]
 ) -> list[Choice]:
-    """Descend on a lattice of logarithms, one coordinate after the other, then finer."""
-    tried: dict[tuple[int, int, int], Choice] = {}
-    directions = [(0, -1, 0), (0, 1, 0), (1, 0, 0), (-1, 0, 0), (0, 0, -1), (0, 0, 1)]
-    directions = [d for d in directions if any(a and b for a, b in zip(d, free, strict=True))]
+    """Settings from the start downwards, the gain of the text first, from far away.
 
-    def score(spot: tuple[int, int, int]) -> float:
-        place = tuple(
-            origin * math.exp(steps * step / 2)
-            for origin, steps, step in zip(start, spot, STEPS, strict=True)
-        )
-        # The range bounds the search, not values that the user gave.
-        inside = all(
-            steps == 0 or low <= value <= high
-            for steps, value, (low, high) in zip(spot, place, RANGES, strict=True)
-        )
-        if not inside:
+    Noise and β adapt to the gain, and would then keep it where it is.
+    """
+    lattice = Lattice(start, STEPS, RANGES, free)
+    tried: dict[Steps, Choice] = {}
+
+    def score(spot: Steps) -> float:
+        point = lattice.point(spot)
+        if point is None:
             return math.inf
         if spot not in tried:
-            beta, noise, gain = place
-            tried[spot] = look((beta, noise, gain))
+            tried[spot] = look(point)
         return tried[spot].score
 
-    # Search the gain of the text first, from far away: noise and β adapt to it, and would then
-    # keep it where it is.
-    gain_spots = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
-    here = min([(0, 0, 0), *gain_spots], key=score)
-    lowest = score(here)
-    for step in (2, 1):
-        moved = True
-        while moved:
-            moved = False
-            for i, j, k in directions:
-                # Descend in one direction as far as possible before trying another.
-                while (
-                    score(spot := (here[0] + step * i, here[1] + step * j, here[2] + step * k))
-                    < lowest
-                ):
-                    here, lowest, moved = spot, score(spot), True
+    gains = [(0, 0, round(2 * math.log(gain) / STEPS[2])) for gain in GAINS if free[2]]
+    directions = [(0, -1, 0), (0, 1, 0), (1, 0, 0), (-1, 0, 0), (0, 0, -1), (0, 0, 1)]
+    lattice.descend(score, min([(0, 0, 0), *gains], key=score), directions)
     return list(tried.values())
 
 
 def weigh(
-    held_out: CacheOutputs, settings: SearchOptions, place: SearchPoint, penalty: float = 0.0
+    held_out: CacheOutputs, settings: SearchOptions, place: Point, penalty: float = 0.0
 ) -> Choice:
     """The best α and η at one (β, noise), and the gain if it is only a weight."""
     beta, noise, gain = place

@@ -29,7 +29,8 @@ class Shots:
 
     With `residual` the cache regresses on what `gain` · zero_shot leaves unexplained. `views`
     (n, v, d) are augmented views of the rows, for methods that train. `label_weights` are row
-    weights where labels seem wrong; None weights all rows equally.
+    weights where labels seem wrong; None weights all rows equally. `sample_weight` (n,) says how
+    often each row counts, in the likelihood and in the space of the kernel.
     """
 
     features: Tensor
@@ -40,6 +41,7 @@ class Shots:
     gain: float = 1.0
     views: Tensor | None = None
     label_weights: LabelWeights | None = None
+    sample_weight: Tensor | None = None
 
     @cached_property
     def values(self) -> Tensor:
@@ -64,12 +66,13 @@ class Shots:
 
     @property
     def weights(self) -> Tensor | None:
-        """Row weights (n,), or None. A label that was given after the fit has weight 1."""
+        """Row weights (n,), or None. A label that was given after the fit is not doubted."""
         if self.label_weights is None:
-            return None
-        return torch.where(
+            return self.sample_weight
+        weights = torch.where(
             self.labels == self.label_weights.labels, self.label_weights.weights, 1.0
         )
+        return weights if self.sample_weight is None else weights * self.sample_weight
 
     @cached_property
     def absent(self) -> Tensor:
@@ -78,7 +81,7 @@ class Shots:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Shots:
         """The shots with every tensor of one row for each changed by a function; None stays."""
-        names = ("features", "labels", "zero_shot", "views")
+        names = ("features", "labels", "zero_shot", "views", "sample_weight")
         tensors = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {
             name: None if one is None else change(one) for name, one in tensors.items()
@@ -95,8 +98,10 @@ class Shots:
         return self._map(lambda one: one.to(dtype) if one.is_floating_point() else one)
 
     def joined(self, new: Shots) -> Shots:
-        """These shots, then the new ones, whose labels have weight 1."""
-        views, label_weights = self.views, self.label_weights
+        """These shots, then the new ones, which have weight 1."""
+        views, label_weights, sample_weight = self.views, self.label_weights, self.sample_weight
+        if sample_weight is not None:
+            sample_weight = torch.cat([sample_weight, sample_weight.new_ones(len(new))])
         if views is not None:  # a new shot is its own only view
             views = torch.cat([views, new.features[:, None].expand(-1, views.shape[1], -1)])
         if label_weights is not None:
@@ -112,6 +117,7 @@ class Shots:
             zero_shot=zero_shot,
             views=views,
             label_weights=label_weights,
+            sample_weight=sample_weight,
         )
 
     def with_classes(self, numbers: Tensor, n_classes: int, text: Tensor | None) -> Shots:
@@ -146,7 +152,8 @@ class Shots:
 
     def write(self, arrays: dict[str, Any]) -> None:
         """Add what a saved model needs of its shots."""
-        parts = {"features": self.features, "labels": self.labels, "views": self.views}
+        names = ("features", "labels", "views", "sample_weight")
+        parts = {name: getattr(self, name) for name in names}
         if self.label_weights is not None:
             parts |= {
                 "belief_weights": self.label_weights.weights,

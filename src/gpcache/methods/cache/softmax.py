@@ -17,7 +17,7 @@ from torch import Tensor
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.precision import BATCH_ELEMENTS
-from gpcache.gp.softmax import Coefficients, Product, softmax_map
+from gpcache.gp.softmax import Coefficients, Product, softmax_map, solve_rows
 from gpcache.methods.cache.held_out import HeldOutLogits, folds_protocol
 from gpcache.methods.cache.model import CacheModel
 from gpcache.methods.cache.recipe import Recipe
@@ -29,6 +29,9 @@ from gpcache.support.progress import progress_bar
 TYPICAL = 30
 # Rows from which on a product in float32 saves time.
 ROUGH_ROWS = 1_000
+# Shots near a removed one that are solved first. With 64 of 1,600 (Caltech, UCF101) the solver then
+# takes 19 to 26 iterations, as for an added shot, instead of 25 to 83.
+NEAR_ROWS = 64
 
 
 def build(
@@ -39,8 +42,7 @@ def build(
     start: Tensor | None = None,
 ) -> CacheModel:
     """The model of these shots at a choice; the solver may `start` from coefficients (n, c)."""
-    space = recipe.at(choice.shrinkage, choice.diagonal).space
-    feature_map = space.fit(shots.features, shots.labels)
+    feature_map = recipe.at(choice.shrinkage, choice.diagonal).feature_map(shots)
     precision = recipe.condition(shots, feature_map(shots.features), choice)
     return _solved(CacheModel(feature_map, precision, text, choice), shots, start)
 
@@ -58,7 +60,7 @@ def updated(
     where all stayed. The optimum is unique: this is the model that a solve from scratch finds.
     """
     assert model.coefficients is not None
-    values = model.coefficients
+    values, near = model.coefficients, None
     if columns is not None:
         values = torch.where(columns >= 0, values[:, columns.clamp(min=0)], 0.0)
     if rows is not None:
@@ -66,9 +68,23 @@ def updated(
         values = torch.where(known[:, None], values[rows.clamp(min=0)], 0.0)
         if isinstance(precision, ExactPrecision):
             precision.prior = _bordered(model.precision.prior, precision, rows)
+            near = _near_removed(model.precision.prior, rows[known])
     elif isinstance(precision, ExactPrecision):
         precision.prior = model.precision.prior
-    return _solved(replace(model, precision=precision), shots, values)
+    return _solved(replace(model, precision=precision), shots, values, near)
+
+
+def _near_removed(prior: Tensor, known: Tensor) -> Tensor | None:
+    """The rows, among those that stay (k,), that the removed ones had most influence on.
+
+    `prior` (n, n) is the covariance before; None if no row was removed.
+    """
+    removed = torch.ones(len(prior), dtype=torch.bool, device=prior.device)
+    removed[known] = False
+    if not bool(removed.any()):
+        return None
+    influence = prior[removed].amax(0)[known]
+    return influence.topk(min(NEAR_ROWS, len(known))).indices
 
 
 def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
@@ -87,10 +103,16 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
     return grown
 
 
-def _solved(model: CacheModel, shots: Shots, start: Tensor | None) -> CacheModel:
-    """The model with the coefficients, solved from a start (n, c), and the discriminant."""
+def _solved(
+    model: CacheModel, shots: Shots, start: Tensor | None, near: Tensor | None = None
+) -> CacheModel:
+    """The model with the coefficients, solved from a start (n, c), and the discriminant.
+
+    The rows `near` (k,) of a start are solved by themselves first.
+    """
     choice = model.choice
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
+    targets = weighted_labels(shots)
     with progress_bar("solving", total=TYPICAL, unit="iteration") as bar:
 
         def product(right: Tensor) -> Tensor:
@@ -100,10 +122,11 @@ def _solved(model: CacheModel, shots: Shots, start: Tensor | None) -> CacheModel
         rough, begin = _rough_product(model.precision, bar.update), None
         if start is not None:
             values = start.to(shots.features)
+            if near is not None:
+                prior = model.precision.prior
+                values = solve_rows(prior, offset, targets, choice.tau, values, near)
             begin = Coefficients(values, product(values))
-        solution = softmax_map(
-            product, offset, weighted_labels(shots), choice.tau, start=begin, rough=rough
-        )
+        solution = softmax_map(product, offset, targets, choice.tau, start=begin, rough=rough)
     return replace(model, coefficients=solution.values, discriminant=discriminant_of(model, shots))
 
 
@@ -209,14 +232,17 @@ def prior_logits(
 
 def class_frequency(shots: Shots) -> Tensor:
     """log of the number of shots (c,) relative to the mean; 0 for a class that has none."""
-    counts = torch.bincount(shots.labels, minlength=shots.n_classes).to(shots.features)
+    weights = shots.sample_weight
+    counts = torch.bincount(shots.labels, weights, shots.n_classes).to(shots.features)
     mean = counts[counts > 0].mean()
     return torch.where(counts > 0, (counts / mean).clamp(min=1e-6).log(), 0.0)
 
 
 def degrees_of_freedom(shots: Shots) -> float:
     """Degrees of freedom of the scatter within classes: shots minus their classes, at least 1."""
-    return float(max(1, len(shots) - len(torch.unique(shots.labels))))
+    weights = shots.sample_weight
+    total = len(shots) if weights is None else float(weights.sum())
+    return max(1.0, total - len(torch.unique(shots.labels)))
 
 
 def masked_text(shots: Shots) -> Tensor:

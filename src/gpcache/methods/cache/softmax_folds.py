@@ -13,7 +13,7 @@ from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
-from gpcache.gp.whitened_products import WhitenedProducts
+from gpcache.gp.whitened_products import WhitenedProducts, padded
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import (
@@ -21,6 +21,7 @@ from gpcache.methods.cache.softmax import (
     degrees_of_freedom,
     masked_text,
     prior_mean,
+    weighted_labels,
 )
 
 # Up to this number of rows what every shrinkage shares is kept for each diagonal: 10 MB.
@@ -59,26 +60,36 @@ class Fold(NamedTuple):
 
 
 class Folds:
-    """Predictions for the held-out rows of each fold, at any setting."""
+    """Predictions for the held-out rows of each fold, at any setting.
+
+    All folds are one batch, filled up with zeros to the size of the largest. Rows without a target
+    have no coefficients, so nothing depends on the filling.
+    """
 
     def __init__(self, recipe: Recipe, folds: Sequence[Fold], gain: float, *, scores: bool) -> None:
         """`gain` is that of the text; `scores` says whether there is a discriminant."""
         self._recipe, self._folds, self._gain, self._scores = recipe, folds, gain, scores
         self._exact = recipe.precision is ExactPrecision
         size = max(len(fold.shots) for fold in folds)
-        self._targets = torch.stack([_padded(fold.shots.one_hot, size) for fold in folds])
+        self._targets = torch.stack([padded(weighted_labels(fold.shots), size) for fold in folds])
         texts = [masked_text(fold.shots) for fold in folds]
-        self._text = torch.stack([_padded(text, size) for text in texts])
+        self._text = torch.stack([padded(text, size) for text in texts])
         self._frequency = torch.stack([class_frequency(fold.shots) for fold in folds])[:, None]
         self.labels = torch.cat([fold.held_out.labels for fold in folds])
-        self._spaces: tuple[tuple[float, float], list[_Space]] | None = None
-        self._products: dict[float, list[WhitenedProducts | None]] = {}
+        weights = [fold.held_out.sample_weight for fold in folds]
+        self.row_weights = None if weights[0] is None else torch.cat(weights)  # type: ignore[arg-type]
+        held_texts = [fold.held_out.zero_shot for fold in folds]
+        self._held_text = None
+        if held_texts[0] is not None:
+            self._held_text = torch.cat([text for text in held_texts if text is not None])
+        self._spaces: tuple[tuple[float, float], _Spaces] | None = None
+        self._products: dict[float, WhitenedProducts | None] = {}
         self._start: Tensor | None = None
 
     def parts(self, setting: SoftmaxSetting) -> Tensor:
         """Cache, discriminant (if any) and text (if any) of the held-out rows: (k, r, c)."""
         spaces = self._at(setting.shrinkage, setting.diagonal)
-        product, rows = self._kernels(spaces, setting.beta)
+        product, answers = self._kernels(spaces, setting.beta)
         last = self._start
         start = None if last is None else Coefficients(last, product(last))
         offset = prior_mean(self._text, setting.trust * self._gain, self._frequency)
@@ -86,19 +97,15 @@ class Folds:
             product, offset, self._targets, setting.tau, start=start, tolerance=SEARCH_TOLERANCE
         )
         self._start = solved.values
-        cache = [
-            near(solved.values[i, : len(fold.shots)])
-            for i, (fold, near) in enumerate(zip(self._folds, rows, strict=True))
-        ]
-        parts = [torch.cat(cache)]
+        parts = [self._held_rows(answers(solved.values))]
         if self._scores:
-            parts.append(torch.cat([space.scores for space in spaces]))
-        texts = [fold.held_out.zero_shot for fold in self._folds]
-        if texts[0] is not None:
-            parts.append(torch.cat([text for text in texts if text is not None]))
+            parts.append(self._held_rows(spaces.scores))
+        if self._held_text is not None:
+            parts.append(self._held_text)
         # A constant added to a row does not change its softmax. Without it, the scales of all
         # parts are comparable.
-        return torch.stack([part - part.mean(1, keepdim=True) for part in parts])
+        stacked = torch.stack(parts)
+        return stacked - stacked.mean(2, keepdim=True)
 
     def start(self, n: int) -> Tensor:
         """Coefficients (n, c) of all shots to start from: the mean of those of the folds."""
@@ -110,49 +117,61 @@ class Folds:
             count.index_add_(0, fold.rows, torch.ones_like(count[: len(fold.rows)]))
         return total / count.clamp(min=1)
 
-    def _at(self, shrinkage: float, diagonal: float) -> list[_Space]:
+    def _held_rows(self, filled: Tensor) -> Tensor:
+        """The held-out rows (r, c) of all folds (f, m, c)."""
+        pairs = zip(filled, self._folds, strict=True)
+        return torch.cat([rows[: len(fold.held_out)] for rows, fold in pairs])
+
+    def _at(self, shrinkage: float, diagonal: float) -> _Spaces:
         if self._spaces is None or self._spaces[0] != (shrinkage, diagonal):
             self._spaces = None  # free the old similarities before the new ones are computed
             recipe = self._recipe.at(shrinkage, diagonal)
-            products = self._products_at(recipe) if self._exact else [None] * len(self._folds)
-            spaces = [
-                _Space(recipe, fold, self._exact, one)
-                for fold, one in zip(self._folds, products, strict=True)
-            ]
+            products = self._products_at(recipe) if self._exact else None
+            if products is None:
+                spaces = _Spaces.fitted(recipe, self._folds, exact=self._exact)
+            else:
+                spaces = _Spaces(*products.at(shrinkage, self._targets.dtype))
+            freedom = [degrees_of_freedom(fold.shots) for fold in self._folds]
+            scores = spaces.scores * spaces.scores.new_tensor(freedom)[:, None, None]
+            spaces = spaces._replace(scores=scores)
             self._spaces = ((shrinkage, diagonal), spaces)
         return self._spaces[1]
 
-    def _products_at(self, recipe: Recipe) -> Sequence[WhitenedProducts | None]:
-        """What the folds have in common at every shrinkage."""
+    def _products_at(self, recipe: Recipe) -> WhitenedProducts | None:
+        """What the folds have in common at every shrinkage; None where it saves nothing."""
         diagonal = recipe.space.diagonal
         if diagonal not in self._products:
             if self._targets.shape[1] > FEW_ROWS:
                 self._products.clear()  # the old ones go before the new ones come
-            shots = [fold.shots for fold in self._folds]
-            self._products[diagonal] = [
-                WhitenedProducts.of(
-                    recipe.space, one.features, one.labels, one.n_classes, fold.held_out.features
+            products = []
+            for fold in self._folds:
+                shots, others = fold.shots, fold.held_out.features
+                one = WhitenedProducts.of(
+                    recipe.space,
+                    shots.features,
+                    shots.labels,
+                    shots.n_classes,
+                    others,
+                    shots.sample_weight,
                 )
-                for fold, one in zip(self._folds, shots, strict=True)
-            ]
+                if one is not None:
+                    products.append(one)
+            every = len(products) == len(self._folds)
+            self._products[diagonal] = WhitenedProducts.stacked(products) if every else None
         return self._products[diagonal]
 
     def _kernels(
-        self, spaces: Sequence[_Space], beta: float
-    ) -> tuple[Callable[[Tensor], Tensor], list[Callable[[Tensor], Tensor]]]:
-        """The product of all folds' kernels with (f, n, c), and each fold's answers."""
+        self, spaces: _Spaces, beta: float
+    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """The product of all folds' kernels with (f, n, c), and the answers (f, m, c) for it."""
         if self._exact:
-            size = self._targets.shape[1]
-            stacked = torch.stack(
-                [_padded(kernel_of(s.similarity, beta), size, both=True) for s in spaces]
-            )
-            crosses = [kernel_of(s.cross, beta) for s in spaces]
-            return stacked.matmul, [cross.matmul for cross in crosses]
+            own, cross = (kernel_of(part, beta) for part in (spaces.own, spaces.cross))
+            return own.matmul, cross.matmul
         precisions = [
             self._recipe.precision(
-                self._recipe.plan(fold.shots), space.keys, fold.shots.values, beta=beta, noise=1.0
+                self._recipe.plan(fold.shots), rows, fold.shots.values, beta=beta, noise=1.0
             )
-            for fold, space in zip(self._folds, spaces, strict=True)
+            for fold, rows in zip(self._folds, spaces.keys, strict=True)
         ]
 
         def product(right: Tensor) -> Tensor:
@@ -162,44 +181,55 @@ class Folds:
                 products[i, :n] = precision.prior_product(right[i, :n])
             return products
 
-        answers: list[Callable[[Tensor], Tensor]] = [
-            lambda a, one=one, at=space.queries: one.prior_rows(at) @ one.prior_coefficients(a)  # type: ignore[misc]
-            for one, space in zip(precisions, spaces, strict=True)
-        ]
+        def answers(values: Tensor) -> Tensor:
+            size = spaces.scores.shape[1]
+            groups = zip(precisions, spaces.queries, values, strict=True)
+            found = [
+                one.prior_rows(rows) @ one.prior_coefficients(own[: len(one.keys)])
+                for one, rows, own in groups
+            ]
+            return torch.stack([padded(rows, size) for rows in found])
+
         return product, answers
 
 
-class _Space:
-    """One fold in the space of a recipe, fitted without the held-out rows."""
+class _Spaces(NamedTuple):
+    """The folds in the space of a recipe, each fitted without its held-out rows.
 
-    def __init__(
-        self, recipe: Recipe, fold: Fold, exact: bool, products: WhitenedProducts | None
-    ) -> None:
-        shots, held_out = fold.shots, fold.held_out
-        freedom = degrees_of_freedom(shots)
-        if products is not None:
-            similarities = products.at(recipe.space.shrinkage, shots.features.dtype)
-            self.similarity, self.cross, self.scores = (
-                similarities.own,
-                similarities.cross,
-                similarities.scores * freedom,
+    Cosines among the shots (f, n, n) and of the held-out rows (f, m, n), empty without an exact
+    kernel; scores of the discriminant (f, m, c). Without an exact kernel also the rows of each
+    fold themselves.
+    """
+
+    own: Tensor
+    cross: Tensor
+    scores: Tensor
+    keys: Sequence[Tensor] = ()
+    queries: Sequence[Tensor] = ()
+
+    @classmethod
+    def fitted(cls, recipe: Recipe, folds: Sequence[Fold], *, exact: bool) -> _Spaces:
+        """From the whitened rows of each fold."""
+        n = max(len(fold.shots) for fold in folds)
+        m = max(len(fold.held_out) for fold in folds)
+        keys, queries, scores, cosines = [], [], [], []
+        for shots, held_out, *_ in folds:
+            feature_map = recipe.feature_map(shots)
+            rows = feature_map.unscaled(held_out.features)
+            discriminant = Discriminant.of(
+                shots.features, shots.labels, shots.n_classes, feature_map, shots.sample_weight
             )
-            return
-        feature_map = recipe.space.fit(shots.features, shots.labels)
-        known = feature_map.unscaled(shots.features)
-        queries = feature_map.unscaled(held_out.features)
-        self.keys, self.queries = _unit(known), _unit(queries)
-        discriminant = Discriminant.of(shots.features, shots.labels, shots.n_classes, feature_map)
-        self.scores = discriminant.scores(queries) * freedom
-        if exact:
-            self.similarity = self.keys @ self.keys.mT
-            self.cross = self.queries @ self.keys.mT
-
-
-def _padded(rows: Tensor, size: int, *, both: bool = False) -> Tensor:
-    """Zeros below (and beside) a matrix, up to `size`."""
-    missing = size - len(rows)
-    return torch.nn.functional.pad(rows, (0, missing if both else 0, 0, missing))
+            scores.append(padded(discriminant.scores(rows), m))
+            keys.append(_unit(feature_map.unscaled(shots.features)))
+            queries.append(_unit(rows))
+            if exact:
+                known = padded(keys.pop(), n)
+                cosines.append((known @ known.mT, padded(queries.pop(), m) @ known.mT))
+        stacked = torch.stack(scores)
+        if not exact:
+            return cls(stacked[:0], stacked[:0], stacked, keys, queries)
+        own, cross = zip(*cosines, strict=True)
+        return cls(torch.stack(own), torch.stack(cross), stacked)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from gpcache.methods.cache.held_out import (
     folds_protocol,
     report_folds,
 )
+from gpcache.methods.cache.lattice import Lattice
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.search import Choice, SearchOptions
 from gpcache.methods.cache.shots import LabelWeights, Shots
@@ -50,12 +51,14 @@ SHRINKAGE, BETA, THETA = 1.0, 0.5, 3.0
 # each, few shots take the first.
 DIAGONALS = (0.5, 0.9, 0.0)
 # With one shot a class the features are decorrelated instead of whitened, and with text the cache
-# gets a larger weight.
-ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA = 3.0, 1.5
+# gets a larger weight: not beside classes of text alone, which it would crowd out.
+ONE_SHOT_SHRINKAGE, ONE_SHOT_ALPHA, ONE_SHOT_ALPHA_ABSENT = 10.0, 1.5, 1.0
 # With fewer shots a class (in the mean), held-out folds cannot measure a scatter within classes.
 FEW = 3.0
-# How much of the fitted gain of the text enters the prior mean: the search tries each.
-TRUSTS = (0.7, 0.0)
+# How much of the fitted gain of the text enters the prior mean: the search tries each. One shot a
+# class takes the first; two, which choose nothing else, also try all of the gain.
+TRUSTS = (0.7, 0.35, 0.15, 0.0)
+FEW_TRUSTS = (1.0, *TRUSTS)
 # Nats per squared e-fold of shrinkage, β and θ, divided by the root of the number of held-out rows.
 PRIOR = 0.1
 # Noise of the variance that measures novelty.
@@ -167,7 +170,7 @@ def choose(
         choice,
         table,
         HeldOutLogits(best.logits, rows, folds_protocol(len(folds))),
-        _nested(tried, fit, shots.labels[rows], report_folds(shots, rows, recipe.seed)),
+        _nested(tried, fit, shots[rows], report_folds(shots, rows, recipe.seed)),
         not few,
         search.start,
         shot_weights,
@@ -180,14 +183,15 @@ def _one_shot(fit: WeightFit) -> SoftmaxSearch:
     setting = _given(fit.settings, start)
     weights = fit.prior(setting, 1.0)
     if fit.shots.zero_shot is not None:
-        weights[0] = ONE_SHOT_ALPHA
+        weights[0] = ONE_SHOT_ALPHA_ABSENT if bool(fit.shots.absent.any()) else ONE_SHOT_ALPHA
     choice = _choice(fit, setting, weights, None)
     names = ("shrinkage", "beta", "tau", "diagonal", "offset", "nll", "accuracy", "score")
     return SoftmaxSearch(choice, {name: np.array([getattr(choice, name)]) for name in names})
 
 
-def _nested(tried: Sequence[TriedSetting], fit: WeightFit, labels: Tensor, fold: Tensor) -> Tensor:
+def _nested(tried: Sequence[TriedSetting], fit: WeightFit, held: Shots, fold: Tensor) -> Tensor:
     """Probabilities (r, c) of held-out rows, each fold (r,) at the choice of the others."""
+    labels, row_weights = held.labels, held.sample_weight
     kept = [one for one in tried if one.parts is not None]
     losses = torch.stack([one.losses for one in kept])
     scores = losses.new_tensor([one.score for one in kept])
@@ -196,7 +200,13 @@ def _nested(tried: Sequence[TriedSetting], fit: WeightFit, labels: Tensor, fold:
     def logits_at(number: int, rows: Tensor) -> Tensor:
         best = kept[number]
         assert best.parts is not None
-        weights = fit.fit(best.setting, best.parts[:, rows], labels[rows], start=best.weights)
+        weights = fit.fit(
+            best.setting,
+            best.parts[:, rows],
+            labels[rows],
+            start=best.weights,
+            row_weights=None if row_weights is None else row_weights[rows],
+        )
         return combined(weights, best.parts)
 
     return cross_fitted(logits_at, chosen, fold, labels)
@@ -230,8 +240,9 @@ class _Search:
             n_rows += len(folds[n_folds].held_out)
             n_folds += 1
         part = self._folds(folds[:n_folds])
-        has_text = self._fit.shots.zero_shot is not None
-        trusts = TRUSTS if has_text and self._fit.gain > 0 else TRUSTS[:1]
+        trusts: tuple[float, ...] = FEW_TRUSTS if self._fit.few else TRUSTS
+        if self._fit.shots.zero_shot is None or self._fit.gain == 0:
+            trusts = TRUSTS[:1]
         if self._fit.few:
             tried = [self._try(part, self._start._replace(trust=trust)) for trust in trusts]
         else:
@@ -263,7 +274,10 @@ class _Search:
         self._look()
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
-        self._weights = weights = self._fit.fit(setting, parts, labels, start=self._weights)
+        weights = self._fit.fit(
+            setting, parts, labels, start=self._weights, row_weights=folds.row_weights
+        )
+        self._weights = weights
         logits = combined(weights, parts) + self._fit.frequency
         right = at_label(logits, labels)
         label_noise = LabelNoise.of(right, logits.shape[1])
@@ -276,32 +290,30 @@ class _Search:
         nll = float(losses.mean())
         if self._fit.settings.criterion == "accuracy":
             losses = (~hits).to(losses)
+        if folds.row_weights is not None:  # so that a mean of losses weights the rows
+            losses = losses * (folds.row_weights / folds.row_weights.mean())
         score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
         accuracy = float(hits.double().mean())
         return TriedSetting(setting, weights, nll, accuracy, score, losses, parts, label_noise)
 
     def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[TriedSetting]:
         """Try several θ, then descend in shrinkage, β and θ, by whole and half steps."""
-        tried: dict[Spot, TriedSetting] = {}
         start, settings = self._start, self._fit.settings
-        free = (settings.shrinkage == "auto", settings.beta == "auto", settings.tau == "auto")
-        free = (free[0] and self._recipe.space.name == "whitened", *free[1:])
+        whitened = self._recipe.space.name == "whitened"
+        free = (
+            whitened and settings.shrinkage == "auto",
+            settings.beta == "auto",
+            settings.tau == "auto",
+        )
+        lattice = Lattice(start[:3], STEPS, RANGES, free)
+        tried: dict[Spot, TriedSetting] = {}
 
         def score(spot: Spot) -> float:
-            shrinkage, beta, theta = (
-                origin * math.exp(count * step / 2)
-                for origin, count, step in zip(start[:3], spot[:3], STEPS, strict=True)
-            )
-            inside = (
-                count == 0 or low <= value <= high
-                for count, value, (low, high) in zip(
-                    spot[:3], (shrinkage, beta, theta), RANGES, strict=True
-                )
-            )
-            if not all(inside):
+            point = lattice.point(spot[:3])
+            if point is None:
                 return math.inf
             if spot not in tried:
-                setting = _given(settings, SoftmaxSetting(shrinkage, beta, theta, *spot[3:]))
+                setting = _given(settings, SoftmaxSetting(*point, *spot[3:]))
                 tried[spot] = self._try(folds, setting)
                 self._forget(tried)
             return tried[spot].score
@@ -310,32 +322,20 @@ class _Search:
         thetas = (0, *far_steps) if free[2] else (0,)
         here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
         here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
-        if self._recipe.space.name == "whitened":
+        if whitened:
             here = min(((*here[:4], diagonal) for diagonal in DIAGONALS), key=score)
+        rest = here[3:]
         directions = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
-        directions = [d for d in directions if any(a and b for a, b in zip(d, free, strict=True))]
-        for step in (2, 1):
-            moved = True
-            while moved:
-                moved = False
-                for direction in directions:
-                    # Descend in one direction as far as possible before trying another.
-                    while score(spot := _stepped(here, direction, step)) < score(here):
-                        here, moved = spot, True
+        lattice.descend(lambda steps: score((*steps, *rest)), here[:3], directions)
         return list(tried.values())
 
     @staticmethod
     def _forget(tried: dict[Spot, TriedSetting]) -> None:
-        """Keep the answers of the best settings only: they are large."""
+        """Keep the large answers of the best settings only, of equal ones the first: see `run`."""
         kept = [key for key, one in tried.items() if one.parts is not None]
         if len(kept) > KEPT:
-            worst = max(kept, key=lambda key: tried[key].score)
+            worst = max(reversed(kept), key=lambda key: (tried[key].score, tried[key].nll))
             tried[worst] = replace(tried[worst], parts=None)
-
-
-def _stepped(spot: Spot, direction: tuple[int, int, int], step: int) -> Spot:
-    i, j, k = (count + step * one for count, one in zip(spot[:3], direction, strict=True))
-    return (i, j, k, *spot[3:])
 
 
 def _choice(
@@ -384,17 +384,7 @@ def _search_table(tried: Sequence[TriedSetting], gain: float) -> dict[str, NDArr
             value * math.exp(-step / 2) < low or value * math.exp(step / 2) > high
             for value, step, (low, high) in zip(setting[:3], STEPS, RANGES, strict=True)
         )
-        rows.append(
-            {
-                "shrinkage": setting.shrinkage,
-                "beta": setting.beta,
-                "tau": setting.tau,
-                "diagonal": setting.diagonal,
-                "offset": setting.trust * gain,
-                "nll": candidate.nll,
-                "accuracy": candidate.accuracy,
-                "score": candidate.score,
-                "at_edge": float(edge),
-            }
-        )
+        own = {name: getattr(setting, name) for name in ("shrinkage", "beta", "tau", "diagonal")}
+        figures = {name: getattr(candidate, name) for name in ("nll", "accuracy", "score")}
+        rows.append({**own, "offset": setting.trust * gain, **figures, "at_edge": float(edge)})
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}

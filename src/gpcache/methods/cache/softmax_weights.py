@@ -101,10 +101,11 @@ class WeightFit:
         parts: Tensor,
         labels: Tensor,
         start: Tensor | None = None,
+        row_weights: Tensor | None = None,
     ) -> Tensor:
         """Non-negative weights (k,) that minimise the smoothed NLL; given ones stay.
 
-        `start` (k,) are the weights of a similar problem.
+        `start` (k,) are the weights of a similar problem. Rows may have weights (r,).
         """
         toward = self.prior(setting, self.shots_left)
         if self.scores:
@@ -133,7 +134,7 @@ class WeightFit:
         offset = self.frequency.expand(len(labels), -1)
         if not bool(free.all()):
             offset = offset + combined(weights[~free], parts[~free])
-        row_weights, begin = None, None if start is None else start[free]
+        given_weights, begin = row_weights, None if start is None else start[free]
         for _ in range(WEIGHT_ROUNDS):
             scales, _ = fit_scales(
                 parts[free][:, None],
@@ -151,6 +152,8 @@ class WeightFit:
             if self.few or label_noise.share < NOISE_MATTERS:
                 break
             row_weights = label_noise.right
+            if given_weights is not None:
+                row_weights = row_weights * given_weights
         return weights
 
 
@@ -175,5 +178,7 @@ def text_gain(shots: Shots, settings: SearchOptions) -> float:
         return float(settings.gain)
     if bool(shots.absent.any()) or shots.n_classes < 2:
         return 1.0
-    scale, _ = fit_scales(shots.zero_shot[None, None], shots.labels)
+    scale, _ = fit_scales(
+        shots.zero_shot[None, None], shots.labels, row_weights=shots.sample_weight
+    )
     return min(1.0, float(scale))

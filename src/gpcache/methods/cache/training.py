@@ -160,7 +160,7 @@ class TrainedCache:
         `watch` sees the model at the stops.
         """
         trainer, recipe, choice = self.trainer, self.task.recipe, self.trained_at
-        feature_map, plan = recipe.space.fit(shots.features, shots.labels), recipe.plan(shots)
+        feature_map, plan = recipe.feature_map(shots), recipe.plan(shots)
         # The hyper-parameters, and so the targets, may have been chosen since.
         shots = shots.at_gain(choice.gain)
         move = trainer.move(shots, feature_map, self.task.text)

@@ -14,7 +14,7 @@ from gpcache.gp.kernels import unit_rows
 from gpcache.methods.text_prior import TextPrior
 from gpcache.model.audit.audit_model import AuditModel
 from gpcache.model.audit.copies import copy_findings, find_copies, left_out_together
-from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind, LabelledRows
+from gpcache.model.audit.findings import FAULTS, KINDS, Finding, Kind, LabelledRows, ranked
 from gpcache.model.audit.verdicts import (
     ENOUGH_ROWS,
     harm_findings,
@@ -74,9 +74,8 @@ def audit(
         place = {number: row for row, number in enumerate(checked.numbers)}
         suspects = list({place[finding.row]: None for finding in findings})
         findings += [*harm_findings(checked, model, suspects), *copy_findings(rows, copies)]
-    findings.sort(key=lambda finding: (KINDS.index(finding.kind), -finding.score, finding.row))
     unlabelled = len(examples) - len(labelled)
-    return Audit(tuple(findings), tuple(_notices(checked, model, unlabelled)), model)
+    return Audit(tuple(ranked(findings)), tuple(_notices(checked, model, unlabelled)), model)
 
 
 def _notices(rows: LabelledRows, model: AuditModel, unlabelled: int) -> Iterator[str]:

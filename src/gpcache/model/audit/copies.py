@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from gpcache.features.neighbors import nearest
 from gpcache.model.audit.findings import Finding, Kind, LabelledRows
-from gpcache.model.audit.fingerprints import apart
+from gpcache.model.audit.fingerprints import picture_distances
 from gpcache.model.training_images import Example
 from gpcache.support.checks import shown
 
@@ -76,7 +78,7 @@ def _near_pairs(rows: LabelledRows, candidates: list[int]) -> Iterator[tuple[int
     if rows.pictures is not None:
         pictures = torch.from_numpy(np.stack([rows.pictures[row] for row in candidates]))
         unsure = np.flatnonzero(~close)
-        distance = apart(pictures, torch.from_numpy(pairs[unsure]))
+        distance = picture_distances(pictures, torch.from_numpy(pairs[unsure]))
         close[unsure[distance.numpy() < ALIKE]] = True
     for (one, other), value in zip(pairs[close].tolist(), cosine[close].tolist(), strict=True):
         yield candidates[one], candidates[other], value
@@ -98,20 +100,14 @@ def _scale(features: Tensor, to_nearest: NDArray[np.float32]) -> tuple[float, fl
 
 def left_out_together(examples: Sequence[Example], copies: Sequence[Copy]) -> Tensor:
     """The set (n,) of each row: rows of one group, and copies, are in one set."""
-    parent = list(range(len(examples)))
-
-    def root(row: int) -> int:
-        while parent[row] != row:
-            parent[row] = parent[parent[row]]
-            row = parent[row]
-        return row
-
     first: dict[str, int] = {}
     groups = [(row, one.group) for row, one in enumerate(examples) if one.group is not None]
     links = [(row, first.setdefault(group, row)) for row, group in groups]
-    for row, other in links + [(copy.row, copy.other) for copy in copies]:
-        parent[root(row)] = root(other)
-    return torch.tensor([root(row) for row in range(len(parent))])
+    links += [(copy.row, copy.other) for copy in copies]
+    ends = np.array(links, dtype=np.int64).reshape(-1, 2).T
+    linked = coo_matrix((np.ones(len(links)), ends), shape=(len(examples), len(examples)))
+    _, sets = connected_components(linked, directed=False)
+    return torch.from_numpy(sets).long()
 
 
 def copy_findings(rows: LabelledRows, copies: Sequence[Copy]) -> list[Finding]:

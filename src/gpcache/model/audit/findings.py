@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -36,6 +36,11 @@ class Finding:
     other: int | None = None
     sentence: str = ""
     probability: float | None = None
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings by kind, the most serious first."""
+    return sorted(findings, key=lambda one: (KINDS.index(one.kind), -one.score, one.row))
 
 
 @dataclass(frozen=True, eq=False)

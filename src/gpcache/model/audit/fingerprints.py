@@ -48,7 +48,7 @@ def _grey(image: Image.Image) -> Picture:
     return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS))
 
 
-def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
+def picture_distances(pictures: Tensor, pairs: Tensor) -> Tensor:
     """How far apart the pictures (n, 32, 32) of each pair (p, 2) are: 0 alike, 1 unrelated.
 
     One minus the highest correlation of one picture, mirrored or not, with a crop of the other.
@@ -69,8 +69,7 @@ def apart(pictures: Tensor, pairs: Tensor) -> Tensor:
 def _cropped(pictures: Tensor) -> Tensor:
     """The pictures (n, 32, 32) whole, then each crop of them: (n, crops, 16, 16)."""
     rows, columns = _windows()
-    cropped: Tensor = rows @ pictures[:, None] @ columns.mT
-    return cropped
+    return rows @ pictures[:, None] @ columns.mT
 
 
 def _standard(pictures: Tensor) -> Tensor:

@@ -47,13 +47,10 @@ def export_onnx(
     file's metadata.
     """
     graph = _graph_for(model)
+    source: Port = ("features", np.float32, ["batch", model.n_features_in_])
     outputs = _written(graph, model, "features", variance, reject)
-    metadata = _metadata(model, variance, reject)
-    if encoder_fingerprint is not None:
-        metadata["encoder_fingerprint"] = encoder_fingerprint
-    return _file(
-        graph, ("features", np.float32, ["batch", model.n_features_in_]), outputs, metadata
-    )
+    known = {} if encoder_fingerprint is None else {"encoder_fingerprint": encoder_fingerprint}
+    return _file(graph, source, outputs, _metadata(model, variance, reject) | known)
 
 
 def export_image_onnx(

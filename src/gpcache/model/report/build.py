@@ -49,12 +49,8 @@ def build_report(
         "Hardest test images": hardest,
         "Suspicious training images": suspicious_cases(classifier),
     }
-    embedding, search, chosen = None, None, {"temperature": model.temperature_}
-    fitted = getattr(model, "fitted_", None)
-    if model.has_keys:
-        embedding = _embedding(classifier, model)
+    fitted, chosen = getattr(model, "fitted_", None), {"temperature": model.temperature_}
     if fitted is not None:
-        search = model.search_
         names = SOFTMAX_NUMBERS if hasattr(model, "tau_") else REGRESSION_NUMBERS
         chosen |= {name: getattr(model, f"{name}_") for name in names}
     held_out = classifier.held_out()
@@ -63,8 +59,8 @@ def build_report(
         test=test,
         held_out=held_out,
         cases={heading: listed for heading, listed in cases.items() if listed},
-        embedding=embedding,
-        search=search,
+        embedding=_embedding(classifier, model) if model.has_keys else None,
+        search=None if fitted is None else model.search_,
         chosen=chosen,
         facts={
             "encoder": classifier.encoder_name,
@@ -99,14 +95,12 @@ def hardest_cases(
     """The test images whose true class got the lowest probability; `find` gives them by name."""
     cases = []
     for row in test.hardest(CASES):
-        answer, image = int(test.predicted[row]), find(test.names[row])
-        if image is None:
+        if (image := find(test.names[row])) is None:
             continue
         picture, features = image
-        evidence = _evidence(classifier, features)
-        truth, predicted = (test.class_names[one] for one in (int(test.labels[row]), answer))
-        probability = float(test.probabilities[row, answer])
-        cases.append(Case(picture, test.names[row], truth, predicted, probability, **evidence))
+        answer, truth = int(test.predicted[row]), test.class_names[int(test.labels[row])]
+        facts = truth, test.class_names[answer], float(test.probabilities[row, answer])
+        cases.append(Case(picture, test.names[row], *facts, **_evidence(classifier, features)))
     return cases
 
 

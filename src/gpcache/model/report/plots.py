@@ -86,9 +86,8 @@ def confusion_figure(evaluation: Evaluation) -> Figure:
     classes = len(matrix)
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     to_rgba = draw.matplotlib("colors").to_rgba
-    pixels = np.empty((classes, classes, 4))
-    pixels[:] = to_rgba(draw.AGAINST)
-    pixels[np.diag_indices(classes)] = to_rgba(draw.FOR)
+    right = np.eye(classes, dtype=bool)[..., None]
+    pixels = np.where(right, to_rgba(draw.FOR), to_rgba(draw.AGAINST))
     pixels[..., 3] = shares
     named = classes <= MOST_NAMED
     side = max(1.8 + 0.24 * classes, 3.2) if named else 5.2

@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gpcache.images.records import Refused
+from gpcache.model.answer_tables import COLUMNS
 from gpcache.support.files import sha256
 from gpcache.web import schemas
-from gpcache.web.batch_files import COLUMNS, BatchFiles, BatchLine, latest_rows
+from gpcache.web.batch_files import BatchFiles, BatchLine, latest_rows
 from gpcache.web.learner import Answer
-from gpcache.web.routes.predict import prediction
 from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import Upload, received
 
@@ -28,11 +28,7 @@ async def begin(service: CurrentService, body: schemas.NewBatch) -> Any:
     return await _progress(service, await service.run(_files(service).begin, body.format))
 
 
-@routes.post(
-    "/{batch}/files",
-    response_model=schemas.BatchState,
-    openapi_extra=schemas.files_body(image=False),
-)
+@routes.post("/{batch}/files", response_model=schemas.BatchState, openapi_extra=schemas.FILES)
 async def feed(service: CurrentService, batch: str, request: Request) -> Any:
     """Predict photos; those with an answer of the same model are not predicted again."""
     _, lines = await service.run(_files(service).read, batch)
@@ -81,7 +77,7 @@ async def _new_lines(
             fresh[upload.path, content] = upload
     answers = await service.answer(list(fresh.values()))
     return [
-        BatchLine(hash=content, revision=revision, row={"image": path} | _cells(answer))
+        BatchLine(hash=content, revision=revision, row=_cells(answer) | {"image": path})
         for (path, content), answer in zip(fresh, answers, strict=True)
     ]
 
@@ -89,5 +85,5 @@ async def _new_lines(
 def _cells(answer: Answer | Refused) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"error": answer.reason}
-    shown = prediction(answer, top=1, reject=schemas.REJECT)
-    return {name: shown[name] for name in COLUMNS if name in shown}
+    cells = answer.prediction.as_dict()
+    return {name: cells[name] for name in COLUMNS}

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from gpcache.encoders.lite import LiteEncoder
 from gpcache.model import files as model_files
 from gpcache.model.onnx import export_image_onnx, export_onnx
-from gpcache.model.training_images import Example, TrainingFacts
+from gpcache.model.training_images import TrainingFacts
 from gpcache.support.array_folders import CARD
 from gpcache.support.files import explained_writes
 from gpcache.support.temporary import temporary_sibling
@@ -52,7 +52,17 @@ async def card(service: CurrentService) -> Response:
 async def snippets(service: CurrentService, request: Request) -> Any:
     """Code to copy."""
     address = f"{request.url.scheme}://{request.headers['host']}"
-    return _snippets(service.workspace.document.name, address, request.app.state.token)
+    model = f"{service.workspace.document.name}.gpc"
+    argument = shlex.quote(f"./{model}" if model.startswith("-") else model)
+    return {
+        "cli": f"gpcache predict {argument} photo.jpg --top 3 --why",
+        "python": "from gpcache import ImageClassifier\n\n"
+        f"model = ImageClassifier.load({model!r})\n"
+        'for answer in model.predict(["photo.jpg"]):\n'
+        "    print(answer.label, answer.probability, answer.rejected)",
+        "curl": f"curl -H 'Authorization: Bearer {request.app.state.token}' "
+        f"-H 'Content-Type: image/jpeg' --data-binary @photo.jpg {address}/v1/predict",
+    }
 
 
 def as_file(content: bytes, media: str, name: str) -> Response:
@@ -86,21 +96,6 @@ def _onnx(workspace: Workspace) -> bytes:
     return export_onnx(model, encoder_fingerprint=encoder.fingerprint)
 
 
-def _snippets(name: str, address: str, token: str) -> dict[str, str]:
-    """Code that uses the same model from other programs."""
-    model = f"{name}.gpc"
-    argument = shlex.quote(f"./{model}" if model.startswith("-") else model)
-    return {
-        "cli": f"gpcache predict {argument} photo.jpg --top 3 --why",
-        "python": "from gpcache import ImageClassifier\n\n"
-        f"model = ImageClassifier.load({model!r})\n"
-        'for answer in model.predict(["photo.jpg"]):\n'
-        "    print(answer.label, answer.probability, answer.rejected)",
-        "curl": f"curl -H 'Authorization: Bearer {token}' -H 'Content-Type: image/jpeg' "
-        f"--data-binary @photo.jpg {address}/v1/predict",
-    }
-
-
 @contextmanager
 def written_model(workspace: Workspace) -> Iterator[Path]:
     """The model folder of the workspace, in a temporary place."""
@@ -114,10 +109,7 @@ def written_model(workspace: Workspace) -> Iterator[Path]:
         templates=None if document.templates is None else list(document.templates),
         prompts=document.contents.prompts(document.templates),
         views=document.views,
-        examples=[
-            Example(photo.name, str(photo.label), photo.hash, photo.group)
-            for photo in learner.photos
-        ],
+        examples=[photo.example for photo in learner.photos],
         training=TrainingFacts(
             source=f"the workspace {document.name}", refused=list(document.refused)
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
@@ -13,23 +14,28 @@ from pydantic import BaseModel, Field
 from gpcache import __version__
 from gpcache.errors import DataError
 from gpcache.images.records import Refused
+from gpcache.model.predictions import Prediction
 from gpcache.web import schemas
-from gpcache.web.learner import Answer
 from gpcache.web.routes.predict import refusal
 from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import MAX_FILES, Form, Upload, stopped_on_disconnect
 
 INPUT = "image"
-# Each output's name, type and number of dimensions.
-OUTPUTS = (
-    ("label", "BYTES", 1),
-    ("probability", "FP64", 1),
-    ("probabilities", "FP64", 2),
-    ("uncertainty", "FP64", 1),
-    ("rejected", "BOOL", 1),
-    ("nearest", "BYTES", 1),
-    ("classes", "BYTES", 1),
-)
+# Each output's type, number of dimensions, and values for predictions.
+OUTPUTS: dict[str, tuple[str, int, Callable[[Sequence[Prediction]], list[Any]]]] = {
+    # A tensor of text has no null: the label of a rejected image is empty.
+    "label": ("BYTES", 1, lambda found: [one.label or "" for one in found]),
+    "probability": ("FP64", 1, lambda found: [one.probability for one in found]),
+    "probabilities": (
+        "FP64",
+        2,
+        lambda found: [p for one in found for p in one.distribution.tolist()],
+    ),
+    "uncertainty": ("FP64", 1, lambda found: [one.uncertainty for one in found]),
+    "rejected": ("BOOL", 1, lambda found: [one.rejected for one in found]),
+    "nearest": ("BYTES", 1, lambda found: [one.nearest for one in found]),
+    "classes": ("BYTES", 1, lambda found: [str(name) for name in found[0].classes]),
+}
 
 
 class Tensor(BaseModel):
@@ -97,7 +103,7 @@ async def metadata(service: CurrentService, model: str, version: str | None = No
         "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
         "outputs": [
             {"name": name, "datatype": datatype, "shape": [-1] * dimensions}
-            for name, datatype, dimensions in OUTPUTS
+            for name, (datatype, dimensions, _) in OUTPUTS.items()
         ],
     }
     return JSONResponse(described)
@@ -124,15 +130,21 @@ async def infer(
 ) -> JSONResponse:
     """Answer for every image of the input."""
     _revision_of(service, model, version)
-    wanted = _wanted(body)
-    with Form() as form:
+    wanted = list(OUTPUTS) if body.outputs is None else [one.name for one in body.outputs]
+    for name in wanted:
+        if name not in OUTPUTS:
+            raise DataError(f"There is no output {name!r}: there are {', '.join(OUTPUTS)}.")
+    with closing(Form()) as form:
         async with stopped_on_disconnect(request), service.encoding.admitted():
             await _read_images(body, form)
-            outputs = _outputs(await service.answer(form.files))
+            answers = await service.answer(form.files)
+    found = [one.prediction for one in answers if not isinstance(one, Refused)]
+    if len(found) < len(answers):  # the protocol has no field for the error of one element
+        raise refusal(answers)
     answer: dict[str, Any] = {
         "model_name": model,
         "model_version": str(service.workspace.document.revision),
-        "outputs": [outputs[name] for name in wanted],
+        "outputs": [_output(name, found) for name in wanted],
     }
     return JSONResponse(answer if body.id is None else answer | {"id": body.id})
 
@@ -146,15 +158,6 @@ def _revision_of(service: Service, model: str, version: str | None) -> str:
         detail = f"There is no version {version[:200]!r} of {name!r}: it is at {latest!r}"
         raise HTTPException(404, detail)
     return latest
-
-
-def _wanted(body: Inference) -> list[str]:
-    known = [name for name, _, _ in OUTPUTS]
-    wanted = known if body.outputs is None else [one.name for one in body.outputs]
-    for name in wanted:
-        if name not in known:
-            raise DataError(f"There is no output {name!r}: there are {', '.join(known)}.")
-    return wanted
 
 
 async def _read_images(body: Inference, form: Form) -> None:
@@ -175,31 +178,8 @@ async def _read_images(body: Inference, form: Form) -> None:
         await form.files[-1].write(content)
 
 
-def _outputs(answers: Sequence[Answer | Refused]) -> dict[str, Any]:
-    """The outputs by name."""
-    good = [one for one in answers if not isinstance(one, Refused)]
-    if len(good) < len(answers):  # the protocol has no field for the error of one element
-        raise refusal(answers)
-    classes, rows = good[0].classes, [one.probabilities for one in good]
-    nearest = [classes[int(row.argmax())] for row in rows]
-    rejected = [bool(one.familiarity <= schemas.REJECT) for one in good]
-    values: dict[str, list[Any]] = {
-        # A tensor of text has no null: the label of a rejected image is empty.
-        "label": ["" if no else name for name, no in zip(nearest, rejected, strict=True)],
-        "probability": [float(row.max()) for row in rows],
-        "probabilities": [float(p) for row in rows for p in row],
-        "uncertainty": [one.uncertainty for one in good],
-        "rejected": rejected,
-        "nearest": nearest,
-        "classes": classes,
-    }
-    shapes = {"probabilities": [len(good), len(classes)]}
-    return {
-        name: {
-            "name": name,
-            "datatype": datatype,
-            "shape": shapes.get(name, [len(values[name])]),
-            "data": values[name],
-        }
-        for name, datatype, _ in OUTPUTS
-    }
+def _output(name: str, found: Sequence[Prediction]) -> dict[str, Any]:
+    datatype, dimensions, values = OUTPUTS[name]
+    data = values(found)
+    shape = [len(data)] if dimensions == 1 else [len(found), len(data) // len(found)]
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}

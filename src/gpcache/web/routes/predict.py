@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query, Request
 
 from gpcache.errors import ImageRefusedError
 from gpcache.images.records import Refused
-from gpcache.model.predictions import agreeing_set
 from gpcache.web import schemas
 from gpcache.web.learner import Answer
 from gpcache.web.service import CurrentService
 from gpcache.web.uploads import received
 
 routes = APIRouter(prefix="/v1", tags=["predict"], responses=schemas.PROBLEMS)
-PHOTOS = schemas.files_body()
+PHOTOS = schemas.FILES_OR_IMAGE
 
 
 @routes.post("/predict", response_model=schemas.Predictions, openapi_extra=PHOTOS)
@@ -28,11 +26,12 @@ async def predict(
 ) -> Any:
     """Classify photos, or answer that they are unlike all training photos."""
     async with received(request) as form, service.encoding.admitted():
-        answers = await service.answer(form.files, why=options.why, error=options.sets)
+        answers = await service.answer(
+            form.files, reject=options.reject, why=options.why, error=options.sets
+        )
     if all(isinstance(one, Refused) for one in answers):
         raise refusal(answers)
-    shown = [prediction(one, top=options.top, reject=options.reject) for one in answers]
-    return {"predictions": shown}
+    return {"predictions": [prediction(one, options.top) for one in answers]}
 
 
 @routes.post("/explain", response_model=schemas.Predictions, openapi_extra=PHOTOS)
@@ -53,8 +52,8 @@ async def preview(service: CurrentService, request: Request) -> Any:
     if isinstance(photo, Refused):
         raise refusal([photo])
     learner, contents = service.workspace.learner, service.workspace.document.contents
-    classes, rows = await service.run(learner.by_text, photo.features[None], contents)
-    return {"name": photo.name, "probabilities": _bars(classes, rows[0], len(classes))}
+    classes = await service.run(learner.by_text, photo.features, contents)
+    return {"name": photo.name, "probabilities": _bars(classes)}
 
 
 def refusal(answers: Sequence[object]) -> ImageRefusedError:
@@ -63,28 +62,15 @@ def refusal(answers: Sequence[object]) -> ImageRefusedError:
     return ImageRefusedError(first.reason, name=first.name)
 
 
-def prediction(answer: Answer | Refused, *, top: int, reject: float) -> dict[str, Any]:
+def prediction(answer: Answer | Refused, top: int) -> dict[str, Any]:
     """An answer as a dictionary for JSON."""
     if isinstance(answer, Refused):
         return {"name": answer.name, "error": f"It was refused: {answer.reason}."}
-    best = int(answer.probabilities.argmax())
-    nearest, rejected = answer.classes[best], bool(answer.familiarity <= reject)
-    plausible = None
-    if answer.plausible is not None:
-        plausible = agreeing_set(answer.plausible, nearest, rejected)
-    # NaN, where nothing could be held out, rejects nothing and is null in JSON.
-    known = not np.isnan(answer.familiarity)
-    return {
-        "name": answer.name,
-        "label": None if rejected else nearest,
-        "probability": float(answer.probabilities[best]),
-        "rejected": rejected,
-        "nearest": nearest,
-        "familiarity": answer.familiarity if known else None,
-        "uncertainty": answer.uncertainty,
-        "plausible": plausible,
-        "note": answer.note,
-        "probabilities": _bars(answer.classes, answer.probabilities, top),
+    found = answer.prediction
+    shown = {"name": found.name, "plausible": None, "note": "", **found.as_dict()}
+    del shown["image"]
+    return shown | {
+        "probabilities": _bars(found.top(top)),
         "why": [
             {"id": photo.id, "name": photo.name, "label": str(photo.label), "weight": weight}
             for photo, weight in answer.why
@@ -92,6 +78,5 @@ def prediction(answer: Answer | Refused, *, top: int, reject: float) -> dict[str
     }
 
 
-def _bars(classes: Sequence[str], row: Any, top: int) -> list[dict[str, Any]]:
-    order = np.argsort(-row, kind="stable")[:top]
-    return [{"label": classes[place], "probability": float(row[place])} for place in order]
+def _bars(classes: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"label": name, "probability": probability} for name, probability in classes]

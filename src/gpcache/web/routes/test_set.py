@@ -17,7 +17,7 @@ from gpcache.web.uploads import received
 routes = APIRouter(prefix="/v1/test-set", tags=["test set"], responses=schemas.PROBLEMS)
 
 
-@routes.post("", response_model=schemas.TestState, openapi_extra=schemas.files_body(image=False))
+@routes.post("", response_model=schemas.TestState, openapi_extra=schemas.FILES)
 async def add(service: CurrentService, request: Request) -> Any:
     """Add photos to test on; the folder of a photo is its class."""
     async with received(request) as form, service.encoding.admitted():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from gpcache.errors import DataError
 from gpcache.images.records import plural
@@ -13,9 +14,20 @@ from gpcache.web.curve import comparable
 from gpcache.web.schemas import DropId, IfMatch
 from gpcache.web.service import CurrentService, Service
 from gpcache.web.uploads import received
+from gpcache.web.workspace import Edit
 from gpcache.web.workspace_contents import Contents, Photo
 
 routes = APIRouter(prefix="/v1", tags=["workspace"], responses=schemas.PROBLEMS)
+
+MakeChange = Callable[[schemas.Body, str, Edit], Awaitable[dict[str, Any]]]
+
+
+async def _make_change(service: CurrentService, if_match: IfMatch = None) -> MakeChange:
+    """The function that edits the contents, at the revision that the request is based on."""
+    return lambda body, what, edit: service.change(edit, what, _revision(if_match, body))
+
+
+Change = Annotated[MakeChange, Depends(_make_change)]
 
 
 @routes.post("/classes", response_model=schemas.WorkspaceState)
@@ -23,45 +35,30 @@ async def add_class(
     service: CurrentService, body: schemas.NewClass, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
     """Add a class, which is known by its name and prompt until it has photos."""
-
-    def edit(contents: Contents) -> Contents:
-        return contents.with_class(body.name, body.prompt)
-
-    what = f"adding the class {body.name[:80]}"
-    return await service.change(edit, what, _revision(if_match, body), drop)
+    return await service.change(
+        lambda contents: contents.with_class(body.name, body.prompt),
+        f"adding the class {body.name[:80]}",
+        _revision(if_match, body),
+        drop,
+    )
 
 
 @routes.patch("/classes", response_model=schemas.WorkspaceState)
-async def change_class(
-    service: CurrentService, body: schemas.ChangedClass, if_match: IfMatch = None
-) -> Any:
+async def change_class(change: Change, body: schemas.ChangedClass) -> Any:
     """Rename a class, or give it another prompt."""
-
-    def edit(contents: Contents) -> Contents:
-        return contents.with_changed_class(body.name, body.new_name, body.prompt)
-
     what = f"changing the class {body.name[:80]}"
-    return await service.change(edit, what, _revision(if_match, body))
+    given = body.name, body.new_name, body.prompt
+    return await change(body, what, lambda contents: contents.with_changed_class(*given))
 
 
 @routes.delete("/classes", response_model=schemas.WorkspaceState)
-async def remove_class(
-    service: CurrentService, body: schemas.NamedClass, if_match: IfMatch = None
-) -> Any:
+async def remove_class(change: Change, body: schemas.NamedClass) -> Any:
     """Remove a class and its photos."""
-
-    def edit(contents: Contents) -> Contents:
-        return contents.without_class(body.name)
-
     what = f"removing the class {body.name[:80]}"
-    return await service.change(edit, what, _revision(if_match, body))
+    return await change(body, what, lambda contents: contents.without_class(body.name))
 
 
-@routes.post(
-    "/examples",
-    response_model=schemas.Added,
-    openapi_extra=schemas.files_body(label=True, image=False),
-)
+@routes.post("/examples", response_model=schemas.Added, openapi_extra=schemas.LABELLED_FILES)
 async def add_examples(
     service: CurrentService, request: Request, if_match: IfMatch = None, drop: DropId = ""
 ) -> Any:
@@ -76,7 +73,7 @@ async def add_examples(
 
 @routes.patch("/examples", response_model=schemas.WorkspaceState)
 async def change_photos(
-    service: CurrentService, body: schemas.ChangedPhotos, if_match: IfMatch = None
+    service: CurrentService, change: Change, body: schemas.ChangedPhotos
 ) -> Any:
     """Give photos another label, or confirm their label."""
     label, keep, photos = body.label, body.keep, plural(len(body.ids), "photo")
@@ -92,18 +89,14 @@ async def change_photos(
             contents = contents.with_labels(body.ids, label, proposals)
         return contents if keep is None else contents.with_kept(body.ids, keep)
 
-    return await service.change(edit, what, _revision(if_match, body))
+    return await change(body, what, edit)
 
 
 @routes.delete("/examples", response_model=schemas.WorkspaceState)
-async def remove(service: CurrentService, body: schemas.PhotoIds, if_match: IfMatch = None) -> Any:
+async def remove(change: Change, body: schemas.PhotoIds) -> Any:
     """Remove photos."""
-
-    def edit(contents: Contents) -> Contents:
-        return contents.without_photos(body.ids)
-
     what = f"removing {plural(len(body.ids), 'photo')}"
-    return await service.change(edit, what, _revision(if_match, body))
+    return await change(body, what, lambda contents: contents.without_photos(body.ids))
 
 
 PICTURE: dict[int | str, Any] = {200: {"content": {"image/jpeg": {}}}}
@@ -136,9 +129,7 @@ def _jpeg(content: bytes) -> Response:
     return Response(content, media_type="image/jpeg", headers=headers)
 
 
-@routes.post(
-    "/pool", response_model=schemas.PoolSize, openapi_extra=schemas.files_body(image=False)
-)
+@routes.post("/pool", response_model=schemas.PoolSize, openapi_extra=schemas.FILES)
 async def fill_pool(service: CurrentService, request: Request) -> Any:
     """Add photos without a label."""
     async with received(request) as form, service.encoding.admitted():
@@ -147,16 +138,10 @@ async def fill_pool(service: CurrentService, request: Request) -> Any:
 
 
 @routes.post("/label", response_model=schemas.WorkspaceState)
-async def label(
-    service: CurrentService, body: schemas.LabelledPhoto, if_match: IfMatch = None
-) -> Any:
+async def label(change: Change, body: schemas.LabelledPhoto) -> Any:
     """Move a photo of the pool into a class."""
-
-    def edit(contents: Contents) -> Contents:
-        return contents.with_labels([body.id], body.label)
-
     what = f"labelling a photo as {body.label[:80]}"
-    return await service.change(edit, what, _revision(if_match, body))
+    return await change(body, what, lambda contents: contents.with_labels([body.id], body.label))
 
 
 @routes.get("/state", response_model=schemas.WorkspaceState)
