@@ -178,8 +178,10 @@ def many(tmp_path, write_photo):
 
 
 def start(folder, store, shard_rows):
+    # On a slow machine a process may wait over a second for its turn, and says so: this is no error.
+    waiting = "ignore:Waiting for another process:RuntimeWarning"
     return subprocess.Popen(
-        [sys.executable, TINY, folder, store, str(shard_rows)],
+        [sys.executable, "-W", waiting, TINY, folder, store, str(shard_rows)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
