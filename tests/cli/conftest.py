@@ -61,7 +61,7 @@ def shell():
             capture_output=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
             check=False,
-            timeout=120,
+            timeout=300,
             **options,
         )
 

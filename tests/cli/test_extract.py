@@ -139,7 +139,7 @@ def test_an_interrupt_leaves_a_whole_store(tmp_path):
         "main()\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 130
     assert "Traceback" not in result.stderr

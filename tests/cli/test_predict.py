@@ -304,7 +304,7 @@ def test_an_interrupt_leaves_the_old_file(model, unseen, tmp_path):
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=120
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
     assert target.read_text() == "old"

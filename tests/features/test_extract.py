@@ -229,14 +229,14 @@ def test_no_decoding_process_outlives_the_killed_one(many, tmp_path):
     if not Path(f"/proc/{process.pid}/task/{process.pid}/children").exists():
         process.kill()
         pytest.skip("this system does not list the children of a process")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (pids := children_of(process.pid)):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -266,7 +266,7 @@ def test_what_a_living_writer_holds_stays(writer, tmp_path):
     process, held = writer(path)
     write_atomic(path, b"mine")
     assert names(tmp_path) == [held, "answers.csv"]
-    process.communicate("go on\n", timeout=60)
+    process.communicate("go on\n", timeout=300)
     assert process.returncode == 0
     assert path.read_text() == "from another process"
     assert names(tmp_path) == ["answers.csv"]

@@ -165,11 +165,11 @@ def test_fit_predict_extract_and_serve_reach_nobody_and_leave_no_trace(traced, p
             data=(photos / "cat" / "0.png").read_bytes(),
             headers={"Authorization": f"Bearer {told['token']}", "Content-Type": "image/png"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             assert answer.status == 200
     finally:
         server.terminate()
-        server.communicate(timeout=60)
+        server.communicate(timeout=300)
     assert traced.foreign() == []
     # The image network of `lite` is prepared once, and nothing else is left behind.
     cache = ["home/.cache", "home/.cache/gpcache"]

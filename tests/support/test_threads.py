@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpcache.support import threads
-from gpcache.support.threads import SMALL, fitting_threads, free_cores
+from gpcache.support.threads import SMALL, limited_threads, free_cores
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def four_threads(monkeypatch):
 
 
 def used(multiplications, device=CPU):
-    with fitting_threads(multiplications, device):
+    with limited_threads(multiplications, device):
         return torch.get_num_threads()
 
 
@@ -61,6 +61,16 @@ def test_own_threads_that_wait_for_work_take_no_core(others, expected, running):
     assert used(SMALL) == expected
 
 
+def test_short_work_looks_once_for_free_cores(running, monkeypatch):
+    running("0.0 0.0 0.0 9/80 5")
+    looks = []
+    monkeypatch.setattr(threads.time, "sleep", looks.append)
+    assert used(SMALL) == 1
+    assert not looks
+    with limited_threads(SMALL, CPU, repeated=True):
+        assert looks == [threads.PAUSE] * (threads.LOOKS - 1)
+
+
 def test_a_gpu_keeps_them(running):
     running("0.0 0.0 0.0 9/80 5")
     assert used(1, torch.device("cuda")) == 4
@@ -74,14 +84,14 @@ def test_a_system_that_does_not_tell_has_all_cores(text, running):
 
 def test_an_error_puts_them_back(running):
     running("0.0 0.0 0.0 1/80 5")
-    with pytest.raises(ValueError, match="broken"), fitting_threads(1, CPU):
+    with pytest.raises(ValueError, match="broken"), limited_threads(1, CPU):
         raise ValueError("broken")
     assert torch.get_num_threads() == 4
 
 
 def test_whoever_comes_second_changes_nothing(running):
     running("0.0 0.0 0.0 1/80 5")
-    with fitting_threads(1, CPU):
+    with limited_threads(1, CPU):
         other = Thread(target=used, args=(1,))
         other.start()
         other.join()

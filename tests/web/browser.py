@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared")) / "images"
 if playwright is not None:
     # Beside Ray nodes and other browsers on two cores, a page may take long.
-    playwright.expect.set_options(timeout=90_000)
+    playwright.expect.set_options(timeout=300_000)
 # With an encoder that starts at once.
 TINY = (str(Path(__file__).with_name("program.py")),)
 LITE = ("-m", "gpcache", "serve", "--port", "0", "--workspace")
@@ -74,7 +74,7 @@ class Server:
         body = None if content is None else json.dumps(content).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.origin + path, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     def labels(self):

@@ -71,16 +71,16 @@ class Running:
             target=lambda: asyncio.run(run(opened, TOKEN, listener, started, engine)), daemon=True
         )
         self._thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(300)
         self.port = int(self.address.rpartition(":")[2])
         self.client = httpx.Client(
-            base_url=self.address, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+            base_url=self.address, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=300
         )
 
     def stop(self):
         self.client.close()
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(300)
         assert not self._thread.is_alive()
 
 

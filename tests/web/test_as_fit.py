@@ -69,7 +69,7 @@ def test_the_page_and_the_command_line_make_the_same_model(
             for one, other in zip(found, expected, strict=True)
         )
 
-    end = time.monotonic() + 60  # beyond a few photos the page chooses anew in the background
+    end = time.monotonic() + 300  # beyond a few photos the page chooses anew in the background
     while not same(told := asked()) and time.monotonic() < end:
         time.sleep(0.2)
     for one, other in zip(told, expected, strict=True):

@@ -30,7 +30,7 @@ def busy(shared, monkeypatch):
 
 @pytest.fixture
 def stream(shared):
-    with socket.create_connection(("127.0.0.1", shared.port), timeout=20) as stream:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=300) as stream:
         yield stream
 
 
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(busy, cap
     head = f"{PHOTO}Content-Length: 100000\r\n\r\n".encode()
     with ExitStack() as held:
         leaving = [
-            held.enter_context(socket.create_connection(("127.0.0.1", busy.port), timeout=20))
+            held.enter_context(socket.create_connection(("127.0.0.1", busy.port), timeout=300))
             for _ in range(3)
         ]
         for one in leaving:
@@ -156,7 +156,7 @@ def test_a_request_that_found_a_place_keeps_it(start, tiny, photo, filled, monke
 
     class HeldEncoder(tiny.ColourEncoder):
         def _embed_images(self, batch):
-            assert free.wait(60)
+            assert free.wait(300)
             return super()._embed_images(batch)
 
     free.set()
@@ -166,7 +166,7 @@ def test_a_request_that_found_a_place_keeps_it(start, tiny, photo, filled, monke
     monkeypatch.setattr("gpcache.web.encoding.MAX_WAITING", 2)
 
     def wait_for(count):
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         while f"gpcache_requests_waiting {count}.0" not in running.client.get("/metrics").text:
             assert time.monotonic() < end, f"there are never {count} requests in progress"
             time.sleep(0.01)
@@ -176,7 +176,7 @@ def test_a_request_that_found_a_place_keeps_it(start, tiny, photo, filled, monke
     with ExitStack() as held:
         held.callback(free.set)
         early, *others = (
-            held.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            held.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))
             for _ in range(3)
         )
         early.sendall(sent[:-1])

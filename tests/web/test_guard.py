@@ -13,7 +13,7 @@ TOKEN = "a-token-for-tests"
 @pytest.fixture
 def stranger(shared):
     """A client without the token."""
-    with httpx.Client(base_url=shared.address, timeout=30) as client:
+    with httpx.Client(base_url=shared.address, timeout=300) as client:
         yield client
 
 
@@ -93,7 +93,7 @@ def test_unforeseen_errors_are_answers_like_others(start, tiny, photo, caplog):
 
 def exchanged(port, head):
     """The first bytes of the answer to a raw request whose body never comes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as stream:
         stream.sendall(head.encode())
         answer = ""
         while "}" not in answer:

@@ -23,7 +23,7 @@ def program(tmp_path):
     )
     address, _, token = process.stdout.readline().strip().partition("/?token=")
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=address, headers=headers, timeout=300) as client:
         yield process, client
     process.kill()
     process.wait()
@@ -49,9 +49,9 @@ def test_nothing_acknowledged_is_lost(program, start, photo):
 
     worker = threading.Thread(target=work)
     worker.start()
-    worker.join(60)
+    worker.join(300)
     stop.set()
-    process.wait(30)
+    process.wait(300)
     client = start().client
     state = client.get("/v1/state").json()
     names = [one["name"] for one in state["photos"]]

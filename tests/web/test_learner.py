@@ -192,7 +192,7 @@ def test_an_outgrown_model_is_fitted_again_on_all_photos(start, photo, tmp_path)
         found = server.client.post("/v1/predict", files=files).json()["predictions"]
         return [one[figure] for one in found for figure in ("probability", "uncertainty")]
 
-    wanted, end = pytest.approx(asked(fresh), abs=1e-6), time.monotonic() + 30
+    wanted, end = pytest.approx(asked(fresh), abs=1e-6), time.monotonic() + 300
     while (told := asked(growing)) != wanted and time.monotonic() < end:
         time.sleep(0.1)
     assert told == wanted

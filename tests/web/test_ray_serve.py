@@ -362,13 +362,13 @@ def test_from_the_shell_on_a_cluster(ray, photo, tmp_path):
         told = json.loads(process.stdout.readline())
         assert len(replicas_of(os.getpid())) == len(before) + 1
         headers = {"Authorization": f"Bearer {told['token']}"}
-        with httpx.Client(base_url=told["address"], headers=headers, timeout=60) as client:
+        with httpx.Client(base_url=told["address"], headers=headers, timeout=300) as client:
             for name in ("a red wall", "a blue sky"):
                 client.post("/v1/classes", json={"name": name})
             answer = ask(client, photo("blue")).json()
             assert len(answer["predictions"][0]["probabilities"]) == 2
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 130, -signal.SIGINT)
+        assert process.wait(300) in (0, 130, -signal.SIGINT)
         assert replicas_of(os.getpid()) == before
     finally:
         process.kill()

@@ -52,7 +52,7 @@ def test_from_the_shell(tmp_path, photo):
     )
     try:
         told = json.loads(process.stdout.readline())
-        with httpx.Client(timeout=60, follow_redirects=True) as client:
+        with httpx.Client(timeout=300, follow_redirects=True) as client:
             page = client.get(told["page"])
             assert page.status_code == 200
             assert page.headers["content-type"].startswith("text/html")
@@ -63,7 +63,7 @@ def test_from_the_shell(tmp_path, photo):
             answer = client.post(f"{address}/v1/predict", **image).json()
             assert len(answer["predictions"][0]["probabilities"]) == 2
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, 130, -signal.SIGINT)
+        assert process.wait(300) in (0, 130, -signal.SIGINT)
     finally:
         process.kill()
         process.wait()

@@ -327,12 +327,12 @@ def test_the_text_encoder_is_loaded_before_a_class_asks_for_it(start, tiny):
             if not loaded.is_set():
                 self.loads += 1
                 begun.set()
-                assert loaded.wait(30)
+                assert loaded.wait(300)
             return super()._embed_texts(texts)
 
     encoder = Slow()
     client = start(encoder=encoder).client
-    assert begun.wait(30)
+    assert begun.wait(300)
     assert client.get("/v1/state").status_code == 200  # nobody waits for it without need
     threading.Timer(0.3, loaded.set).start()
     assert client.post("/v1/classes", json={"name": "red"}).status_code == 200

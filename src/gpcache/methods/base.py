@@ -28,6 +28,7 @@ from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
 from gpcache.support.checks import label_array, refuse_nan, refuse_twins, shown, to_numpy
 from gpcache.support.devices import explained_memory_errors, resolve_device, resolve_dtype
+from gpcache.support.threads import limited_threads
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.model import Explanation
@@ -274,7 +275,8 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(" ".join(str(error).split())) from None
 
     def _unit(self, array: NDArray[Any], name: str) -> Tensor:
-        return unit_tensor(array, name, self._device, self._dtype)
+        with limited_threads(array.size, self._device):
+            return unit_tensor(array, name, self._device, self._dtype)
 
     def _read_validation(self, validation: Any) -> tuple[Tensor, Tensor]:
         """Unit rows (m, d) and class numbers (m,) of a validation set (X, y)."""
@@ -473,7 +475,9 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         return self._probabilities(torch.as_tensor(self.logits(X)))
 
     def _probabilities(self, logits: Tensor) -> NDArray[np.float64]:
-        probabilities = self._calibration.probabilities(logits.double().cpu()).numpy()
+        host = logits.double().cpu()
+        with limited_threads(host.numel(), host.device):
+            probabilities = self._calibration.probabilities(host).numpy()
         if not np.isfinite(probabilities).all():
             raise NumericalError(
                 "The model gives NaN for a row: use less extreme hyper-parameters."

@@ -16,26 +16,28 @@ import torch
 # Products of fewer multiplications than this gain little from a second thread.
 SMALL = 2**24
 RUNNING, OWN = Path("/proc/loadavg"), Path("/proc/self/task")
-# Samples of the running threads, and seconds between them: some run for an instant.
-LOOKS, PAUSE = 5, 0.002
+# Samples of the running threads, and seconds between them: some run for an instant. Work of fewer
+# multiplications than `LONG` ends before these samples would: it takes one.
+LOOKS, PAUSE, LONG = 5, 0.002, 2**29
 
 _lock = Lock()
 _users = 0
 
 
-def free_cores() -> int:
+def free_cores(looks: int = LOOKS) -> int:
     """Cores that no other process is using now; all if the system does not say."""
     cores = os.cpu_count() or 1
     busy = cores
     try:
-        for _ in range(LOOKS):
+        for look in range(looks):
+            if look:
+                time.sleep(PAUSE)
             running = int(RUNNING.read_text().split()[3].split("/")[0])
             # Our own threads wait for work in a loop for a while, and would leave their cores.
             own = 1 if running <= 1 else _own_running()
             busy = min(busy, max(0, running - own))
             if not busy:
                 break
-            time.sleep(PAUSE)
     except (OSError, ValueError, IndexError):
         return cores
     return cores - busy
@@ -52,8 +54,12 @@ def _own_running() -> int:
 
 
 @contextmanager
-def fitting_threads(multiplications: int, device: torch.device) -> Iterator[None]:
+def limited_threads(
+    multiplications: int, device: torch.device, *, repeated: bool = False
+) -> Iterator[None]:
     """Run torch with as many threads as a problem of this size can use now.
+
+    `repeated` says that work of this size is done many times, as in a fit.
 
     The number of threads belongs to the process: if several threads call this at once, the first
     one decides, and the last one restores the number.
@@ -64,7 +70,8 @@ def fitting_threads(multiplications: int, device: torch.device) -> Iterator[None
         return
     with _lock:
         before = torch.get_num_threads()
-        wanted = 1 if multiplications < SMALL else max(1, free_cores())
+        looks = LOOKS if repeated or multiplications >= LONG else 1
+        wanted = 1 if multiplications < SMALL else max(1, free_cores(looks))
         first, _users = _users == 0, _users + 1
         if first and wanted < before:
             torch.set_num_threads(wanted)

@@ -23,7 +23,7 @@ from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.shots import Shots
 from gpcache.support.devices import ensure_memory, explained_memory_errors, free_memory
-from gpcache.support.threads import fitting_threads
+from gpcache.support.threads import limited_threads
 
 Way = Literal["softmax", "folds", "loo", "training"]
 
@@ -54,8 +54,9 @@ MATRICES: dict[type[Precision], dict[Way, float]] = {
 def fitting(shots: Shots) -> Iterator[None]:
     """Run torch with as many threads as a fit can use now, and explain its memory errors."""
     n, c = len(shots), shots.n_classes
-    what = f"A fit of {n:,} shots of {c:,} classes"
-    with explained_memory_errors(what, REMEDY), fitting_threads(n * n * c, shots.features.device):
+    what, device = f"A fit of {n:,} shots of {c:,} classes", shots.features.device
+    threads = limited_threads(n * n * c, device, repeated=True)
+    with explained_memory_errors(what, REMEDY), threads:
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.methods.cache.search import Choice
+from gpcache.support.threads import limited_threads
 
 
 class Explanation(NamedTuple):
@@ -118,7 +120,8 @@ class CacheModel:
         batches = self._batches(features)
         columns = [None] * len(batches) if column is None else self._batches(column)
         parts = zip(batches, columns, strict=True)
-        answers = [self._answered(*part, variance, quick, top) for part in parts]
+        with self._threads(features, variance=variance):
+            answers = [self._answered(*part, variance, quick, top) for part in parts]
         logits, spreads, reasons = zip(*answers, strict=True)
         spread = torch.cat(spreads) if variance else None
         if top == 0:
@@ -185,19 +188,29 @@ class CacheModel:
 
     def posterior(self, features: Tensor) -> Posterior:
         """Mean (m, c) and variance (m, g) of the cache, in the same batches."""
-        parts = [self._posterior(self.feature_map(batch)) for batch in self._batches(features)]
+        with self._threads(features, variance=True):
+            parts = [self._posterior(self.feature_map(batch)) for batch in self._batches(features)]
         return Posterior(torch.cat([p.mean for p in parts]), torch.cat([p.variance for p in parts]))
 
     def variance(self, features: Tensor, *, quick: bool = False) -> Tensor:
         """The variance (m, g) of the cache, in the same batches."""
-        batches = self._batches(features)
-        return torch.cat(
-            [self.precision.variance(self.feature_map(batch), quick=quick) for batch in batches]
-        )
+        with self._threads(features, variance=True):
+            return torch.cat(
+                [
+                    self.precision.variance(self.feature_map(batch), quick=quick)
+                    for batch in self._batches(features)
+                ]
+            )
 
     def _batches(self, features: Tensor) -> Sequence[Tensor]:
         size = max(64, BATCH_ELEMENTS // max(1, len(self.precision.keys)))
         return torch.split(features, size)
+
+    def _threads(self, features: Tensor, *, variance: bool) -> AbstractContextManager[None]:
+        """One thread for few rows: beside other work, several would wait for each other."""
+        n, width = self.precision.keys.shape
+        each = n * (width + n if variance else width)
+        return limited_threads(len(features) * each, features.device)
 
     def _posterior(self, mapped: Tensor) -> Posterior:
         if not self.is_softmax:

@@ -23,6 +23,7 @@ from gpcache.model.audit.verdicts import (
 )
 from gpcache.model.training_images import Example
 from gpcache.support.progress import progress_bar
+from gpcache.support.threads import limited_threads
 
 __all__ = ["FAULTS", "KINDS", "Audit", "Finding", "audit"]
 
@@ -61,7 +62,8 @@ def audit(
         numbers,
         None if pictures is None else [pictures[row] for row in numbers],
     )
-    with progress_bar("check", total=3, unit="step") as bar:
+    threads = limited_threads(len(numbers) ** 3, torch.device("cpu"), repeated=True)
+    with threads, progress_bar("check", total=3, unit="step") as bar:
         copies = find_copies(rows)
         bar.update()
         first = rows.first_of_content(by_label=True)

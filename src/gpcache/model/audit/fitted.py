@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision
 from gpcache.methods.cache.estimator import CacheClassifier
+from gpcache.methods.cache.memory import fitting
 from gpcache.model.audit.audit_model import HeldOutRows, countable, fit_label_noise
 from gpcache.model.audit.copies import Copy, copy_findings, find_copies, left_out_together
 from gpcache.model.audit.findings import Finding, LabelledRows, ranked
@@ -55,6 +56,16 @@ def hold_out_shots(
 
     `pictures` are small grey pictures by which further copies are found, unless `copies` are known.
     """
+    with fitting(model.fitted_.shots):
+        return _held_out(model, examples, pictures, copies)
+
+
+def _held_out(
+    model: CacheClassifier,
+    examples: Sequence[Example],
+    pictures: Sequence[Picture] | None,
+    copies: Sequence[Copy] | None,
+) -> HeldOutShots:
     shots = model.fitted_.shots
     rows = LabelledRows(shots.features.float().cpu(), examples, range(len(examples)), pictures)
     if copies is None:
