@@ -178,7 +178,7 @@ def many(tmp_path, write_photo):
 
 
 def start(folder, store, shard_rows):
-    # On a slow machine a process may wait over a second for its turn, and says so: this is no error.
+    # On a slow machine a process may wait over a second for its turn, and says so.
     waiting = "ignore:Waiting for another process:RuntimeWarning"
     return subprocess.Popen(
         [sys.executable, "-W", waiting, TINY, folder, store, str(shard_rows)],

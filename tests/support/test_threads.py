@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpcache.support import threads
-from gpcache.support.threads import SMALL, limited_threads, free_cores
+from gpcache.support.threads import SMALL, free_cores, limited_threads
 
 CPU = torch.device("cpu")
 

@@ -57,7 +57,7 @@ class Server:
         self.origin, self.token = self.address.split("/?token=")
 
     def _printed_address(self):
-        for _ in range(600):
+        for _ in range(3_000):
             found = re.search(r"https?://\S+\?token=[\w-]+", self.log.read_text())
             if found:
                 return found[0]

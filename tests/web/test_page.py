@@ -277,6 +277,23 @@ def test_batch_goes_on_where_it_was_cut_off(drawn, visit):
     assert sum(url.endswith("/v1/batch") for url in seen.requests) == 1
 
 
+def test_a_dropped_question_is_asked_again(visit):
+    """A browser drops requests when the network of the machine changes."""
+    seen = visit()
+    seen.add_class("ball")
+    dropped = []
+
+    def drop_first(route):
+        dropped.append(route.request.url)
+        route.abort() if len(dropped) == 1 else route.continue_()
+
+    seen.page.route("**/v1/state", drop_first)
+    seen.page.reload()
+    expect(seen.page.locator("#summary")).to_contain_text("1 class")
+    assert len(dropped) >= 2
+    assert not seen.page.get_by_role("alert").count()
+
+
 def test_two_windows_do_not_overwrite_each_other(server, visit):
     one, other = visit(), visit()
     other.add_class("theirs")

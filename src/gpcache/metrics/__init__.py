@@ -57,12 +57,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from gpcache.metrics.calibration import (
-        Calibration,
+    from gpcache.metrics.calibration import Calibration, fit_calibration, fit_temperature
+    from gpcache.metrics.scales import (
         doubt_of,
-        fit_calibration,
         fit_scales,
-        fit_temperature,
         mean_nll,
         smoothed_losses,
         smoothed_nll,
@@ -77,8 +75,10 @@ else:  # type checkers would otherwise accept any misspelt name
     }
 
     def __getattr__(name: str) -> object:
-        if name in __all__:  # on first use: only the calibration needs torch
-            return getattr(import_module("gpcache.metrics.calibration"), name)
+        if name in __all__:  # on first use: only these two modules need torch
+            own = name in ("Calibration", "fit_calibration", "fit_temperature")
+            module = "calibration" if own else "scales"
+            return getattr(import_module(f"gpcache.metrics.{module}"), name)
         if name in _REMOVED:
             raise ImportError(f"gpcache.metrics has no {name} any more: {_REMOVED[name]}.")
         if not name.startswith("_") and hasattr(conformal, name):

@@ -48,9 +48,11 @@ export function formOf(entries, fields = {}) {
   return form;
 }
 
+// A browser drops requests when the network of the machine changes: what only reads is asked again.
 async function reached(path, request) {
+  const ask = () => fetch(path, { ...request, credentials: "same-origin", redirect: "error" });
   try {
-    return await fetch(path, { ...request, credentials: "same-origin", redirect: "error" });
+    return await (request.method === "GET" ? ask().catch(() => pause(1).then(ask)) : ask());
   } catch {
     throw new Refusal("The server does not answer: start it again with “gpcache serve” "
       + "and open the address that it prints.", 0);
