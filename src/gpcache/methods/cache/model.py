@@ -82,6 +82,8 @@ class CacheModel:
 
     With `coefficients` (n, c) the likelihood is softmax: the mean is that of the posterior mode,
     and a `discriminant` may add to it. Without, it is Gaussian, and the precision gives the mean.
+    `products` (n, c), the prior's covariance times the coefficients, spare an update its first
+    product; a model that was loaded has none.
     """
 
     feature_map: FeatureMap
@@ -90,6 +92,7 @@ class CacheModel:
     choice: Choice
     coefficients: Tensor | None = None
     discriminant: Discriminant | None = None
+    products: Tensor | None = None
 
     @property
     def is_softmax(self) -> bool:

@@ -60,31 +60,46 @@ def updated(
     where all stayed. The optimum is unique: this is the model that a solve from scratch finds.
     """
     assert model.coefficients is not None
-    values, near = model.coefficients, None
+    values, products, near = model.coefficients, model.products, None
     if columns is not None:
-        values = torch.where(columns >= 0, values[:, columns.clamp(min=0)], 0.0)
+        source = columns.clamp(min=0)
+        values = torch.where(columns >= 0, values[:, source], 0.0)
+        products = None if products is None else torch.where(columns >= 0, products[:, source], 0.0)
+    exact = isinstance(precision, ExactPrecision)
+    if exact:
+        before = model.precision.prior
+        precision.prior = before if rows is None else _bordered(before, precision, rows)
+    if not exact or values.dtype != torch.float64:
+        # An approximation may have changed everywhere; in float32 errors of updates would add up.
+        products = None
     if rows is not None:
         known = rows >= 0
+        kept = rows[known]
+        removed = _removed(len(values), kept)
+        if exact and len(removed):
+            near = _nearest(before, removed, kept)
+        if products is not None:
+            products = (products - before[:, removed] @ values[removed])[kept]
+            fresh = precision.prior[~known][:, known] @ values[kept]
+            products = torch.cat([products, fresh])
         values = torch.where(known[:, None], values[rows.clamp(min=0)], 0.0)
-        if isinstance(precision, ExactPrecision):
-            precision.prior = _bordered(model.precision.prior, precision, rows)
-            near = _near_removed(model.precision.prior, rows[known])
-    elif isinstance(precision, ExactPrecision):
-        precision.prior = model.precision.prior
-    return _solved(replace(model, precision=precision), shots, values, near)
+    return _solved(replace(model, precision=precision), shots, values, products, near)
 
 
-def _near_removed(prior: Tensor, known: Tensor) -> Tensor | None:
-    """The rows, among those that stay (k,), that the removed ones had most influence on.
+def _removed(n: int, kept: Tensor) -> Tensor:
+    """The numbers below n that are not among those kept (k,)."""
+    gone = torch.ones(n, dtype=torch.bool, device=kept.device)
+    gone[kept] = False
+    return torch.nonzero(gone).flatten()
 
-    `prior` (n, n) is the covariance before; None if no row was removed.
+
+def _nearest(prior: Tensor, removed: Tensor, kept: Tensor) -> Tensor:
+    """The rows, among those kept (k,), that the removed ones had most influence on.
+
+    `prior` (n, n) is the covariance before.
     """
-    removed = torch.ones(len(prior), dtype=torch.bool, device=prior.device)
-    removed[known] = False
-    if not bool(removed.any()):
-        return None
-    influence = prior[removed].amax(0)[known]
-    return influence.topk(min(NEAR_ROWS, len(known))).indices
+    influence = prior[removed].amax(0)[kept]
+    return influence.topk(min(NEAR_ROWS, len(kept))).indices
 
 
 def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
@@ -104,11 +119,16 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
 
 
 def _solved(
-    model: CacheModel, shots: Shots, start: Tensor | None, near: Tensor | None = None
+    model: CacheModel,
+    shots: Shots,
+    start: Tensor | None,
+    products: Tensor | None = None,
+    near: Tensor | None = None,
 ) -> CacheModel:
     """The model with the coefficients, solved from a start (n, c), and the discriminant.
 
-    The rows `near` (k,) of a start are solved by themselves first.
+    `products` (n, c) are the prior's covariance times the start, if they are known. The rows `near`
+    (k,) of a start are solved by themselves first.
     """
     choice = model.choice
     offset = prior_mean(masked_text(shots), choice.offset, class_frequency(shots))
@@ -122,12 +142,20 @@ def _solved(
         rough, begin = _rough_product(model.precision, bar.update), None
         if start is not None:
             values = start.to(shots.features)
+            products = product(values) if products is None else products
             if near is not None:
                 prior = model.precision.prior
-                values = solve_rows(prior, offset, targets, choice.tau, values, near)
-            begin = Coefficients(values, product(values))
+                moved = solve_rows(prior, offset, targets, choice.tau, values, near)
+                products = products + prior[:, near] @ (moved - values)[near]
+                values = moved
+            begin = Coefficients(values, products)
         solution = softmax_map(product, offset, targets, choice.tau, start=begin, rough=rough)
-    return replace(model, coefficients=solution.values, discriminant=discriminant_of(model, shots))
+    return replace(
+        model,
+        coefficients=solution.values,
+        discriminant=discriminant_of(model, shots),
+        products=solution.products,
+    )
 
 
 def _rough_product(precision: Precision, look: Callable[[], object]) -> Product | None:
