@@ -7,9 +7,11 @@ import os
 import random
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,19 +21,21 @@ from threading import Timer
 from typing import Any
 
 import httpx
+import numpy as np
 import schemathesis
+from development_data import folder
 from hypothesis import HealthCheck, Phase, given, settings
-from kills import killed_at
 from serving import Server, add_photo, photo, served
 
-from gpcache import FeatureStore, ImageClassifier
-from gpcache.errors import GPCacheError
+from gpcache import FeatureStore, ImageClassifier, load_encoder
+from gpcache.errors import GPCacheError, StoreError
 from gpcache.images.drawn import draw_pictures
 
 TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
 CLASSES = ("bricks", "marble", "wood")
 GPCACHE = (sys.executable, "-m", "gpcache")
 WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
+EXTRACTION_KILLS, SHARD_ROWS = 60, 32
 SPEC = """datasets = ["photos"]
 encoders = ["lite"]
 shots = 2
@@ -69,6 +73,15 @@ print("start", flush=True)
 while True:
     model.add([sys.argv[2]], ["wood"]).save(sys.argv[1])
     model.remove(names=[model.examples[-1].name]).save(sys.argv[1])
+"""
+EXTRACTION = f"""
+import sys
+from gpcache import load_encoder
+from gpcache.features.extract import extract
+from gpcache.images.sources import open_source
+source, encoder = open_source(sys.argv[1]), load_encoder("lite", device="cpu")
+print("start", flush=True)
+extract(source, sys.argv[2], encoder, shard_rows={SHARD_ROWS})
 """
 
 
@@ -218,6 +231,19 @@ def parallel_writers(place: Path) -> Iterator[tuple[str, str]]:
         yield "photos added to one workspace", kept(there[name] == 1)
 
 
+def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
+    """Kill a program some seconds after its first line; False if it ended before."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        if process.poll() is not None:
+            return False
+        os.killpg(process.pid, signal.SIGKILL)
+    return True
+
+
 def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
     """A model that is changed, and a server that learns, killed at random moments."""
     draw(place)
@@ -250,3 +276,41 @@ def _killed_servers(place: Path, moments: random.Random) -> Iterator[tuple[str, 
         there = photo_names(client)
     for name in acknowledged:
         yield f"photos that {KILLS // 4} killed servers acknowledged", kept(there[name] == 1)
+
+
+def killed_extractions(place: Path) -> Iterator[tuple[str, str]]:
+    """An extraction that is killed and goes on in its store, again and again."""
+    photos, moments = folder("images") / "unlabelled", random.Random(0)
+    kills = stores = before = 0
+    while kills < EXTRACTION_KILLS:
+        store = place / str(stores)
+        killed = killed_at(moments.uniform(0, 3.0), EXTRACTION, photos, store)
+        rows = _whole_rows(store)
+        if killed:
+            kills, outcome = kills + 1, kept(rows >= before)
+            before = max(rows, 0)
+            yield "a store, killed while it is written", outcome
+        else:
+            stores, before = stores + 1, 0
+            yield "stores that were completed", kept(_holds(store, photos))
+
+
+def _whole_rows(store: Path) -> int:
+    """How many rows a store has; -1 if it is damaged."""
+    if not (store / "store.json").exists():
+        return 0  # killed before the manifest was there
+    try:
+        opened = FeatureStore.open(store)
+    except StoreError:
+        return -1
+    return -1 if opened.damaged() else len(opened)
+
+
+def _holds(store: Path, photos: Path) -> bool:
+    """Whether a store has every photo once, with the encoder's own features."""
+    rows = FeatureStore.open(store).read()
+    every = max(1, len(rows.paths) // 16)
+    some = [photos / name for name in rows.paths[::every]]
+    direct = load_encoder("lite", device="cpu").encode_images(some)
+    alike = float(np.abs(direct - rows.features[::every]).max()) < 1e-4
+    return alike and rows.paths == sorted(path.name for path in photos.iterdir())

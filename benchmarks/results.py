@@ -67,7 +67,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
         + ("million-keys", "scale", "product"),
     ),
-    "faults": ("Faults and load", list, (), ("damage", "kills", "serving", "neighbour", "memory")),
+    "faults": ("Faults and load", list, (), ("damage", "serving", "neighbour", "memory")),
 }
 SHOWN_ELSEWHERE = ("training-step", "approximations-gpu")
 
