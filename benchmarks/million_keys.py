@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from measuring import least, name_of, once, watched
 from numpy.typing import NDArray
-from pages import keep, table, write_page
+from pages import keep, table, text, write_page
 
 from gpcache import GPCacheClassifier, metrics
 from gpcache.features.shot_index import ShotIndex, write_index
@@ -42,56 +42,6 @@ WIDTH, QUERIES, MODES, CLASSES_PER_SUPERCLASS = 512, 10_000, 4, 50
 # queries in three among 10,000 classes.
 SUPERCLASS, CLASS, MODE, ROW, DIRECTIONS, NOISE = 0.6, 0.6, 0.5, 1.0, 44, 0.4
 WRITTEN_ROWS = 50_000
-
-INTRODUCTION = """
-`GPCacheClassifier(approximation=Explicit(n))` on synthetic shots in a mapped file, 512 numbers each
-in float32. Every class has four modes, so that no linear classifier can be best. 10,000 queries
-that no fit has seen. Seconds are those of the whole fit: reading, choosing on a part of the rows,
-solving without a held-out sample, weighing, and solving with it. Rows are read from the file at
-every pass, or once where they take less than a quarter of the free memory. Other work on the same
-cores makes the seconds longer; *processor s* are those of all threads together. *features* are the
-Nyström features beside the 512 whitened ones. Memory is the most that the process held of its own
-(anonymous memory) while it fitted and answered the queries, which among 10,000 classes take 0.8 GB
-for each copy of the probabilities, and that of the GPU. The accuracies compare numbers of features
-and the nearest class mean; they say nothing about real images. ± is one standard error. Ten million
-shots of 1,000 classes were measured before every fit chose the number of clusters: 202 s on one
-H200, 1.6 GB, 94.8 % of 2,000 queries.
-
-**Held-out rows.** The held-out accuracy is that of a sample of the rows, of 1,000 of them where
-there are 10,000 classes, so it depends on the draw. *Nearest mean* is the accuracy of the nearest
-class mean on the queries and, after the stroke, on these held-out rows, each without itself: it is
-computed apart from the fit, and says whether the sample is easier than the queries. At one million
-shots it is, which is why the held-out accuracy is above that of the queries: the nearest class mean
-is right for 75.9 % of all rows, each without itself, for 79.1 % of the 1,000 held-out rows, and for
-75.1 % of 2,000 queries. Of 5,000 other rows that are held out together with them, the means of four
-clusters find 83.4 %, of the 1,000 rows 86.5 %, of the queries 82.7 %. That is chance: 180 samples
-of 1,000 rows, 30 of each of six draws of a million rows, have deviations of 0.85 to 1.05
-standard errors (at most 2.6), to both sides.
-
-**Several modes.** A few thousand features do not carry the four modes of each of 10,000 classes:
-with 1,024 of them and the linear discriminant the fit reached 76.3 % at one million shots, with
-4,096 76.8 %; groups of ten classes with a sharp kernel on every key, as in version 0.1, 79.8 %.
-What reaches it are the means of clusters in each class, in the whitened space: the discriminant
-takes the nearest one. Two, four and eight clusters are tried where classes have 20, 40 and 80 shots
-in the mean, and held-out rows choose among them and one mean, in every fit anew: more clusters must
-make them more probable by one standard error. How far clusters are pulled to the mean of their
-class (5 rows, of 0, 2, 5, 10 and 20) was chosen with the discriminant alone on eight draws of this
-generator with other seeds and 1, 2, 4 and 8 modes (10,000 to 40,000 rows of 100 to 250 classes, 128
-numbers each), where 5 and 10 are alike, and on Caltech, UCF101, Pets (16 shots) and DTD (13 shots;
-all ViT-B/32, with clusters of two shots allowed), where 5 is better. Whole fits on these four sets,
-with the same allowance, keep one mean on Caltech and Pets, and take eight clusters on UCF101 and
-DTD: the loss on validation images falls from 0.445 to 0.438 and from 1.066 to 1.048. The queries of
-this page have chosen nothing; before, four clusters and the same pull had been picked while looking
-at 2,000 queries of the same draw of rows.
-"""
-
-
-REASONS = """
-**Reasons.** The five largest shares in the answer to one query (the median of five, one by one):
-from the index of `--keep-shots`, which is opened and checked each time, and by reading all shots,
-as with `--why-from`. *of the same five*: how many of those of the index the second way finds, among
-the shots of the highest cosine.
-"""
 
 
 class Made(NamedTuple):
@@ -313,10 +263,10 @@ def write(rows: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     heading = f"Up to {max(row['keys'] for row in rows):,} shots in explicit features"
     made_by = "`python benchmarks/million_keys.py`, one run for each row"
-    body = table([head, *lines])
+    parts = [text("million-keys"), table([head, *lines])]
     if some := [row for row in rows if "index_s" in row]:
-        body += "\n" + REASONS + "\n" + table([WHY_HEAD, *map(why_line, some)])
-    write_page("million-keys", heading, INTRODUCTION, body, made_by=made_by)
+        parts += [text("million-keys-reasons"), table([WHY_HEAD, *map(why_line, some)])]
+    write_page("million-keys", heading, *parts, made_by=made_by)
 
 
 WHY_HEAD = ["shots", "classes", "index GB", "written s", "index s", "MB read", "all shots s"]

@@ -4,41 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pages import table, write_page
+from pages import table, text, write_page
 from roofline_machine import Machine, Spent
 
 Result = dict[str, Any]
 
 HEAD = ["task", "size", "ours", "naive", "ratio", "floor", "bound by", "share of the floor"]
 HEAD += ["differ by"]
-# What the tables cannot say of themselves.
-REMARKS = """
-**Floor**: the operations of a task over the measured rate of matrix products in its precision, or
-the bytes that it must touch over the measured bandwidth, whichever is longer; the formulas stand
-beside the tasks in `benchmarks/roofline_*.py`. An addition and a multiplication count as two, a
-symmetric matrix as its half. **Share** is the floor over our time: 100 % is a program that does
-nothing but products at full speed. **differ by** is the relative difference of both answers, where
-they should be equal. Medians; what takes more than 8 s is run once.
-
-What stands between a task and its floor: a factor and a triangular solve depend on themselves step
-by step and reach a part of the rate of one large product; a symmetric matrix is computed and read
-whole, because its half in one product has no faster routine; what is element by element (kernel,
-fusion, softmax) moves each number once more through memory; small sizes wait for the start of each
-operation, not for its work.
-"""
-ON_A_GPU = """
-Of the exact step: the floor counts every product once at the rate of TF32, while the factor and the
-Gram matrix take three such products for one, to keep the digits; the diagonal blocks of the factor
-and their inverses (`linalg_cholesky_ex`, `linalg_solve_triangular`) are chains of small operations
-that leave most of the device idle; kernel, its gradient and the copies of the n × n matrices
-(`add`, `copy_`, part of everything else) are bound by memory. Of the search: a factor and the
-inverse of its triangle in float32 for each of 220 places, products for the left-out means, and
-fusion, which walks over all logits once for each α and η. Of one or a few queries: two triangular
-solves are chains, where the naive way multiplies with an inverse that it was given.
-
-How far the gradients of a step are from float64 is measured on a batch that has something to learn,
-in [training](training.md).
-"""
 
 
 def cells(line: dict[str, Any], machine: Machine) -> list[str]:
@@ -87,8 +59,8 @@ def write_results(result: Result) -> None:
     for title, spent in result["spent"].items():
         parts.append(f"## Where the time goes: {title}\n\n" + spent_table(spent))
     name = "roofline-gpu" if on_gpu else "roofline"
-    remarks = REMARKS + ON_A_GPU if on_gpu else REMARKS
-    write_page(name, "How near to the machine's limit", *parts, remarks)
+    remarks = [text("roofline"), *([text("roofline-gpu")] if on_gpu else [])]
+    write_page(name, "How near to the machine's limit", *parts, *remarks)
 
 
 def notes_of(result: Result) -> str:

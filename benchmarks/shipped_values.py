@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from pages import table, write_page
+from pages import table, text, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.benchmark.datasets.stored_features import open_features
@@ -38,15 +38,6 @@ DATA = Path(__file__).resolve().parent.parent / "build" / "data"
 WITH_TEXT = ("dtd_vitb32", "caltech20", "trash6", "caltech101_vitb32")
 WITHOUT_TEXT = ("caltech20", "trash6", "caltech101_vitb32", "oxford_pets_vitb32", "ucf101_vitb32")
 DRAWS = 5
-
-TEXT = """
-**Data**: the sets that defaults may be chosen on, with text (or class names) and without where both
-are possible; five draws where a set has them. **Protocol**: no validation set; accuracy (%) and NLL
-on the test rows. One constant is changed at a time, all others stay. *shots* are those a class that
-the constant matters for. *regret* is the mean NLL of a value over the data sets, less that of the
-best value of each data set. *left out*: for how many data sets the **other** sets choose this value
-by that regret, and the mean difference in accuracy there against the shipped value, which is bold.
-"""
 
 
 class Constant(NamedTuple):
@@ -211,7 +202,9 @@ def main() -> None:
             return
     made_by = "`python benchmarks/shipped_values.py`"
     heading = "The constants of the default"
-    write_page("shipped-values", heading, TEXT, table(table_of(rows)), made_by=made_by)
+    write_page(
+        "shipped-values", heading, text("shipped-values"), table(table_of(rows)), made_by=made_by
+    )
 
 
 if __name__ == "__main__":
