@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from literal import ALPHA, BETA, ETA, NOISE, groups_of, naive_logits, our_logits
 from measuring import milliseconds, name_of
 from pages import keep, table, write_page
 from torch import Tensor
-from training_step import ALPHA, BETA, ETA, NOISE, groups_of, naive_logits, our_logits
 
 from gpcache.benchmark.published import published
 from gpcache.gp import PRECISIONS

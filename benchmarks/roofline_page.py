@@ -14,20 +14,14 @@ HEAD += ["differ by"]
 
 
 def cells(line: dict[str, Any], machine: Machine) -> list[str]:
-    """A line as the page shows it; what was not measured is a dash."""
+    """A line as the page shows it; what was not compared is a dash."""
     ours, naive, difference = (line[name] for name in ("ours", "naive", "difference"))
     floor, bound = machine.floor(line["operations"], line["bytes"], line["dtype"])
-    return [
-        line["name"],
-        line["size"],
-        duration(ours),
-        "–" if naive is None else duration(naive),
-        "–" if naive is None else f"{naive / ours:.3g}×",
-        duration(floor),
-        bound,
-        f"{floor / ours:.1%}",
-        "–" if difference is None else f"{difference:.0e}",
-    ]
+    apart = "–" if difference is None else f"{difference:.0e}"
+    if "naive_difference" in line:
+        apart += f" (naive {line['naive_difference']:.0e})"
+    times = [duration(ours), duration(naive), f"{naive / ours:.3g}×", duration(floor)]
+    return [line["name"], line["size"], *times, bound, f"{floor / ours:.1%}", apart]
 
 
 def duration(seconds: float) -> str:
@@ -51,32 +45,14 @@ def write_results(result: Result) -> None:
     if result.get("runs", 1) > 1:
         about += f" Of {result['runs']} runs, the later ones for what they measured again."
     lines = result["lines"]
-    parts = [about, table([HEAD, *(cells(line, machine) for line in lines)]), notes_of(result)]
-    parts.append(slower(lines))
+    parts = [about, table([HEAD, *(cells(line, machine) for line in lines)])]
     promised = [line for line in lines if line["limit"] is not None]
     if promised:
         parts.append("## Promised\n\n" + promises(promised))
     for title, spent in result["spent"].items():
         parts.append(f"## Where the time goes: {title}\n\n" + spent_table(spent))
-    name = "roofline-gpu" if on_gpu else "roofline"
-    remarks = [text("roofline"), *([text("roofline-gpu")] if on_gpu else [])]
-    write_page(name, "How near to the machine's limit", *parts, *remarks)
-
-
-def notes_of(result: Result) -> str:
-    """What must be known of the naive ways and of tasks that were left out, once each."""
-    notes = dict.fromkeys(line["note"] for line in result["lines"] if line["note"])
-    return "\n".join(f"- {note}" for note in [*notes, *filter(None, [result.get("skipped")])])
-
-
-def slower(lines: list[dict[str, Any]]) -> str:
-    """The tasks at which the naive way is faster, each with the reason."""
-    rows = [["slower than naive", "size", "ratio", "reason"]]
-    for line in lines:
-        if line["naive"] is not None and line["naive"] < line["ours"]:
-            ratio, reason = line["naive"] / line["ours"], line.get("reason") or "not known"
-            rows.append([line["name"], line["size"], f"{ratio:.3g}×", reason])
-    return table(rows) if len(rows) > 1 else "No task is slower than its naive way."
+    parts += [text("roofline"), *([text("roofline-gpu")] if on_gpu else [])]
+    write_page("roofline-gpu" if on_gpu else "roofline", "How near to the machine's limit", *parts)
 
 
 def promises(lines: list[dict[str, Any]]) -> str:
