@@ -28,8 +28,8 @@ class Step:
         chosen = torch.randperm(rows.n, generator=torch.Generator().manual_seed(0))[:batch]
         chosen = chosen.to(rows.device)
         queries = self.views[chosen]
-        self._given = (rows.keys, queries, rows.values, 100 * queries @ rows.text.mT)
-        self._targets = rows.labels[chosen]
+        self.given = (rows.keys, queries, rows.values, 100 * queries @ rows.text.mT)
+        self.targets = rows.labels[chosen]
         # The precision of the fastest products that a step may use.
         self._floor_dtype = "tf32" if rows.device.type == "cuda" else rows.precision
 
@@ -39,7 +39,7 @@ class Step:
         for g in groups:
             ours, naive = both_logits(g, rows.labels, rows.classes, rows.dtype)
             ways = ((ours, rows.dtype), (naive, rows.dtype), (naive, torch.float64))
-            calls = [partial(gradient, *way, self._targets, *self._given) for way in ways]
+            calls = [partial(gradient, *way, self.targets, *self.given) for way in ways]
             yield rows.task(
                 f"GPCache-F step, {'exact' if g == 1 else f'{g} groups'}",
                 *calls[:2],
