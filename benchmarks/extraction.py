@@ -50,7 +50,6 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
     plain_last = load_network(encoder.recipe).to(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
         "eager torch": lambda: plain.extract_features(images),
-        "eager torch, inference mode off": lambda: _with_gradient(plain, images),
         "channels last": lambda: plain_last.extract_features(last),
         "channels last, batch norm folded": lambda: folded(last),
         "ONNX Runtime, folded (shipped)": lambda: encoder._maps(images),
@@ -77,11 +76,6 @@ def limit(encoder: LiteEncoder) -> float:
     with counter, torch.no_grad():
         load_network(encoder.recipe).extract_features(torch.zeros(1, 3, size, size))
     return Machine.measured(CPU).peaks["float32"] / counter.get_total_flops()
-
-
-def _with_gradient(network: torch.nn.Module, images: torch.Tensor) -> None:
-    with torch.inference_mode(False), torch.enable_grad():
-        network.extract_features(images.clone())
 
 
 def main() -> None:

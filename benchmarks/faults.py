@@ -1,4 +1,4 @@
-"""Damaged and forged files, fuzzed requests, parallel writers, kills, connections: what fails.
+"""Damaged and forged files, fuzzed requests, parallel writers, kills: what fails.
 
     python benchmarks/faults.py [EXPERIMENT …]
 
@@ -21,7 +21,6 @@ from pathlib import Path
 from faults_files import flipped_files, forged_models
 from faults_images import check_costs, damaged_images
 from faults_processes import (
-    connections,
     fuzzed_requests,
     killed_extractions,
     killed_updates,
@@ -41,7 +40,6 @@ PROCESS_OUTCOMES = {
     "failed": "lost, damaged, server error or traceback",
 }
 CHECK_HEAD = ["file", "MB", "decoding, ms", "checks, ms", "share"]
-CALL_HEAD = ["command", "calls about this machine", "calls about any other"]
 SECTION = "damage"
 Experiment = Callable[[Path], Iterator[tuple[str, str]]]
 
@@ -67,7 +65,6 @@ EXPERIMENTS: dict[str, Callable[[], str]] = {
     "Parallel writers": lambda: counted(parallel_writers, PROCESS_OUTCOMES),
     "Killed updates": lambda: counted(killed_updates, PROCESS_OUTCOMES),
     "Killed extractions": lambda: counted(killed_extractions, PROCESS_OUTCOMES),
-    "Connections": lambda: table([CALL_HEAD, *connections()]),
 }
 
 

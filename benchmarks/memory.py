@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from development_data import points
-from measuring import once
+from measuring import once, resident
 from pages import table, text, write_page
 
 from gpcache import GPCacheClassifier, GPCacheFClassifier
@@ -71,13 +70,6 @@ SERIES: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
 }
 MEASURES = ("fit s", "fit MB", "predict s", "predict MB")
 Found = dict[str, float]
-
-
-def resident(field: str) -> int:
-    """Bytes of a field of /proc/self/status."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def seconds_and_peak(what: str, call: Callable[[], object]) -> Found:

@@ -4,20 +4,16 @@
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda --keys 10000000 --classes 1000
 
-Each size of features is one fit with all choices; `--given` takes β, τ and the shrinkage of the
-command line instead of a search. `--why` also measures the reasons of one query, from an index and
-by reading all keys. The last command streams 20 GB from disk. Writes million-keys.json into the
-folder $OUT if that is set; ``--from FILE …`` makes of such files a section of
-docs/results/speed.md.
+Each size of features is one fit with all choices. `--why` also measures the reasons of one query,
+from an index and by reading all keys. The last command streams 20 GB from disk. Writes
+million-keys.json into the folder $OUT if that is set; ``--from FILE …`` makes of such files a
+section of docs/results/speed.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -25,14 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from measuring import least, name_of, once, watched
+from measuring import least, name_of, once, resident, watched
 from numpy.typing import NDArray
 from pages import keep, table, text, write_page
+from sklearn.preprocessing import normalize
 
 from gpcache import GPCacheClassifier, metrics
 from gpcache.features.shot_index import ShotIndex, write_index
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods import Explicit, Whitened
+from gpcache.methods import Explicit
 from gpcache.methods.cache import explicit_reasons
 from gpcache.support.devices import resolve_device
 
@@ -102,38 +99,22 @@ def nearest_mean(made: Made, held: NDArray[np.int64]) -> tuple[float, float]:
         sums[: len(part)] += part
     centre = sums.sum(0) / len(keys)
     counts = np.bincount(made.labels)[:, None]
-    means = _unit(sums / counts - centre)
+    means = normalize(sums / counts - centre)
     found = ((made.queries - centre) @ means.T).argmax(1)
     rows, labels = keys[held], made.labels[held]
-    own = _unit((sums[labels] - rows) / (counts[labels] - 1) - centre)
+    own = normalize((sums[labels] - rows) / (counts[labels] - 1) - centre)
     cosines = (rows - centre) @ means.T
     cosines[np.arange(len(held)), labels] = ((rows - centre) * own).sum(1)
     return float((found == made.truth).mean()), float((cosines.argmax(1) == labels).mean())
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
-
-
-def anonymous() -> float:
-    """The bytes that this process holds of its own: no mapped files."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    words = dict(line.split(":", 1) for line in status)
-    return 1024 * int(words["RssAnon"].split()[0])
-
-
 def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[str, Any]:
     """Fit on all keys and ask all queries."""
     device = resolve_device(options.device)
-    given: dict[str, Any] = {}
-    if options.given is not None:
-        beta, tau, shrinkage = options.given
-        given = {"beta": beta, "tau": tau, "kernel_space": Whitened(shrinkage)}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    model = GPCacheClassifier(approximation=Explicit(n_features), device=device, **given)
-    with watched(anonymous, 0.1) as memory:
+    model = GPCacheClassifier(approximation=Explicit(n_features), device=device)
+    with watched(lambda: resident("RssAnon"), 0.1) as memory:
         processor = time.process_time()
         seconds = least(lambda: model.fit(made.rows, made.labels))
         processor = time.process_time() - processor
@@ -143,21 +124,17 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
     held = model.fitted_.kept_rows.cpu().numpy()
     mean, mean_of_held = nearest_mean(made, held)
     return (why(model, made) if options.why else {}) | {
-        "device": name_of(device) if device.type == "cuda" else platform.machine(),
-        "cores": os.cpu_count(),
+        "machine": name_of(device),
         "keys": len(made.rows),
         "classes": made.n_classes,
         "features": n_features,
-        "given": options.given is not None,
         "seconds": seconds,
         "processor": processor,
         "memory": max(memory) / 1e9,
-        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "gpu": gpu / 1e9,
         "accuracy": float((probabilities.argmax(1) == made.truth).mean()),
         "ece": metrics.ece(probabilities, made.truth),
         "held_out": model.loo_.accuracy,
-        "protocol": model.loo_.protocol,
         "queries": QUERIES,
         "n_held": len(held),
         "clusters": model.fitted_.streamed.n_modes if model.fitted_.streamed else 1,
@@ -166,8 +143,6 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
         "beta": model.beta_,
         "tau": model.tau_,
         "shrinkage": model.shrinkage_,
-        "alpha": model.alpha_,
-        "discriminant": model.discriminant_,
     }
 
 
@@ -221,7 +196,6 @@ def main() -> None:
     parser.add_argument("--features", default="1024", help="numbers of features, with commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--why", action="store_true", help="measure reasons too")
-    parser.add_argument("--given", type=float, nargs=3, metavar=("BETA", "TAU", "SHRINKAGE"))
     parser.add_argument(
         "--from", dest="files", type=Path, nargs="+", help="million-keys.json files"
     )
@@ -245,14 +219,14 @@ def with_error(share: float, count: int) -> str:
 
 def write(rows: list[dict[str, Any]]) -> None:
     """The section of all rows."""
-    head = ["shots", "classes", "machine", "features", "choices", "fit s", "processor s", "GB"]
+    head = ["shots", "classes", "machine", "features", "fit s", "processor s", "GB"]
     head += ["GPU GB", "accuracy", "ECE", "held-out accuracy", "nearest mean", "clusters"]
     head += ["beta", "tau", "shrinkage"]
     lines = [
         [
             f"{row['keys']:,}", f"{row['classes']:,}",
-            row["device"] if row["gpu"] else f"{row['cores']} cores", f"{row['features']:,}",
-            "given" if row["given"] else "all", f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
+            row["machine"], f"{row['features']:,}",
+            f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
             f"{row['memory']:.1f}", f"{row['gpu']:.1f}" if row["gpu"] else "–",
             with_error(row["accuracy"], row["queries"]), f"{100 * row['ece']:.1f} %",
             with_error(row["held_out"], row["n_held"]),

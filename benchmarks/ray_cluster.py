@@ -20,7 +20,7 @@ import torch
 from million_keys import make
 from pages import table, text, write_page
 from ray_nodes import three_nodes
-from serving import answered, photo, served
+from serving import answered, served
 
 from gpcache import FeatureStore, GPCacheClassifier, load_encoder
 from gpcache.cluster.connection import connected
@@ -28,10 +28,11 @@ from gpcache.cluster.extraction import encoded_on_ray
 from gpcache.cluster.fitting import rows_on_ray
 from gpcache.features.extract import extract
 from gpcache.features.stream import encoded
+from gpcache.images.drawn import draw_pictures
 from gpcache.images.sources import open_source
 
-DRAWINGS = 1_000
-KEYS, CLASSES = 20_000, 100
+CLASSES, EACH = ("sea", "wood"), 500  # of drawings
+KEYS, KEY_CLASSES = 20_000, 100
 REPLICAS, AT_ONCE, SECONDS = 3, 16, 10.0
 QUIET = 0.5  # processes that want a core, at most
 WAYS = ("one process", "three nodes")
@@ -50,7 +51,7 @@ def compared(seconds: list[float]) -> str:
 
 def fitting(place: Path) -> str:
     """A fit with all choices on rows of a mapped file."""
-    made = make(place, KEYS, CLASSES, torch.device("cpu"))
+    made = make(place, KEYS, KEY_CLASSES, torch.device("cpu"))
     sources: list[AbstractContextManager[Any]] = [nullcontext(made.rows), rows_on_ray(made.rows)]
     seconds, answers, passes = [], [], 0
     for source in sources:
@@ -61,7 +62,7 @@ def fitting(place: Path) -> str:
         seconds.append(time.perf_counter() - start)
         answers.append(model.predict_proba(made.queries))
     gap = np.abs(answers[1] - answers[0]).max()
-    about = text("scale-fitting", keys=KEYS, classes=CLASSES, passes=passes, gap=gap)
+    about = text("scale-fitting", keys=KEYS, classes=KEY_CLASSES, passes=passes, gap=gap)
     return f"{about}\n\n{compared(seconds)}"
 
 
@@ -97,20 +98,16 @@ def serving() -> str:
     return f"{about}\n\n{table(rows)}"
 
 
-def drawings(place: Path) -> Path:
-    """A folder of drawings."""
-    place.mkdir()
-    for seed in range(DRAWINGS):
-        (place / f"{seed:04}.jpg").write_bytes(photo(seed))
-    return place
-
-
 def main() -> None:
     """Measure and write the section."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary, three_nodes() as cluster:
         place = Path(temporary)
-        given = Path(sys.argv[1]) if len(sys.argv) > 1 else drawings(place / "photos")
+        given = (
+            Path(sys.argv[1])
+            if len(sys.argv) > 1
+            else draw_pictures(place / "photos", CLASSES, each=EACH)
+        )
         os.environ |= cluster.environment
         with connected():
             parts = [f"## Fitting\n\n{fitting(place)}"]

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from pages import keep
 from roofline_machine import Machine, Task, measured
-from roofline_page import Result, cells, spent_table, write_results
+from roofline_page import Result, cells, write_results
 from roofline_posterior import Rows, leave_one_out_tasks, prediction_tasks, variance_tasks
 from roofline_search import fit_tasks, search_tasks
 from roofline_softmax import explicit_tasks, query_tasks, softmax_search_tasks, solver_tasks
@@ -70,7 +70,7 @@ class Bench:
         sizes = {name: one[KINDS.index(kind)] for name, one in SIZES.items()}
         self._sizes, self._promised, self._device = SimpleNamespace(**sizes), PROMISED[kind], device
         self._machine = Machine.measured(device)
-        self.result: Result = {"machine": asdict(self._machine), "lines": [], "spent": {}}
+        self.result: Result = {"machine": asdict(self._machine), "lines": []}
 
     def rows(self, n: int) -> Rows:
         """Synthetic shots."""
@@ -101,7 +101,6 @@ class Bench:
         """Steps of GPCache-F and, on a GPU, a whole training."""
         step = Step(self.rows(self._sizes.step), self._sizes.batch)
         yield from step.tasks(GROUPS)
-        self.result["spent"][f"an exact step of GPCache-F, {step.rows.size}"] = step.spent()
         if self._sizes.epochs:
             yield from step.training_tasks(self._sizes.epochs)
 
@@ -152,7 +151,6 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
         again = {(line["name"], line["size"]): line for line in result["lines"]}
         first["lines"] = [again.pop((one["name"], one["size"]), one) for one in first["lines"]]
         first["lines"] += again.values()
-        first["spent"] |= result["spent"]
     first["runs"] = len(results)
     return first
 
@@ -178,10 +176,7 @@ def main() -> None:
     for name in asked.only:
         bench.measure(getattr(bench, name))
     bench.finish()
-    if asked.small or asked.only != groups:
-        for title, spent in bench.result["spent"].items():
-            print(f"\n{title}\n{spent_table(spent)}")
-    else:
+    if not asked.small and asked.only == groups:
         write_results(bench.result)
 
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from measuring import RUNS, median, name_of, once, synchronise
+from measuring import RUNS, median, name_of, once
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
-Spent = list[tuple[str, float]]
 Line = dict[str, Any]
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32}
 
@@ -118,25 +116,3 @@ def _difference(answer: object, expected: object) -> float | None:
     mine = answer[: len(expected)].double().cpu()
     theirs = expected.double().cpu()
     return float((mine - theirs).norm() / theirs.norm())
-
-
-def operations_of(call: Callable[[], object], device: torch.device, top: int = 7) -> Spent:
-    """Milliseconds by torch operation, the longest first and the rest in one; profiled."""
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-    call()
-    with profile(activities=activities) as found:
-        call()
-        synchronise(device)
-    spent = [
-        (
-            event.key.removeprefix("aten::"),
-            (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3,
-        )
-        for event in found.key_averages()
-        # The kernels themselves are listed, too: their time is that of the operations above them.
-        if event.device_type.name == "CPU" and event.key.startswith("aten::")
-    ]
-    spent.sort(key=lambda one: -one[1])
-    rest = sum(time_of for _, time_of in spent[top:])
-    return [*spent[:top], ("everything else", rest)]

@@ -1,11 +1,11 @@
-"""The page of a roofline: one table, what was promised, and where the time goes."""
+"""The page of a roofline: one table, and what was promised."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pages import table, text, write_page
-from roofline_machine import Machine, Spent
+from roofline_machine import Machine
 
 Result = dict[str, Any]
 
@@ -49,8 +49,6 @@ def write_results(result: Result) -> None:
     promised = [line for line in lines if line["limit"] is not None]
     if promised:
         parts.append("## Promised\n\n" + promises(promised))
-    for title, spent in result["spent"].items():
-        parts.append(f"## Where the time goes: {title}\n\n" + spent_table(spent))
     parts += [text("roofline"), *([text("roofline-gpu")] if on_gpu else [])]
     write_page("roofline-gpu" if on_gpu else "roofline", "How near to the machine's limit", *parts)
 
@@ -62,12 +60,4 @@ def promises(lines: list[dict[str, Any]]) -> str:
         kept = "yes" if line["ours"] <= line["limit"] else "no"
         times = [duration(line["limit"]), duration(line["ours"])]
         rows.append([line["name"], line["size"], *times, kept])
-    return table(rows)
-
-
-def spent_table(spent: Spent) -> str:
-    """Milliseconds of the parts, and their shares."""
-    whole = sum(part for _, part in spent)
-    rows = [["part", "ms", "share"]]
-    rows += [[name, f"{part:.3g}", f"{part / whole:.0%}"] for name, part in spent]
     return table(rows)

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 from literal import both_logits, gradient, our_logits
-from roofline_machine import Spent, Task, operations_of
+from roofline_machine import Task
 from roofline_posterior import Rows
 
 from gpcache.gp import ExactPrecision
@@ -90,8 +90,3 @@ class Step:
         """Keys and their gradient, and half a covariance and its gradient in each group."""
         n, d = self.rows.n, self.rows.width
         return self.rows.number_bytes * (2 * n * d + n**2 / groups)
-
-    def spent(self) -> Spent:
-        """Milliseconds by operation of an exact step."""
-        (step,) = self.tasks([1])
-        return operations_of(step.ours, self.rows.device)
