@@ -2,12 +2,12 @@
 
     PYTHONPATH=src python3 benchmarks/approximations_gpu.py
 
-needs torch and numpy alone. Synthetic unit features, so times and never accuracies. *Training-free*
-is a fit and the logits of 50,000 queries, by mean and variance; *trained* is a step of GPCache-F,
-times the steps of 20 epochs. Each is held against the formulas read literally (explicit inverses, a
-Python loop over groups, autograd) in the same run. ``--small`` is a small problem, to show that it
-runs. Writes approximations.json into the folder $OUT if that is set; ``--from FILE`` makes of it
-a section of docs/results/paper.md.
+needs torch, numpy, scikit-learn and tqdm. Synthetic unit features, so times and never accuracies.
+*Training-free* is a fit and the logits of 50,000 queries, by mean and variance; *trained* is a step
+of GPCache-F, times the steps of 20 epochs. Each is held against the formulas read literally
+(explicit inverses, a Python loop over groups, autograd) in the same run. ``--small`` is a small
+problem, to show that it runs. Writes approximations.json into the folder $OUT if that is set;
+``--from FILE`` makes of it a section of docs/results/paper.md.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from literal import ALPHA, BETA, ETA, NOISE, Logits, groups_of, naive_logits, our_logits
 from measuring import milliseconds, name_of
-from pages import keep, table, write_page
+from pages import keep, table, text, write_page
+from roofline_posterior import Rows
+from roofline_training import Step
 from torch import Tensor
-from training_step import ALPHA, BETA, ETA, NOISE, groups_of, naive_logits, our_logits
 
 from gpcache.benchmark.published import published
 from gpcache.gp import PRECISIONS
 from gpcache.gp.fusion import fuse
-from gpcache.gp.kernels import unit_rows
 from gpcache.support.devices import resolve_device
 
 EPOCHS, STEPS, RUNS = 20, 20, 3
@@ -48,24 +49,6 @@ class Line:
     options: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Keys (n, d) with labels and values, a batch of queries to train on, and many to answer."""
-
-    keys: Tensor
-    labels: Tensor
-    values: Tensor
-    batch: Tensor
-    targets: Tensor
-    text: Tensor
-    queries: Tensor
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
-        return self.values.shape[1]
-
-
 def lines_of(classes: int, *, small: bool) -> list[Line]:
     """The lines of the published table, and the exact posterior."""
     lines = [Line("exact", "exact", "exact"), Line("Mean", "class mean", "class_mean")]
@@ -82,68 +65,37 @@ def lines_of(classes: int, *, small: bool) -> list[Line]:
     ]
 
 
-def problem(device: torch.device, *, small: bool) -> Problem:
-    """Unit features around class centres, as far apart as photos of a class are."""
-    classes, shots, width, batch, asked = (
-        (64, 4, 64, 32, 500) if small else (1000, 16, 1024, 256, 50_000)
-    )
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(rows: int) -> Tensor:
-        return torch.randn(rows, width, generator=generator).to(device)
-
-    labels = torch.arange(classes).repeat_interleave(shots).to(device)
-    centres = drawn(classes)
-    keys = unit_rows(centres[labels] + 3 * drawn(len(labels)))
-    rows = torch.randperm(len(labels), generator=generator)[:batch].to(device)
-    views = unit_rows(keys[rows] + 0.3 * unit_rows(drawn(batch)))
-    asked_of = torch.randint(classes, (asked,), generator=generator).to(device)
-    return Problem(
-        keys=keys,
-        labels=labels,
-        values=torch.nn.functional.one_hot(labels, classes).float(),
-        batch=views,
-        targets=labels[rows],
-        text=100 * views @ unit_rows(centres).T,
-        queries=unit_rows(centres[asked_of] + 3 * drawn(asked)),
-    )
-
-
-Logits = Callable[[Tensor, Tensor, Tensor], Tensor]  # keys, queries, text → logits
-
-
-def library_logits(line: Line, task: Problem, plan: Any, *, gradient: bool = True) -> Logits:
+def library_logits(line: Line, plan: Any, *, gradient: bool = True) -> Logits:
     """The library's."""
     make = partial(PRECISIONS[line.precision], plan, precision_gradient=gradient)
-    return lambda keys, queries, text: our_logits(make, keys, queries, task.values, text)
+    return partial(our_logits, make)
 
 
-def literal_logits(line: Line, task: Problem, plan: Any) -> Logits:
+def literal_logits(line: Line, rows: Rows, plan: Any) -> Logits:
     """The formulas as they stand."""
     if line.precision in ("nystrom", "fourier"):
-        return lambda keys, queries, text: naive_low_rank(line, task, plan, keys, queries, text)
-    every = torch.zeros(task.classes, dtype=torch.long, device=task.keys.device)
+        return partial(naive_low_rank, line.precision, plan)
+    every = torch.zeros(rows.classes, dtype=torch.long, device=rows.device)
     if line.precision == "class_mean":
-        own = torch.eye(task.classes, device=task.keys.device)
-        groups = groups_of(every, torch.arange(task.classes, device=task.keys.device))
+        own = torch.eye(rows.classes, dtype=rows.dtype, device=rows.device)
+        groups = groups_of(every, torch.arange(rows.classes, device=rows.device))
 
-        def of_means(keys: Tensor, queries: Tensor, text: Tensor) -> Tensor:
-            means = keys.view(task.classes, -1, keys.shape[1]).mean(1)
+        def of_means(keys: Tensor, queries: Tensor, _values: Tensor, text: Tensor) -> Tensor:
+            means = keys.view(rows.classes, -1, rows.width).mean(1)
             return naive_logits(means, queries, own, text, groups)
 
         return of_means
     class_group = plan.class_group if line.precision == "grouped" else every
-    groups = groups_of(class_group, task.labels)
-    return lambda keys, queries, text: naive_logits(keys, queries, task.values, text, groups)
+    return partial(naive_logits, groups=groups_of(class_group, rows.labels))
 
 
 def naive_low_rank(
-    line: Line, task: Problem, plan: Any, keys: Tensor, queries: Tensor, text: Tensor
+    kind: str, plan: Any, keys: Tensor, queries: Tensor, values: Tensor, text: Tensor
 ) -> Tensor:
     """Woodbury with explicit inverses and the whole n × n precision, in float64 as ours."""
-    keys, queries = (keys / keys.norm(dim=1, keepdim=True)).double(), queries.double()
-    values = task.values.double()
-    if line.precision == "nystrom":
+    keys = (keys / keys.norm(dim=1, keepdim=True)).double()
+    queries, values = queries.double(), values.double()
+    if kind == "nystrom":
         landmarks = keys[plan.rows]
         u, near = (torch.exp(-BETA * (1 - x @ landmarks.T)) for x in (keys, queries))
         core = torch.exp(-BETA * (1 - landmarks @ landmarks.T))
@@ -162,28 +114,28 @@ def naive_low_rank(
     return (text + ALPHA * mean / variance.clamp(min=1e-6) ** ETA).float()
 
 
-def measured(line: Line, task: Problem) -> dict[str, Any]:
+def measured(line: Line, task: Step, queries: Tensor) -> dict[str, Any]:
     """The times of a line: training-free in seconds, a training step in milliseconds."""
-    device, kind = task.keys.device, PRECISIONS[line.precision]
-    facts: dict[str, Any] = {"width": task.keys.shape[1], "dtype": task.keys.dtype} | line.options
-    planned = partial(kind.plan, task.labels, task.classes, **facts)
+    rows, kind = task.rows, PRECISIONS[line.precision]
+    facts: dict[str, Any] = {"width": rows.width, "dtype": rows.dtype} | line.options
+    planned = partial(kind.plan, rows.labels, rows.classes, **facts)
     plan = planned()
-    literal = literal_logits(line, task, plan)
-    nothing = torch.zeros(len(task.queries), task.classes, device=device)
+    literal = literal_logits(line, rows, plan)
+    nothing = queries.new_zeros(len(queries), rows.classes)
 
     def fit_and_answer() -> None:
-        precision = kind(planned(), task.keys, task.values, beta=BETA, noise=NOISE)
-        blocks = (one.split(QUERY_BLOCK) for one in (task.queries, nothing))
-        for queries, text in zip(*blocks, strict=True):
-            mean, variance = precision.posterior(queries)
-            fuse(text, mean, precision.variance_of_classes(variance), alpha=ALPHA, eta=ETA)
+        precision = kind(planned(), rows.keys, rows.values, beta=BETA, noise=NOISE)
+        blocks = (one.split(QUERY_BLOCK) for one in (queries, nothing))
+        for some, zero_shot in zip(*blocks, strict=True):
+            mean, variance = precision.posterior(some)
+            fuse(zero_shot, mean, precision.variance_of_classes(variance), alpha=ALPHA, eta=ETA)
 
     def step_of(logits: Logits) -> Callable[[], None]:
-        keys = task.keys.clone().requires_grad_()
+        keys = rows.keys.clone().requires_grad_()
         optimiser = torch.optim.AdamW([keys], lr=1e-3, eps=1e-4)
 
         def step() -> None:
-            answers = logits(keys, task.batch, task.text)
+            answers = logits(keys, *task.given[1:])
             loss = torch.nn.functional.cross_entropy(answers, task.targets)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -192,21 +144,21 @@ def measured(line: Line, task: Problem) -> dict[str, Any]:
         return step
 
     with torch.no_grad():
-        free = milliseconds(fit_and_answer, device, RUNS)
-        naive_free = milliseconds(lambda: literal(task.keys, task.queries, nothing), device, RUNS)
-        ours = library_logits(line, task, plan)(task.keys, task.batch, task.text)
-        theirs = literal(task.keys, task.batch, task.text)
+        free = milliseconds(fit_and_answer, rows.device, RUNS)
+        naive = partial(literal, rows.keys, queries, rows.values, nothing)
+        naive_free = milliseconds(naive, rows.device, RUNS)
+        ours, theirs = library_logits(line, plan)(*task.given), literal(*task.given)
     error = float((ours - theirs).norm() / theirs.norm())
     if not error < TOLERANCE:
         raise SystemExit(f"{line.title}: ours and the literal formulas differ by {error:.0e}.")
     found = {"title": line.title, "row": line.row, "free_s": free / 1e3, "error": error}
     found["naive_free_s"] = naive_free / 1e3
     for name, logits in (
-        ("step_ms", library_logits(line, task, plan)),
-        ("nograd_step_ms", library_logits(line, task, plan, gradient=False)),
+        ("step_ms", library_logits(line, plan)),
+        ("nograd_step_ms", library_logits(line, plan, gradient=False)),
         ("naive_step_ms", literal),
     ):
-        found[name] = milliseconds(step_of(logits), device, STEPS)
+        found[name] = milliseconds(step_of(logits), rows.device, STEPS)
     return found
 
 
@@ -244,15 +196,15 @@ def main() -> None:
         make_page(json.loads(asked.file.read_text()))
         return
     device = resolve_device("auto")
-    task = problem(device, small=asked.small)
+    n, width, batch, count = (1024, 64, 32, 500) if asked.small else (16_000, 1024, 256, 50_000)
+    rows = Rows(n, width, device)
+    task, queries = Step(rows, batch), rows.queries(count)
     result: dict[str, Any] = {
-        "machine": name_of(device) if device.type == "cuda" else "CPU",
-        "torch": torch.__version__, "steps": EPOCHS * -(-len(task.keys) // len(task.batch)),
-        "n": len(task.keys), "d": task.keys.shape[1], "c": task.classes,
-        "batch": len(task.batch), "queries": len(task.queries), "lines": [],
+        "machine": name_of(device), "torch": torch.__version__, "steps": EPOCHS * -(-n // batch),
+        "n": n, "d": width, "c": rows.classes, "batch": batch, "queries": count, "lines": [],
     }  # fmt: skip
-    for line in lines_of(task.classes, small=asked.small):
-        result["lines"].append(measured(line, task))
+    for line in lines_of(rows.classes, small=asked.small):
+        result["lines"].append(measured(line, task, queries))
         print(json.dumps(result["lines"][-1]), flush=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -262,26 +214,11 @@ def main() -> None:
 
 def make_page(result: dict[str, Any]) -> None:
     """Write the page of a result."""
-    about = (
-        f"Measured by `PYTHONPATH=src python3 benchmarks/approximations_gpu.py` on one "
-        f"{result['machine']} with torch {result['torch']}: n = {result['n']:,}, d = "
-        f"{result['d']:,}, c = {result['c']:,}, synthetic unit features of that shape, so times "
-        f"and no accuracies. *free* is a fit and the logits of {result['queries']:,} queries, by "
-        f"mean and variance, median of {RUNS}. *trained* is the median of {STEPS} "
-        f"steps of {result['batch']} images, times the {result['steps']:,} steps of {EPOCHS} "
-        "epochs, the last column without a gradient through the precision. *naive* is the same "
-        "formulas read literally in the same run: explicit inverses, a Python loop over groups, "
-        "autograd; answers agree to "
-        f"{max(one['error'] for one in result['lines']):.0e}. Exact, Mean and groups are in "
-        "float32, Nyström and Fourier in float64, ours and naive alike."
-    )
-    remark = (
-        "The paper's seconds are those of its own program on an RTX 3090, with what else that "
-        "program does (a search, features, an unknown number of epochs): they show its scale, not "
-        "our speed. Its trained Nyström with more than c landmarks did not converge."
-    )
+    error = max(one["error"] for one in result["lines"])
+    counts = {"runs": RUNS, "timed": STEPS, "epochs": EPOCHS, "error": error}
+    about = text("approximations", **result, **counts)
     heading = "Approximations at ImageNet size: time"
-    write_page("approximations-gpu", heading, about, report(result), remark)
+    write_page("approximations-gpu", heading, about, report(result), text("approximations-paper"))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from development_data import CHOOSING, REPORTING, folder, task_of
 from numpy.typing import NDArray
-from pages import table, write_page
+from pages import table, text, write_page
 from PIL import Image, ImageOps
 
 from gpcache import load_encoder
@@ -25,22 +25,6 @@ from gpcache.model.audit.findings import LabelledRows
 from gpcache.model.audit.fingerprints import fingerprint
 from gpcache.model.training_images import Example
 
-COPIES = """
-Every training photo of caltech20 and trash6, and a copy of each: resized to 70 %, cropped by 4 %
-at every side, mirrored, or saved again as a JPEG of quality 60. *found* is the share of the copies
-that are paired with their originals: by features and pictures (`gpcache check`), by features alone,
-and by the perceptual hash of `imagehash` (64 bits, mirrored hashes included) at the largest
-distance without a false pair. Here every photo has a copy, so the usual distance to the nearest
-image is that of copies, and features alone find none. *false* counts pairs of different photos.
-Two pairs of caltech20 are copies in the data set itself and are not counted.
-"""
-DISTANCES = """
-## How far apart different images are
-
-Distances (1 − cosine) within each set, in units of the median over all its pairs. By features
-alone, near-duplicates are within 0.05 of it (and within a fifth of the usual distance to the
-nearest image). In no set are two images of different classes so close.
-"""
 SETS = ("caltech20", "trash6")
 BATCH = 32
 
@@ -174,5 +158,5 @@ def distances() -> Iterator[list[object]]:
 
 
 if __name__ == "__main__":
-    parts = (COPIES, table(copy_rows()), DISTANCES, table(distances()))
+    parts = (text("copies"), table(copy_rows()), text("copies-distances"), table(distances()))
     write_page("copies", "Near copies", *parts)

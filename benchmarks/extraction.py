@@ -1,8 +1,10 @@
-"""How fast photos become features: decoding alone, encoding alone, both; `lite` against torch."""
+"""How fast photos become features: decoding alone, encoding alone, both; `lite` against torch.
+
+python benchmarks/extraction.py      # for docs/results/speed.md
+"""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from development_data import folder
-from measuring import least
+from measuring import CPU, least
 from numpy.typing import NDArray
-from pages import table, write_page
+from pages import table, text, write_page
+from roofline_machine import Machine
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpcache import load_encoder
 from gpcache.encoders.efficientnet import load_network
@@ -46,7 +50,6 @@ def encoders(encoder: LiteEncoder) -> list[list[object]]:
     plain_last = load_network(encoder.recipe).to(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
         "eager torch": lambda: plain.extract_features(images),
-        "eager torch, inference mode off": lambda: _with_gradient(plain, images),
         "channels last": lambda: plain_last.extract_features(last),
         "channels last, batch norm folded": lambda: folded(last),
         "ONNX Runtime, folded (shipped)": lambda: encoder._maps(images),
@@ -67,9 +70,12 @@ def noise(encoder: LiteEncoder) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
 
 
-def _with_gradient(network: torch.nn.Module, images: torch.Tensor) -> None:
-    with torch.inference_mode(False), torch.enable_grad():
-        network.extract_features(images.clone())
+def limit(encoder: LiteEncoder) -> float:
+    """Images a second, if the image network were nothing but products at full speed."""
+    size, counter = encoder.preprocess.size, FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        load_network(encoder.recipe).extract_features(torch.zeros(1, 3, size, size))
+    return Machine.measured(CPU).peaks["float32"] / counter.get_total_flops()
 
 
 def main() -> None:
@@ -79,6 +85,8 @@ def main() -> None:
     assert isinstance(encoder, LiteEncoder)
     encoder.encode_images(sorted(photos.iterdir())[:BATCH])
     files = [path.read_bytes() for path in sorted(photos.iterdir())]
+    some = sorted(photos.iterdir())[: 4 * BATCH]
+    one_by_one = least(lambda: [encoder.encode_images([photo]) for photo in some])
     decode_rate = decoding(files, encoder)
     pixels = noise(encoder)
     encode_rate = BATCH / least(lambda: encoder.encode_pixels(pixels), ROUNDS)
@@ -91,17 +99,21 @@ def main() -> None:
         ["decoding alone, two worker processes", f"{decode_rate:.0f}"],
         ["encoding alone, two threads", f"{encode_rate:.0f}"],
         ["`extract`: read, hash, decode, encode, write", f"{together:.0f}"],
+        ["one photo after the other, no store", f"{len(some) / one_by_one:.0f}"],
+        ["limit of the machine", f"{limit(encoder):.0f}"],
         ["`extract` again: nothing to encode", f"{again.known / again.seconds:.0f}"],
     ]
     write_page(
         "extraction",
         "From photos to features",
-        f"{len(files)} unlabelled photos ({sum(map(len, files)) / len(files) / 1000:.0f} kB each) "
-        f"on {torch.get_num_threads()} CPU cores of a quiet machine, encoder `lite`. Decoding is "
-        f"{decode_rate / encode_rate:.1f} times as fast as encoding, so the encoder is the bound; "
-        "both share the cores, so together they reach "
-        f"{together / (1 / (1 / decode_rate + 1 / encode_rate)):.0%} of what one after the other "
-        "would give.",
+        text(
+            "extraction",
+            count=len(files),
+            kilobytes=sum(map(len, files)) / len(files) / 1000,
+            cores=torch.get_num_threads(),
+            faster=decode_rate / encode_rate,
+            share=together / (1 / (1 / decode_rate + 1 / encode_rate)),
+        ),
         table(rates),
         "## Ways to run the image network\n\nOne batch of 32, the best of five rounds, same run.",
         table(encoders(encoder)),
@@ -109,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,15 +1,13 @@
-"""Commands and a server as processes: connections, requests, writers at the same time, kills."""
+"""Commands and a server as processes: requests, writers at the same time, kills."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import random
-import shlex
-import shutil
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,47 +17,20 @@ from threading import Timer
 from typing import Any
 
 import httpx
+import numpy as np
 import schemathesis
+from development_data import folder
 from hypothesis import HealthCheck, Phase, given, settings
-from kills import killed_at
-from serving import Server, add_photo, photo, served
+from serving import Server, add_photo, served
 
-from gpcache import FeatureStore, ImageClassifier
-from gpcache.errors import GPCacheError
+from gpcache import FeatureStore, ImageClassifier, load_encoder
+from gpcache.errors import GPCacheError, StoreError
 from gpcache.images.drawn import draw_pictures
 
-TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
 CLASSES = ("bricks", "marble", "wood")
 GPCACHE = (sys.executable, "-m", "gpcache")
 WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
-SPEC = """datasets = ["photos"]
-encoders = ["lite"]
-shots = 2
-seeds = [1]
-[[methods]]
-name = "gpcache"
-"""
-# `gpcache fetch` is not here: to download is its purpose.
-COMMANDS = (
-    "fit photos -o materials.gpc",
-    "predict materials.gpc photos",
-    "predict materials.gpc photos --why",
-    "evaluate materials.gpc test",
-    "check photos",
-    "suggest materials.gpc pool -n 2",
-    "add materials.gpc more",
-    "relabel materials.gpc bricks/00.jpg wood",
-    "remove materials.gpc --class grass",
-    "inspect materials.gpc",
-    "export materials.gpc -o materials.onnx --images",
-    "extract photos -o photos.store",
-    "extract photos -o ray.store --engine ray",
-    "store info photos.store",
-    "extract photos -o views.store --views 2 --keep-views",
-    "project photos.store --views views.store -o photos.projection -r 8 --epochs 2",
-    "benchmark table.toml -o results",
-    "demo",
-)
+EXTRACTION_KILLS, SHARD_ROWS = 60, 32
 # Adds a photo and removes it again, and writes the model each time, until it is killed.
 UPDATES = """
 import sys
@@ -70,6 +41,15 @@ while True:
     model.add([sys.argv[2]], ["wood"]).save(sys.argv[1])
     model.remove(names=[model.examples[-1].name]).save(sys.argv[1])
 """
+EXTRACTION = f"""
+import sys
+from gpcache import load_encoder
+from gpcache.features.extract import extract
+from gpcache.images.sources import open_source
+source, encoder = open_source(sys.argv[1]), load_encoder("lite", device="cpu")
+print("start", flush=True)
+extract(source, sys.argv[2], encoder, shard_rows={SHARD_ROWS})
+"""
 
 
 def kept(whole: bool) -> str:
@@ -78,66 +58,14 @@ def kept(whole: bool) -> str:
 
 
 def draw(place: Path) -> None:
-    """The pictures that the commands use."""
-    for name, classes, seed in (
-        ("photos", CLASSES, 0),
-        ("test", CLASSES, 1),
-        ("pool", ["wood"], 2),
-    ):
-        draw_pictures(place / name, classes, each=4, seed=seed)
-    draw_pictures(place / "more", ["grass"], each=2)
+    """Pictures to learn from, and some more."""
+    draw_pictures(place / "photos", CLASSES, each=4)
+    draw_pictures(place / "pool", ["wood"], each=4, seed=2)
 
 
 def photo_names(client: httpx.Client) -> Counter[str]:
     """How often each photo is in a workspace."""
     return Counter(str(one["name"]) for one in client.get("/v1/state").json()["photos"])
-
-
-def connections() -> Iterator[list[object]]:
-    """For every command: calls that name this machine, and calls that name another."""
-    with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
-        library, log = place / "network.so", place / "network.log"
-        build = ["cc", "-shared", "-fPIC", "-o", str(library), str(TRACER), "-ldl"]
-        subprocess.run(build, check=True)
-        draw(place)
-        for name, part in (("photos", "train"), ("test", "test")):
-            shutil.copytree(place / name, place / "data" / "photos" / part)
-        (place / "table.toml").write_text(SPEC.replace('"photos"', '"data/photos"'))
-        # A bare environment: CI=1 alone turns some telemetry off.
-        environment = {"PATH": os.environ["PATH"], "HOME": temporary, "LD_PRELOAD": str(library)}
-        environment |= {"NETWORK_LOG": str(log), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
-        environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        for command in COMMANDS:
-            done = subprocess.run(
-                [*GPCACHE, *shlex.split(command)], cwd=place, env=environment, capture_output=True
-            )
-            assert done.returncode in (0, 1), done.stderr.decode()
-            yield [f"`gpcache {command}`", *_calls(log)]
-        workspace = place / "workspace"
-        with (
-            served(workspace, photos=0, environment=environment) as server,
-            server.client() as client,
-        ):
-            add_photo(client, 0)
-            assert client.post("/v1/predict", content=photo(1)).status_code < 500
-        yield ["`gpcache serve`, a photo added and one asked", *_calls(log)]
-
-
-def _calls(log: Path) -> tuple[int, int]:
-    """How many noted calls are about this machine, and how many are not; forgets them."""
-    lines = log.read_text().splitlines() if log.exists() else []
-    log.unlink(missing_ok=True)
-    local = sum(_is_local(*line.split()[1:3]) for line in lines)
-    return local, len(lines) - local
-
-
-def _is_local(address: str, port: str) -> bool:
-    with suppress(ValueError):
-        found = ipaddress.ip_address(address)
-        mapped = getattr(found, "ipv4_mapped", None) or found
-        return mapped.is_loopback and port != "53"  # a name service may forward
-    return address == "localhost"
 
 
 def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
@@ -218,6 +146,19 @@ def parallel_writers(place: Path) -> Iterator[tuple[str, str]]:
         yield "photos added to one workspace", kept(there[name] == 1)
 
 
+def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
+    """Kill a program some seconds after its first line; False if it ended before."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        if process.poll() is not None:
+            return False
+        os.killpg(process.pid, signal.SIGKILL)
+    return True
+
+
 def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
     """A model that is changed, and a server that learns, killed at random moments."""
     draw(place)
@@ -250,3 +191,41 @@ def _killed_servers(place: Path, moments: random.Random) -> Iterator[tuple[str, 
         there = photo_names(client)
     for name in acknowledged:
         yield f"photos that {KILLS // 4} killed servers acknowledged", kept(there[name] == 1)
+
+
+def killed_extractions(place: Path) -> Iterator[tuple[str, str]]:
+    """An extraction that is killed and goes on in its store, again and again."""
+    photos, moments = folder("images") / "unlabelled", random.Random(0)
+    kills = stores = before = 0
+    while kills < EXTRACTION_KILLS:
+        store = place / str(stores)
+        killed = killed_at(moments.uniform(0, 3.0), EXTRACTION, photos, store)
+        rows = _whole_rows(store)
+        if killed:
+            kills, outcome = kills + 1, kept(rows >= before)
+            before = max(rows, 0)
+            yield "a store, killed while it is written", outcome
+        else:
+            stores, before = stores + 1, 0
+            yield "stores that were completed", kept(_holds(store, photos))
+
+
+def _whole_rows(store: Path) -> int:
+    """How many rows a store has; -1 if it is damaged."""
+    if not (store / "store.json").exists():
+        return 0  # killed before the manifest was there
+    try:
+        opened = FeatureStore.open(store)
+    except StoreError:
+        return -1
+    return -1 if opened.damaged() else len(opened)
+
+
+def _holds(store: Path, photos: Path) -> bool:
+    """Whether a store has every photo once, with the encoder's own features."""
+    rows = FeatureStore.open(store).read()
+    every = max(1, len(rows.paths) // 16)
+    some = [photos / name for name in rows.paths[::every]]
+    direct = load_encoder("lite", device="cpu").encode_images(some)
+    alike = float(np.abs(direct - rows.features[::every]).max()) < 1e-4
+    return alike and rows.paths == sorted(path.name for path in photos.iterdir())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -62,6 +64,13 @@ def median(call: Call, device: torch.device) -> tuple[float, object]:
         return statistics.median([first, *(once(call, device)[0] for _ in range(2))]), answer
     repeats = min(50, max(RUNS, int(SHORT / first)))
     return milliseconds(call, device, repeats) / 1e3, answer
+
+
+def resident(field: str) -> int:
+    """Bytes of a field of /proc/self/status: VmRSS, its peak VmHWM, RssAnon without files."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 @contextmanager

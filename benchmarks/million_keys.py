@@ -4,20 +4,16 @@
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda --keys 10000000 --classes 1000
 
-Each size of features is one fit with all choices; `--given` takes β, τ and the shrinkage of the
-command line instead of a search. `--why` also measures the reasons of one query, from an index and
-by reading all keys. The last command streams 20 GB from disk. Writes million-keys.json into the
-folder $OUT if that is set; ``--from FILE …`` makes of such files a section of
-docs/results/speed.md.
+Each size of features is one fit with all choices. `--why` also measures the reasons of one query,
+from an index and by reading all keys. The last command streams 20 GB from disk. Writes
+million-keys.json into the folder $OUT if that is set; ``--from FILE …`` makes of such files a
+section of docs/results/speed.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -25,14 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from measuring import least, name_of, once, watched
+from measuring import least, name_of, once, resident, watched
 from numpy.typing import NDArray
-from pages import keep, table, write_page
+from pages import keep, table, text, write_page
+from sklearn.preprocessing import normalize
 
 from gpcache import GPCacheClassifier, metrics
 from gpcache.features.shot_index import ShotIndex, write_index
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods import Explicit, Whitened
+from gpcache.methods import Explicit
 from gpcache.methods.cache import explicit_reasons
 from gpcache.support.devices import resolve_device
 
@@ -42,56 +39,6 @@ WIDTH, QUERIES, MODES, CLASSES_PER_SUPERCLASS = 512, 10_000, 4, 50
 # queries in three among 10,000 classes.
 SUPERCLASS, CLASS, MODE, ROW, DIRECTIONS, NOISE = 0.6, 0.6, 0.5, 1.0, 44, 0.4
 WRITTEN_ROWS = 50_000
-
-INTRODUCTION = """
-`GPCacheClassifier(approximation=Explicit(n))` on synthetic shots in a mapped file, 512 numbers each
-in float32. Every class has four modes, so that no linear classifier can be best. 10,000 queries
-that no fit has seen. Seconds are those of the whole fit: reading, choosing on a part of the rows,
-solving without a held-out sample, weighing, and solving with it. Rows are read from the file at
-every pass, or once where they take less than a quarter of the free memory. Other work on the same
-cores makes the seconds longer; *processor s* are those of all threads together. *features* are the
-Nyström features beside the 512 whitened ones. Memory is the most that the process held of its own
-(anonymous memory) while it fitted and answered the queries, which among 10,000 classes take 0.8 GB
-for each copy of the probabilities, and that of the GPU. The accuracies compare numbers of features
-and the nearest class mean; they say nothing about real images. ± is one standard error. Ten million
-shots of 1,000 classes were measured before every fit chose the number of clusters: 202 s on one
-H200, 1.6 GB, 94.8 % of 2,000 queries.
-
-**Held-out rows.** The held-out accuracy is that of a sample of the rows, of 1,000 of them where
-there are 10,000 classes, so it depends on the draw. *Nearest mean* is the accuracy of the nearest
-class mean on the queries and, after the stroke, on these held-out rows, each without itself: it is
-computed apart from the fit, and says whether the sample is easier than the queries. At one million
-shots it is, which is why the held-out accuracy is above that of the queries: the nearest class mean
-is right for 75.9 % of all rows, each without itself, for 79.1 % of the 1,000 held-out rows, and for
-75.1 % of 2,000 queries. Of 5,000 other rows that are held out together with them, the means of four
-clusters find 83.4 %, of the 1,000 rows 86.5 %, of the queries 82.7 %. That is chance: 180 samples
-of 1,000 rows, 30 of each of six draws of a million rows, have deviations of 0.85 to 1.05
-standard errors (at most 2.6), to both sides.
-
-**Several modes.** A few thousand features do not carry the four modes of each of 10,000 classes:
-with 1,024 of them and the linear discriminant the fit reached 76.3 % at one million shots, with
-4,096 76.8 %; groups of ten classes with a sharp kernel on every key, as in version 0.1, 79.8 %.
-What reaches it are the means of clusters in each class, in the whitened space: the discriminant
-takes the nearest one. Two, four and eight clusters are tried where classes have 20, 40 and 80 shots
-in the mean, and held-out rows choose among them and one mean, in every fit anew: more clusters must
-make them more probable by one standard error. How far clusters are pulled to the mean of their
-class (5 rows, of 0, 2, 5, 10 and 20) was chosen with the discriminant alone on eight draws of this
-generator with other seeds and 1, 2, 4 and 8 modes (10,000 to 40,000 rows of 100 to 250 classes, 128
-numbers each), where 5 and 10 are alike, and on Caltech, UCF101, Pets (16 shots) and DTD (13 shots;
-all ViT-B/32, with clusters of two shots allowed), where 5 is better. Whole fits on these four sets,
-with the same allowance, keep one mean on Caltech and Pets, and take eight clusters on UCF101 and
-DTD: the loss on validation images falls from 0.445 to 0.438 and from 1.066 to 1.048. The queries of
-this page have chosen nothing; before, four clusters and the same pull had been picked while looking
-at 2,000 queries of the same draw of rows.
-"""
-
-
-REASONS = """
-**Reasons.** The five largest shares in the answer to one query (the median of five, one by one):
-from the index of `--keep-shots`, which is opened and checked each time, and by reading all shots,
-as with `--why-from`. *of the same five*: how many of those of the index the second way finds, among
-the shots of the highest cosine.
-"""
 
 
 class Made(NamedTuple):
@@ -152,38 +99,22 @@ def nearest_mean(made: Made, held: NDArray[np.int64]) -> tuple[float, float]:
         sums[: len(part)] += part
     centre = sums.sum(0) / len(keys)
     counts = np.bincount(made.labels)[:, None]
-    means = _unit(sums / counts - centre)
+    means = normalize(sums / counts - centre)
     found = ((made.queries - centre) @ means.T).argmax(1)
     rows, labels = keys[held], made.labels[held]
-    own = _unit((sums[labels] - rows) / (counts[labels] - 1) - centre)
+    own = normalize((sums[labels] - rows) / (counts[labels] - 1) - centre)
     cosines = (rows - centre) @ means.T
     cosines[np.arange(len(held)), labels] = ((rows - centre) * own).sum(1)
     return float((found == made.truth).mean()), float((cosines.argmax(1) == labels).mean())
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
-
-
-def anonymous() -> float:
-    """The bytes that this process holds of its own: no mapped files."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    words = dict(line.split(":", 1) for line in status)
-    return 1024 * int(words["RssAnon"].split()[0])
-
-
 def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[str, Any]:
     """Fit on all keys and ask all queries."""
     device = resolve_device(options.device)
-    given: dict[str, Any] = {}
-    if options.given is not None:
-        beta, tau, shrinkage = options.given
-        given = {"beta": beta, "tau": tau, "kernel_space": Whitened(shrinkage)}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    model = GPCacheClassifier(approximation=Explicit(n_features), device=device, **given)
-    with watched(anonymous, 0.1) as memory:
+    model = GPCacheClassifier(approximation=Explicit(n_features), device=device)
+    with watched(lambda: resident("RssAnon"), 0.1) as memory:
         processor = time.process_time()
         seconds = least(lambda: model.fit(made.rows, made.labels))
         processor = time.process_time() - processor
@@ -193,21 +124,17 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
     held = model.fitted_.kept_rows.cpu().numpy()
     mean, mean_of_held = nearest_mean(made, held)
     return (why(model, made) if options.why else {}) | {
-        "device": name_of(device) if device.type == "cuda" else platform.machine(),
-        "cores": os.cpu_count(),
+        "machine": name_of(device),
         "keys": len(made.rows),
         "classes": made.n_classes,
         "features": n_features,
-        "given": options.given is not None,
         "seconds": seconds,
         "processor": processor,
         "memory": max(memory) / 1e9,
-        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "gpu": gpu / 1e9,
         "accuracy": float((probabilities.argmax(1) == made.truth).mean()),
         "ece": metrics.ece(probabilities, made.truth),
         "held_out": model.loo_.accuracy,
-        "protocol": model.loo_.protocol,
         "queries": QUERIES,
         "n_held": len(held),
         "clusters": model.fitted_.streamed.n_modes if model.fitted_.streamed else 1,
@@ -216,8 +143,6 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
         "beta": model.beta_,
         "tau": model.tau_,
         "shrinkage": model.shrinkage_,
-        "alpha": model.alpha_,
-        "discriminant": model.discriminant_,
     }
 
 
@@ -271,7 +196,6 @@ def main() -> None:
     parser.add_argument("--features", default="1024", help="numbers of features, with commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--why", action="store_true", help="measure reasons too")
-    parser.add_argument("--given", type=float, nargs=3, metavar=("BETA", "TAU", "SHRINKAGE"))
     parser.add_argument(
         "--from", dest="files", type=Path, nargs="+", help="million-keys.json files"
     )
@@ -295,14 +219,14 @@ def with_error(share: float, count: int) -> str:
 
 def write(rows: list[dict[str, Any]]) -> None:
     """The section of all rows."""
-    head = ["shots", "classes", "machine", "features", "choices", "fit s", "processor s", "GB"]
+    head = ["shots", "classes", "machine", "features", "fit s", "processor s", "GB"]
     head += ["GPU GB", "accuracy", "ECE", "held-out accuracy", "nearest mean", "clusters"]
     head += ["beta", "tau", "shrinkage"]
     lines = [
         [
             f"{row['keys']:,}", f"{row['classes']:,}",
-            row["device"] if row["gpu"] else f"{row['cores']} cores", f"{row['features']:,}",
-            "given" if row["given"] else "all", f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
+            row["machine"], f"{row['features']:,}",
+            f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
             f"{row['memory']:.1f}", f"{row['gpu']:.1f}" if row["gpu"] else "–",
             with_error(row["accuracy"], row["queries"]), f"{100 * row['ece']:.1f} %",
             with_error(row["held_out"], row["n_held"]),
@@ -313,10 +237,10 @@ def write(rows: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     heading = f"Up to {max(row['keys'] for row in rows):,} shots in explicit features"
     made_by = "`python benchmarks/million_keys.py`, one run for each row"
-    body = table([head, *lines])
+    parts = [text("million-keys"), table([head, *lines])]
     if some := [row for row in rows if "index_s" in row]:
-        body += "\n" + REASONS + "\n" + table([WHY_HEAD, *map(why_line, some)])
-    write_page("million-keys", heading, INTRODUCTION, body, made_by=made_by)
+        parts += [text("million-keys-reasons"), table([WHY_HEAD, *map(why_line, some)])]
+    write_page("million-keys", heading, *parts, made_by=made_by)
 
 
 WHY_HEAD = ["shots", "classes", "index GB", "written s", "index s", "MB read", "all shots s"]

@@ -14,20 +14,13 @@ import time
 import torch
 from development_data import Task, task_of
 from measuring import least
-from pages import table, write_page
+from pages import table, text, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.support import threads
 
 CELLS = (("dtd_vitb32", 4), ("dtd_vitb32", 16), ("ucf101_vitb32", 16))
 CORES, RUNS = 2, 3
-TEXT = """
-Default fits on stored features (no accuracy is measured here), pinned to two cores: alone, and
-beside a Python process that runs an empty loop on one of them; the median of three runs,
-in alternation. Fits of small problems use one thread, larger ones as many as there are free cores.
-The bars are 1.5 where one thread does the work, and 2.2 otherwise. *Two threads always* is what
-torch does by itself, in one run of the smallest problem.
-"""
 
 
 def measured(task: Task, runs: int = RUNS) -> list[float]:
@@ -61,7 +54,7 @@ def main() -> None:
     found = measured(task_of(*CELLS[0]), 1)
     rows.append(["the first, two threads always", rows[0][1], *shown(found)])
     head = ["data", "n", "alone s", "beside s", "ratio"]
-    write_page("neighbour", "Beside a busy process", TEXT, table([head, *rows]))
+    write_page("neighbour", "Beside a busy process", text("neighbour"), table([head, *rows]))
 
 
 if __name__ == "__main__":

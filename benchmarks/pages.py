@@ -1,7 +1,7 @@
 """Sections of result pages: tables of time and faults, kept in docs/results/sections.
 
 A script that measures writes its section by `write_page`; `results.py` puts sections and rows
-together into the pages.
+together into the pages. What they say beside their tables lies in benchmarks/text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ import gpcache
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SECTIONS = RESULTS / "sections"
+TEXTS = Path(__file__).resolve().parent / "text"
+
+
+def text(name: str, **values: object) -> str:
+    """What benchmarks/text/NAME.md says, with these values in its braces, if there are any."""
+    content = (TEXTS / f"{name}.md").read_text(encoding="utf-8").strip()
+    return content.format(**values) if values else content
 
 
 def table(rows: Iterable[Iterable[object]]) -> str:

@@ -10,18 +10,16 @@ themselves. Nothing of this is part of the project: the folder is not committed.
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from development_data import folder
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("GPCACHE_DEV_DATA", ROOT.parent / "shared"))
 PLACE = ROOT / "build" / "data"
 SHOTS, SEEDS = (1, 2, 4, 8, 16), range(5)
 # Intervals and prediction sets are measured over many draws of one size.
@@ -59,15 +57,15 @@ def photos(name: str) -> Arrays:
     from gpcache.features.extract import extract
     from gpcache.images.sources import open_source
 
-    def encoded(folder: Path, split: str | None = None) -> Any:
+    def encoded(place: Path, split: str | None = None) -> Any:
         with tempfile.TemporaryDirectory() as store:
-            extract(open_source(folder), store, encoder, split=split)
+            extract(open_source(place), store, encoder, split=split)
             return FeatureStore.open(store).read(split=split)
 
     encoder = load_encoder("lite", device="cpu")
     arrays: Arrays = {"logit_scale": np.array(encoder.logit_scale)}
     for part in ("train", "test"):
-        rows = encoded(SHARED / "images" / name / part)
+        rows = encoded(folder("images") / name / part)
         order = np.argsort(rows.paths)  # draws depend on it
         classes, numbers = np.unique(rows.labels, return_inverse=True)
         arrays[f"{part}_x"] = rows.features[order].astype(np.float16)
@@ -75,17 +73,15 @@ def photos(name: str) -> Arrays:
     arrays["classnames"] = classes
     arrays["text"] = text_weights(encoder, Prompts.from_templates(list(classes)))
     if name == PHOTOS[0]:
-        outside = encoded(SHARED / "images" / "unlabelled", "all")
+        outside = encoded(folder("images") / "unlabelled", "all")
         arrays["outside_x"] = outside.features.astype(np.float16)
     return arrays | draws(arrays["train_y"])
 
 
 def main() -> None:
     """Write every file that is not there."""
-    if not (SHARED / "features").is_dir():
-        sys.exit(f"No features in {SHARED}: set GPCACHE_DEV_DATA to the folder of features/.")
     PLACE.mkdir(parents=True, exist_ok=True)
-    for file in sorted((SHARED / "features").glob("*.npz")):
+    for file in sorted(folder("features").glob("*.npz")):
         if file.stem == DRAWN:
             write(DRAWN, lambda file=file: drawn_from_validation(file))
         elif not (PLACE / file.name).exists():
@@ -93,7 +89,7 @@ def main() -> None:
     for name in PHOTOS:
         write(name, lambda name=name: photos(name))
     if not (PLACE / "images").exists():
-        (PLACE / "images").symlink_to((SHARED / "images").resolve())
+        (PLACE / "images").symlink_to(folder("images").resolve())
 
 
 def write(name: str, make: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean, pstdev, stdev
 
-from pages import section, table
+from pages import section, table, text
 from result_rows import (
     ALL,
     CHOOSING,
@@ -33,24 +33,6 @@ from gpcache.images.records import plural
 
 NEED_TEXT = ("_vitb32:text", "_vitb16:text", "dtd_vitb32", "stanford_cars", "caltech20", "trash6")
 Table = list[list[object]]
-
-DATA = """
-**Data**: CLIP features in the usual splits, and photos through `lite`. Defaults were chosen on the
-*choosing data*; no default was tuned on the *reporting data*. DTD ViT-B/32 and
-the photos have five draws of the shots; the other files have one draw for each number of shots.
-*text* means that every class has a text vector. Means are never taken over both kinds of data.
-
-**± is a standard error**: over the draws, or, if there is one draw, over the test images.
-"""
-PROTOCOLS = """
-**Protocols**: *no validation*: everything is chosen on the shots. *full validation*:
-hyper-parameters are chosen by accuracy on the data set's validation rows. DTD ViT-B/32 and the
-photos use training rows that are not shots. Cars has no test rows, so each half of its validation
-rows is predicted with values chosen on the other half. scikit-learn's classifiers choose by their
-own cross-validation, so they have no second protocol. ECE in %, 15 bins. *seconds* are those of a
-fit with its search, on one core; methods that train by steps ran on one H200, so their seconds
-cannot be compared with the others.
-"""
 
 
 def has_text(dataset: str) -> bool:
@@ -113,11 +95,6 @@ def cell_by_cell(found: Results, datasets: Sequence[str]) -> str:
 
 BASELINES = ("GDA", "LP++", "ProKeR", "Linear probe", "GPCache-F", "LogisticRegressionCV")
 BASELINES += ("Linear SVC", "Shrinkage LDA", "1-nearest-neighbour")
-BELOW = """
-The cells in which GPCache is below the best of the usual baselines, all without validation rows:
-{}. ± is the standard error of the difference: over the draws, pair by pair, or, if there is one
-draw, that of two independent tests, which is an upper bound.
-"""
 
 
 def where_below(found: Results, datasets: Sequence[str]) -> str:
@@ -146,24 +123,19 @@ def where_below(found: Results, datasets: Sequence[str]) -> str:
 def headline() -> list[str]:
     """Every method, with and without validation rows; unequal shots, wrong labels; transduction."""
     found = results("headline")
-    parts = [DATA, PROTOCOLS, "The full table is [headline.csv](headline.csv)."]
+    parts = [text("data"), text("protocols"), "The full table is [headline.csv](headline.csv)."]
     for heading, datasets in GROUPS.items():
         parts += [f"## {heading}"]
         for protocol in (NO_VALIDATION, VALIDATION):
             parts += [f"### {protocol.capitalize()}", *summaries(found, protocol, datasets)]
         parts += ["### Cell by cell", cell_by_cell(found, datasets)]
-        parts += ["### Where a baseline is better", BELOW.format(", ".join(BASELINES))]
+        parts += ["### Where a baseline is better", text("below", baselines=", ".join(BASELINES))]
         parts += [where_below(found, datasets)]
     parts += ["## Unequal shots and wrong labels"]
     parts += ["One to sixteen shots a class; or sixteen shots with a tenth of the labels wrong."]
     parts += [_by_method("robust", protocol) for protocol in ("unequal shots", "wrong labels")]
     parts += ["## All test images at once"]
-    parts += [
-        "A separate protocol, which cannot be compared with the others: the probabilities of each "
-        "method are refined by TransCLIP's rule, which sees all test images together, without "
-        "labels. It assumes classes of about equal size; those of Caltech are not."
-    ]
-    return [*parts, _by_method("transductive", "transductive")]
+    return [*parts, text("transductive"), _by_method("transductive", "transductive")]
 
 
 def _by_method(spec: str, protocol: str) -> str:
@@ -195,7 +167,7 @@ def headline_csv() -> str:
 def calibration() -> list[str]:
     """Calibration of the default, its held-out figures, prediction sets, and rejection."""
     found = results("headline")
-    parts = [DATA, PROTOCOLS]
+    parts = [text("data"), text("protocols")]
     for heading, datasets in GROUPS.items():
         parts += [f"## ECE of the default: {heading.lower()}", *_own_figures(found, datasets)]
     parts += ["## Does the interval of the held-out accuracy hold?", _intervals()]
@@ -208,15 +180,9 @@ def _own_figures(found: Results, datasets: Sequence[str]) -> list[str]:
     columns |= {"held-out ECE": "held_out_ece", "ECE of a perfect model": "perfect_ece"}
     columns |= {"AURC": "aurc"}
     cells = found.cells(NO_VALIDATION, datasets)
-    text = (
-        "*held out* is `loo_`: cross-validation on the shots, with everything chosen on the other "
-        "folds. At two shots, the held-out models have one shot a class and are weaker than the "
-        "final one. The shots of UCF101 are frames of the same videos, and easier than test rows. "
-        "AURC in %: the mean error over all shares of images that are answered, lower is better."
-    )
     names = columns.values()
     figures = by_cell(columns, cells, lambda c: (found.figure(c, DEFAULT, name) for name in names))
-    return [text, figures]
+    return [text("held-out"), figures]
 
 
 def _intervals() -> str:
@@ -245,11 +211,7 @@ def _coverage() -> list[str]:
             value = with_error(fmean(draws), pstdev(draws) / math.sqrt(len(draws)))
             size = found.figure(cell, label, f"set_size_{error}")
             rows.append([title(cell.data), label, f"{100 - 100 * float(error):.0f} %", value, size])
-    text = (
-        "Coverage is the share of test images whose set contains the true class, ± its standard "
-        "error over draws. Shots and test images of DTD are both single views."
-    )
-    return [text, table(rows)]
+    return [text("coverage"), table(rows)]
 
 
 def _rejection() -> list[str]:
@@ -270,30 +232,16 @@ def _rejection() -> list[str]:
             values = [row[name] for row in draws if row.get(name) is not None]
             figures.append(shown(100 * fmean(values) if values else math.nan))
         rows.append([title(data), unknown, cell.shots, label, *figures])
-    text = (
-        "*Half of the classes*: the model knows one half, and test images of the other half are "
-        "unknown; then the other way round. Mean of both, and of five draws for DTD ViT-B/32 and "
-        "the photos. *Other photos*: 1,000 unlabelled photos of no class. AUROC in % of scores "
-        "that tell known from unknown: the highest probability, the posterior's variance, and both "
-        "as one p-value, by which gpcache refuses at 5 %."
-    )
-    return [text, table(rows)]
+    return [text("rejection"), table(rows)]
 
 
 def similarity() -> list[str]:
     """The projection beside the modules, and its options."""
     found = results("similarity")
-    text = """
-How a projection that is learned from unlabelled images changes accuracy: caltech20 photos through
-`lite` with class names, hyper-parameters chosen on validation photos. S is learned from 1,000
-photos of other scenes, where the paper has 500,000. B, W and C are the paper's modules in its own
-settings; the lines with an option change one option of S. Mean ± standard error over the draws.
-**With so few photos S does not help**: lines with it are as good as those without it, or worse.
-"""
     cells = found.cells(VALIDATION, sorted({row["dataset"] for row in found.rows}))
     head = ["method", *(f"{cell.shots} shots" for cell in cells)]
     lines = ([one, *(found.accuracy(cell, one) for cell in cells)] for one in found.labels)
-    return [text, table([head, *lines])]
+    return [text("similarity"), table([head, *lines])]
 
 
 def training() -> list[str]:
@@ -301,21 +249,12 @@ def training() -> list[str]:
     found = results("headline")
     pairs = ((PAPER, "GPCache-F as published"), (DEFAULT, "GPCache-F"))
     pairs += (("Tip-Adapter", "Tip-Adapter-F"), ("APE", "APE-T"))
-    text = """
-Differences in points of test accuracy, trained minus untrained, on stored features: one view of
-every image. **GPCache-F adds little without views.** Its queries are its keys, and the process
-interpolates its keys: the training loss is near zero before the first step, so there is nothing
-left to learn. Three things do help: augmented views of the shots as further queries; a second model
-of another kind that is trained separately and weighted on held-out folds (APE-T if there is text);
-and, most of all, the softmax likelihood. The untrained default uses it. GPCache-F trains the keys
-of a regression, and is therefore worse than GPCache without text.
-"""
 
     def gaps(cell: Cell) -> list[str]:
         means = [(found.mean(cell, one), found.mean(cell, other)) for one, other in pairs]
         return [shown(trained - free, sign=True) for free, trained in means]
 
-    parts, head = [text], [f"{trained} − {free}" for free, trained in pairs]
+    parts, head = [text("training")], [f"{trained} − {free}" for free, trained in pairs]
     for protocol in (NO_VALIDATION, VALIDATION):
         body = by_cell(head, found.cells(protocol, ALL), gaps)
         parts += [f"## {protocol.capitalize()}", body]

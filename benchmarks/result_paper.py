@@ -6,7 +6,7 @@ import math
 from itertools import product
 from statistics import fmean, stdev
 
-from pages import section, table
+from pages import section, table, text
 from result_rows import (
     ALL,
     NO_VALIDATION,
@@ -26,54 +26,12 @@ from gpcache.benchmark.spec import read_spec
 
 Rows = list[list[object]]
 WITH_GROUPS = ("dtd_rn50", "stanford_cars_vitb32")
-NO_CLIP = "needs CLIP's weights and the images; with them, `gpcache benchmark paper` runs it"
-# Experiment, where the paper has it, verdict, and why.
-VERDICTS = (
-    ("few-shot", "11 data sets, 16 shots", "partly", "four of the data sets, other backbones"),
-    ("shots", "1 to 16 shots", "partly", "the same data sets"),
-    ("domain-generalisation", "ImageNet to V2 and Sketch", "not possible here", NO_CLIP),
-    ("modules", "B, W, C, S", "partly", "B, W and C on DTD; S on photos through `lite`"),
-    ("hard-mining", "neighbours r in the loss", "partly", "photos, 1,000 images, not 500,000"),
-    ("structure", "form of the projection", "partly", "photos, 1,000 images, not 500,000"),
-    ("unlabelled", "number of images", "partly", "250 to 1,000 photos, not 500,000"),
-    (
-        "approximations",
-        "complexity",
-        "reproduced",
-        "times at ImageNet's size; accuracy on DTD, Cars",
-    ),
-    ("group-splits", "ten splits into groups", "reproduced", "on DTD RN50 and Cars"),
-    ("backbones", "RN101, ViT-B/32, ViT-B/16", "partly", "ViT-B/32, ViT-B/16 and RN50 features"),
-    ("hyper-parameters", "effect of η and σ²", "reproduced", "on DTD ViT-B/32"),
-    ("features", "before and after S", "partly", "photos through `lite`"),
-    ("weight-function", "weights of cache and GP", "reproduced", "a figure that needs no data"),
-)
-READING_GROUPS = """
-**Groups cost accuracy on fine-grained data.** Every group is a separate process, which does not see
-the classes of the other groups, and is divided by its own variance. The paper reports no loss with
-8 groups on ImageNet. The 196 classes of Cars are similar to each other: there the loss is large.
-Use the exact process if it fits into memory.
-"""
-EXPLICIT = """
-`Explicit(n)`, which the default takes for many shots, has the whitened features and n Nyström
-features beside them. *Nyström* and *Fourier* have n features alone; landmarks are shots, equally
-many of each class and at least one, so that on Cars 64 and 256 are both 196. Sixteen shots a class,
-and every line makes its own choices on them: with too few features it can rely on the discriminant
-and the text. The bar of `Explicit(1024)` is 0.7 points of accuracy and of ECE. Caltech and Pets
-were used while explicit features were built; Cars and Flowers were not. Seconds are those of a core
-that other work shared: upper bounds.
-"""
 
 
 def paper() -> list[str]:
     """Every table and figure of the paper."""
     parts = [
-        "The paper's settings (`GPCacheClassifier.paper`): raw features, labels as targets, η on, "
-        "the whole grid, chosen by accuracy on validation rows. No official code was found. "
-        "Published numbers are means over eleven data sets with RN50, or ImageNet: compare the "
-        "differences between lines with ours, not the values.",
-        table([("experiment", "in the paper", "here", "on what, or why not"), *VERDICTS]),
-        "`gpcache benchmark paper --experiment NAME` runs an experiment on the paper's data.",
+        text("paper"),
         "## Few-shot: the paper's method on four reporting data sets",
         _few_shot(),
         "## Modules",
@@ -84,11 +42,11 @@ def paper() -> list[str]:
         "Seconds are those of one CPU core; GPCache-F, and 4,096 Fourier features on Cars, "
         "ran on one H200.",
         _approximations(),
-        READING_GROUPS + _cost_of_groups(),
+        f"{text('groups')}\n{_cost_of_groups()}",
         "## Splits into groups",
         _splits(),
         "## Approximations of the default model",
-        EXPLICIT,
+        text("explicit"),
         _explicit(),
     ]
     return [*parts, section("approximations-gpu")]

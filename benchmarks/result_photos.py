@@ -6,7 +6,7 @@ import math
 from itertools import product
 from statistics import fmean
 
-from pages import table
+from pages import table, text
 from result_rows import ALL, CHOOSING, DEFAULT, NO_VALIDATION, VALIDATION, results, shown, title
 
 from gpcache.images.records import plural
@@ -17,57 +17,19 @@ ADDED = {"one by one": "added one by one", "kept": "added at kept choices"}
 BARS = {"accuracy": 0.5, "ECE": 1.0}
 Table = list[list[object]]
 
-TEXT = """
-caltech20 (20 classes of Caltech-101: 400 photos to draw from, 378 to test on) and trash6 (six
-materials of TrashNet: 120 and 480) through the encoder `lite`, with class names. Most classes of
-caltech20 are ImageNet classes, which the image network of `lite` was trained on; those of trash6
-are not. Five draws. The sections below answer other questions, with other draws.
-"""
-VIEWS = """
-The photos themselves instead of stored features: CALIP sees places in a photo, TIMO every prompt,
-CoOp learns prompts, and methods that train, GDA and ProKeR see ten views of each shot. Keys are
-means of ten views. Three draws. CoOp has 25 epochs where its paper has 50 at one shot; a dash marks
-what was not run.
-"""
-ENCODERS = """
-The encoders that ship: class names alone, logistic regression without names (C = 10), and GPCache.
-Shots are means of ten views of a photo. Mean ± standard error over three draws. The last section of
-this page has the figures with which the weights of `lite` were chosen.
-"""
-ERRORS = """
-A tenth of the labels of the shots is wrong (protocol *wrong labels*). *AP*: average precision in %
-of the ranking by suspicion; *certain*: labels that `gpcache check` calls almost certainly wrong,
-and the share of them that is wrong; *listed*: labels that are certain or worth a look, and the
-share of the wrong labels among them that is found. *LogisticRegression* ranks by its
-cross-validated probability of the given label, as cleanlab does, and lists labels that it does not
-predict. Errors that people make are not random: look-alike classes are harder.
-"""
-SUGGEST = """
-Accuracy in % by the number of labelled photos. They are of any class, from a random three quarters
-of the training photos: drawn at random, or chosen by `gpcache suggest` before any label is known.
-GPCache with class names, mean ± standard error over ten draws.
-"""
-UPDATES = """
-Do photos that are added to a fitted model end in the model that all of them give at once? Sixteen
-photos a class; five of each are fitted first. *One by one*: `GPCacheClassifier.add`, one call for
-each other photo, in random order. *Kept*: all others in one call with `refit=False`, which keeps
-the choices made on the first five. Means over five draws in %, and the least and the largest
-difference of a draw. *bar* is the difference that is allowed.
-"""
-
 
 def photos() -> list[str]:
     """The results on the photos."""
-    parts, protocols = [TEXT], (NO_VALIDATION, VALIDATION)
+    parts, protocols = [text("photos")], (NO_VALIDATION, VALIDATION)
     for protocol, name in product(protocols, PHOTOS):
         parts += [f"## {title(name)}: {protocol}", _by_shots("headline", protocol, name)]
-    parts += ["## Methods that need the photos", VIEWS]
+    parts += ["## Methods that need the photos", text("views")]
     for protocol in protocols:
         parts += [f"### {protocol.capitalize()}", _by_shots("photos", protocol, PHOTOS[0])]
-    parts += ["## Encoders", ENCODERS, _encoders()]
-    parts += ["## Wrong labels that are found", ERRORS, _errors()]
-    parts += ["## What to label", SUGGEST, _suggested()]
-    return [*parts, "## Photos added one by one", UPDATES, _updates()]
+    parts += ["## Encoders", text("encoders"), _encoders()]
+    parts += ["## Wrong labels that are found", text("label-errors"), _errors()]
+    parts += ["## What to label", text("suggest"), _suggested()]
+    return [*parts, "## Photos added one by one", text("updates"), _updates()]
 
 
 def _by_shots(spec: str, protocol: str, name: str) -> str:

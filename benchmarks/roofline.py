@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,20 +23,13 @@ from typing import Any
 
 import torch
 from pages import keep
-from roofline_images import encoding_tasks, neighbour_tasks
 from roofline_machine import Machine, Task, measured
-from roofline_page import Result, cells, spent_table, write_results
-from roofline_posterior import (
-    Rows,
-    head_tasks,
-    leave_one_out_tasks,
-    prediction_tasks,
-    update_tasks,
-    variance_tasks,
-)
-from roofline_search import NOISES, FourParameters, fit_tasks, search_tasks
+from roofline_page import Result, cells, write_results
+from roofline_posterior import Rows, leave_one_out_tasks, prediction_tasks, variance_tasks
+from roofline_search import fit_tasks, search_tasks
 from roofline_softmax import explicit_tasks, query_tasks, softmax_search_tasks, solver_tasks
-from roofline_training import Step, epochs_tasks, similarity_tasks, step_tasks
+from roofline_training import Step
+from roofline_unlabelled import neighbour_tasks, similarity_tasks
 
 from gpcache.support.devices import resolve_device
 
@@ -49,22 +42,25 @@ SIZES: dict[str, tuple[Any, Any, Any]] = {
     "prediction": ((160, 1600, 16000), (160, 1600, 16000), (160,)),
     "queries": ((1, 256), (1, 256, 50_000), (1, 16)),
     "variance": (6400, 16000, 4096),
-    "head": (1600, 1600, 160),
     "step": (1024, 16000, 1024),
     "batch": (128, 256, 32),
     "epochs": (0, 20, 1),
     "leave_one_out": (1600, 16000, 160),
-    "images": (2000, 50_000, 512),
-    "neighbours": (5000, 20_000, 512),
-    "photos": (192, 0, 16),
+    "images": ((2000, 10_000), (50_000, 500_000), (512,)),
+    "neighbours": ((5000, 50_000), (20_000, 500_000), (512,)),
 }
-# Promised seconds by task.
-LIMITS: dict[str, dict[str, float]] = {
-    "cpu": {"head": 5e-3, "fit": 0.1},
-    "cuda": {"search": 60.0, "queries": 3.0, "step": 60e-3, "epochs": 90.0},
-    "small": {},
+# Promised seconds: how a task is called, a part of its size, and the limit.
+PROMISED: dict[str, tuple[tuple[str, str, float], ...]] = {
+    "cpu": (("default fit", "n = 160,", 0.1), ("one query", "n = 1,600,", 5e-3)),
+    "cuda": (
+        ("prediction", "n = 16,000, c = 1,000, d = 1,024; 50,000 queries", 3.0),
+        ("GPCache-F step, exact", "", 60e-3),
+        ("GPCache-F training", "", 90.0),
+        ("exact four-parameter search", "", 60.0),
+    ),
+    "small": (),
 }
-GROUPS = (1, 8, 64)
+GROUPS = (1, 8, 16, 32, 64)
 
 
 class Bench:
@@ -72,83 +68,74 @@ class Bench:
 
     def __init__(self, kind: str, device: torch.device) -> None:
         sizes = {name: one[KINDS.index(kind)] for name, one in SIZES.items()}
-        self._sizes, self._limits, self._device = SimpleNamespace(**sizes), LIMITS[kind], device
+        self._sizes, self._promised, self._device = SimpleNamespace(**sizes), PROMISED[kind], device
         self._machine = Machine.measured(device)
-        self.result: Result = {"machine": asdict(self._machine), "lines": [], "spent": {}}
+        self.result: Result = {"machine": asdict(self._machine), "lines": []}
 
-    def _rows(self, n: int) -> Rows:
+    def rows(self, n: int) -> Rows:
+        """Synthetic shots."""
         return Rows(n, self._sizes.width, self._device)
 
-    def fit(self) -> None:
+    def fit(self) -> Iterator[Task]:
         """Default fits."""
         for n in self._sizes.fit:
-            limit = self._limits.get("fit") if n == min(self._sizes.fit) else None
-            self._measure(fit_tasks(self._rows(n), limit=limit))
+            yield from fit_tasks(self.rows(n))
 
-    def softmax(self) -> None:
+    def softmax(self) -> Iterator[Task]:
         """The likelihood of the default: its solver, its search, and one query."""
         for n in self._sizes.fit:
-            rows = self._rows(n)
             for tasks in (solver_tasks, explicit_tasks, softmax_search_tasks, query_tasks):
-                self._measure(tasks(rows))
+                yield from tasks(self.rows(n))
 
-    def search(self) -> None:
+    def search(self) -> Iterator[Task]:
         """The exact search of four parameters."""
-        four = FourParameters(self._rows(self._sizes.search))
-        self._measure(search_tasks(four, limit=self._limits.get("search")))
-        for how, spent in four.spent().items():
-            title = f"one β of the exact search with {len(NOISES)} noises, {how}, {four.rows.size}"
-            self.result["spent"][title] = spent
+        yield from search_tasks(self.rows(self._sizes.search))
 
-    def prediction(self) -> None:
-        """Mean and variance, and the whole head."""
-        sizes = self._sizes
-        for n in sizes.prediction:
-            limit = self._limits.get("queries") if n == max(sizes.prediction) else None
-            self._measure(prediction_tasks(self._rows(n), sizes.queries, limit=limit))
-        self._measure(variance_tasks(self._rows(sizes.variance), 256))
-        self._measure(head_tasks(self._rows(sizes.head), limit=self._limits.get("head")))
+    def prediction(self) -> Iterator[Task]:
+        """Mean and variance."""
+        for n in self._sizes.prediction:
+            yield from prediction_tasks(self.rows(n), self._sizes.queries)
+        yield from variance_tasks(self.rows(self._sizes.variance), 256)
 
-    def training(self) -> None:
+    def training(self) -> Iterator[Task]:
         """Steps of GPCache-F and, on a GPU, a whole training."""
-        sizes = self._sizes
-        step = Step(self._rows(sizes.step), sizes.batch, GROUPS)
-        self._measure(step_tasks(step, limit=self._limits.get("step")))
-        self.result["spent"][f"an exact step of GPCache-F, {step.rows.size}"] = step.spent()
-        if sizes.epochs:
-            self._measure(epochs_tasks(step, sizes.epochs, limit=self._limits.get("epochs")))
+        step = Step(self.rows(self._sizes.step), self._sizes.batch)
+        yield from step.tasks(GROUPS)
+        if self._sizes.epochs:
+            yield from step.training_tasks(self._sizes.epochs)
 
-    def leave_one_out(self) -> None:
-        """Leave-one-out, and rows that come and go."""
-        rows = self._rows(self._sizes.leave_one_out)
-        self._measure(leave_one_out_tasks(rows))
-        self._measure(update_tasks(rows))
+    def leave_one_out(self) -> Iterator[Task]:
+        """Leave-one-out."""
+        yield from leave_one_out_tasks(self.rows(self._sizes.leave_one_out))
 
-    def similarity(self) -> None:
+    def similarity(self) -> Iterator[Task]:
         """Learning a projection."""
-        self._measure(similarity_tasks(self._sizes.images, self._sizes.width, self._device))
+        for images in self._sizes.images:
+            yield from similarity_tasks(images, self._sizes.width, self._device)
 
-    def neighbours(self) -> None:
+    def neighbours(self) -> Iterator[Task]:
         """Nearest neighbours."""
-        self._measure(neighbour_tasks(self._sizes.neighbours, self._sizes.width, self._device))
+        for n in self._sizes.neighbours:
+            yield from neighbour_tasks(n, self._sizes.width, self._device)
 
-    def encoding(self) -> None:
-        """Photos to features, where the encoder is installed."""
-        if self._device.type == "cpu":
-            self._measure(encoding_tasks(self._sizes.photos))
-        else:
-            self.result["skipped"] = "Encoding is timed on a CPU: no encoder is installed here."
-
-    def _measure(self, tasks: Iterator[Task]) -> None:
-        for task in tasks:
+    def measure(self, group: Callable[[], Iterator[Task]]) -> None:
+        """Time the tasks of a group."""
+        for task in group():
             line = measured(task, self._device)
+            limits = (
+                limit
+                for name, size, limit in self._promised
+                if task.name.startswith(name) and size in task.size
+            )
+            line["limit"] = next(limits, None)
             self.result["lines"].append(line)
             print(" | ".join(cells(line, self._machine)), flush=True)
             keep("roofline.json", self.result)
-        # What a group of tasks held must be free before the next is measured.
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            # What a task held must be free before the next is measured.
+            del task
+            gc.collect()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
 
     def finish(self) -> None:
         """Measure the machine again: what others took of it the first time is no limit of it."""
@@ -164,7 +151,6 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
         again = {(line["name"], line["size"]): line for line in result["lines"]}
         first["lines"] = [again.pop((one["name"], one["size"]), one) for one in first["lines"]]
         first["lines"] += again.values()
-        first["spent"] |= result["spent"]
     first["runs"] = len(results)
     return first
 
@@ -172,7 +158,7 @@ def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure and write the page, or make the page of a file; see the top of the file."""
     groups = ["fit", "softmax", "prediction", "training", "leave_one_out", "similarity"]
-    groups += ["neighbours", "encoding", "search"]  # the longest comes last
+    groups += ["neighbours", "search"]  # the longest comes last
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP")
@@ -188,12 +174,9 @@ def main() -> None:
     device = resolve_device(asked.device)
     bench = Bench("small" if asked.small else device.type, device)
     for name in asked.only:
-        getattr(bench, name)()
+        bench.measure(getattr(bench, name))
     bench.finish()
-    if asked.small or asked.only != groups:
-        for title, spent in bench.result["spent"].items():
-            print(f"\n{title}\n{spent_table(spent)}")
-    else:
+    if not asked.small and asked.only == groups:
         write_results(bench.result)
 
 

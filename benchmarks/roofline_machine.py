@@ -11,13 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from measuring import RUNS, median, name_of, once, synchronise
+from measuring import RUNS, median, name_of, once
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
-Spent = list[tuple[str, float]]
 Line = dict[str, Any]
-SHOWN = ("name", "size", "dtype", "limit", "note", "reason")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32}
 
 
@@ -73,68 +70,49 @@ def _least(call: Callable[[], object], device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to time, beside the obvious way to do it.
+    """One thing to time, beside the obvious way to do it, which text/roofline.md describes.
 
     `operations` and `bytes` are the least that any way needs: an addition and a multiplication
     count as two, a symmetric matrix is computed and read by half, what is used twice is read once.
     What is known only afterwards is asked for then. `naive` may do one part of `naive_parts`; its
-    time is multiplied. Answers that are tensors are compared, unless they are not `comparable`.
-    `limit` is the time in seconds that was promised, `reason` why the naive way may be faster.
+    time is multiplied. Answers that are tensors are compared, unless they are not `comparable`:
+    with each other, or both with what `exact` gives.
     """
 
     name: str
     size: str
     ours: Callable[[], object]
-    naive: Callable[[], object] | None
+    naive: Callable[[], object]
     operations: float | Callable[[], float]
     bytes: float | Callable[[], float]
     dtype: str
     naive_parts: float = 1.0
     comparable: bool = True
-    limit: float | None = None
-    note: str = ""
-    reason: str = ""
+    exact: Callable[[], object] | None = None
 
 
 def measured(task: Task, device: torch.device) -> Line:
-    """What is measured of a task, in seconds; `difference` of the answers is relative."""
+    """What is measured of a task, in seconds; the difference of the answers is relative."""
     ours, answer = median(task.ours, device)
-    naive, expected = (None, None) if task.naive is None else median(task.naive, device)
-    line: Line = {name: getattr(task, name) for name in SHOWN}
+    naive, expected = median(task.naive, device)
+    line: Line = {name: getattr(task, name) for name in ("name", "size", "dtype")}
     for name in ("operations", "bytes"):
         count = getattr(task, name)
         line[name] = count() if callable(count) else count
-    line["ours"], line["naive"] = ours, None if naive is None else naive * task.naive_parts
-    line["difference"] = _difference(answer, expected) if task.comparable else None
+    line |= {"ours": ours, "naive": naive * task.naive_parts, "difference": None}
+    if task.exact is not None:
+        exact = task.exact()
+        line["difference"] = _difference(answer, exact)
+        line["naive_difference"] = _difference(expected, exact)
+    elif task.comparable:
+        line["difference"] = _difference(answer, expected)
     return line
 
 
 def _difference(answer: object, expected: object) -> float | None:
-    """‖ours − naive‖ / ‖naive‖ of two tensors, over the rows that the naive way answered."""
+    """‖ours − expected‖ / ‖expected‖ of two tensors, over the rows that are expected."""
     if not isinstance(answer, Tensor) or not isinstance(expected, Tensor):
         return None
     mine = answer[: len(expected)].double().cpu()
     theirs = expected.double().cpu()
     return float((mine - theirs).norm() / theirs.norm())
-
-
-def operations_of(call: Callable[[], object], device: torch.device, top: int = 7) -> Spent:
-    """Milliseconds by torch operation, the longest first and the rest in one; profiled."""
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-    call()
-    with profile(activities=activities) as found:
-        call()
-        synchronise(device)
-    spent = [
-        (
-            event.key.removeprefix("aten::"),
-            (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3,
-        )
-        for event in found.key_averages()
-        # The kernels themselves are listed, too: their time is that of the operations above them.
-        if event.device_type.name == "CPU" and event.key.startswith("aten::")
-    ]
-    spent.sort(key=lambda one: -one[1])
-    rest = sum(time_of for _, time_of in spent[top:])
-    return [*spent[:top], ("everything else", rest)]

@@ -1,4 +1,4 @@
-"""Roofline tasks of a posterior: prediction with variance, leave-one-out, added and removed rows.
+"""Roofline tasks of a posterior: prediction with variance, and leave-one-out.
 
 Formulas stand beside the tasks: n keys of width d in c classes, m queries.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from roofline_machine import Task
 from torch import Tensor
 
-from gpcache import GPCacheClassifier, TextPrior
+from gpcache import TextPrior
 from gpcache.gp import ExactPrecision
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import unit_rows
@@ -24,7 +24,7 @@ from gpcache.methods.cache.search import Choice
 from gpcache.support.devices import resolve_dtype
 
 SHOTS = 16
-BETA, NOISE, ALPHA = 2.0, 0.1, 10.0
+BETA, NOISE = 2.0, 0.1
 LEFT_OUT = 20  # refits of the naive leave-one-out that are timed
 # Rows around a centre: so wide that classes overlap, and a gradient has something to say.
 SPREAD = 9
@@ -67,6 +67,10 @@ class Rows:
         """One-hot labels (n, c)."""
         return torch.nn.functional.one_hot(self.labels, self.classes).to(self.dtype)
 
+    def zero_shot(self) -> Tensor:
+        """The logits of the shots by their text (n, c)."""
+        return 100 * self.keys @ self.text.mT
+
     def queries(self, count: int) -> Tensor:
         """Other rows (m, d) of the same classes."""
         labels = torch.arange(count, device=self.device) % self.classes
@@ -87,11 +91,8 @@ class Rows:
         return ExactPrecision(None, self.keys, self.values, beta=BETA, noise=NOISE)
 
 
-def prediction_tasks(rows: Rows, counts: Sequence[int], *, limit: float | None) -> Iterator[Task]:
-    """Mean and variance of one query and of many, from a factor that is there.
-
-    The limit is that of the largest number of queries.
-    """
+def prediction_tasks(rows: Rows, counts: Sequence[int]) -> Iterator[Task]:
+    """Mean and variance of one query and of many, from a factor that is there."""
     n, c, d = rows.n, rows.classes, rows.width
     posterior = rows.posterior()
     posterior.posterior(rows.queries(1))  # factor and solved values are made on first use
@@ -108,10 +109,6 @@ def prediction_tasks(rows: Rows, counts: Sequence[int], *, limit: float | None) 
             further=f"; {m:,} {'query' if m == 1 else 'queries'}",
             # Keys, solved values, half a matrix and the queries are read, means written.
             bytes=rows.number_bytes * (n * d + n * c + n**2 / 2 + m * (d + c)),
-            limit=limit if m == max(counts) else None,
-            note="The naive prediction multiplies with an explicit inverse, which it is given.",
-            reason="A triangular solve is a chain of small steps, and keeps the digits that a "
-            "product with an explicit inverse loses.",
         )
 
 
@@ -130,13 +127,11 @@ def variance_tasks(rows: Rows, count: int) -> Iterator[Task]:
     n, d = rows.n, rows.width
     posterior = ExactPrecision(None, rows.keys, rows.values, beta=1.0, noise=1.0)
     queries = rows.queries(count)
-    exact = posterior.variance(queries)
     posterior.variance(queries[:1], quick=True)  # the directions are found on first use
     quick = posterior._quick
     if quick is None:  # few directions do not carry this kernel
         return
     rank = quick.basis.shape[1]
-    error = float(((posterior.variance(queries, quick=True) - exact) / exact).abs().max())
     yield rows.task(
         "variance within 1 %",
         lambda: posterior.variance(queries, quick=True),
@@ -145,39 +140,6 @@ def variance_tasks(rows: Rows, count: int) -> Iterator[Task]:
         count * (2 * n * d + 2 * n * rank),
         further=f"; {count:,} queries, {rank:,} directions",
         bytes=rows.number_bytes * (n * d + n * rank + count * d),
-        note="The naive variance is the library's exact one, a triangular solve a query. The "
-        f"quick one is off by {error:.1e} of it at most; to find its directions, once, is not "
-        "counted.",
-    )
-
-
-def head_tasks(rows: Rows, *, limit: float | None) -> Iterator[Task]:
-    """What happens to one image after the encoder: `predict_proba` of regression."""
-    n, c, d = rows.n, rows.classes, rows.width
-    model = GPCacheClassifier.from_options(
-        device=rows.device, likelihood="gaussian", alpha=ALPHA, beta=BETA, noise=NOISE
-    )
-    model.fit(rows.keys.cpu().numpy(), rows.labels.cpu().numpy())
-    query = rows.queries(1)
-    array = query.cpu().numpy()
-    model.predict_proba(array)
-    inverse = torch.linalg.inv(rows.posterior().covariance)
-
-    def naive() -> object:
-        cross = torch.exp(-BETA * (1 - query @ rows.keys.mT))
-        return (ALPHA * cross @ inverse @ rows.values).softmax(1).cpu().numpy()
-
-    yield rows.task(
-        "the head of one image, `predict_proba`",
-        lambda: model.predict_proba(array),
-        naive,
-        # Whitening, kernel row and mean: without confidence scaling no variance is needed.
-        2 * d**2 + 2 * n * d + 2 * n * c,
-        bytes=rows.number_bytes * (d**2 + n * d + n * c),
-        limit=limit,
-        note="The naive head is k (K + noise·I)⁻¹ Y in raw space with an inverse that it is given, "
-        "without any check of its input.",
-        reason="The head checks its input, whitens it and moves it between NumPy and torch.",
     )
 
 
@@ -202,40 +164,4 @@ def leave_one_out_tasks(rows: Rows) -> Iterator[Task]:
         n**2 * rows.width + 2 / 3 * n**3 + 2 * n**2 * rows.classes,
         bytes=rows.number_bytes * (n * rows.width + n**2 / 2 + 2 * n * rows.classes),
         naive_parts=n / LEFT_OUT,
-        note=f"The naive leave-one-out fits again without each row; {LEFT_OUT} rows were timed and "
-        "multiplied.",
     )
-
-
-def update_tasks(rows: Rows) -> Iterator[Task]:
-    """One row is added, one row is removed."""
-    n = rows.n
-    posterior = rows.posterior()
-    key, value = rows.queries(1), rows.values[:1]
-    more = posterior.add(key, value)  # makes the inverse that updates need
-    last = torch.tensor([n], device=rows.device)
-
-    def refitted(keys: Tensor, values: Tensor) -> Tensor:
-        return ExactPrecision(None, keys, values, beta=BETA, noise=NOISE).solved_values
-
-    ways = {
-        "one row added": (
-            lambda: posterior.add(key, value).solved_values,
-            lambda: refitted(torch.cat([rows.keys, key]), torch.cat([rows.values, value])),
-        ),
-        "one row removed": (
-            lambda: more.remove(last).solved_values,
-            lambda: refitted(rows.keys, rows.values),
-        ),
-    }
-    for name, (ours, naive) in ways.items():
-        yield rows.task(
-            name,
-            ours,
-            naive,
-            # A product of the inverse with a row, and a correction of rank one.
-            4 * n**2 + 2 * n * rows.width + 4 * n * rows.classes,
-            # The inverse and the solved values, read and written.
-            bytes=rows.number_bytes * 2 * (n**2 + n * rows.classes),
-            note="The naive update fits again: kernel, factor and solved values.",
-        )

@@ -8,58 +8,94 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from measuring import once
-from roofline_machine import Spent, Task, operations_of
+from roofline_machine import Task
 from roofline_posterior import Rows
 from torch import Tensor
 
 from gpcache import GPCacheClassifier
-from gpcache.gp.sweep import Sweep, SweepPoint
+from gpcache.gp.sweep import Sweep
 from gpcache.methods.cache import search
 
-# The four parameters of the exact search, over the ranges of the library's own grid.
-BETAS = np.geomspace(2.0**-2, 2.0**5, 20).tolist()
-NOISES = np.geomspace(1e-3, 1e1, 11).tolist()
-ETAS = search.ETAS
-ALPHAS = tuple(np.geomspace(0.1, 1e3, 25).tolist())
-# The plain grid that a default fit replaces (fit_speed.py): (β, noise) places, η and α.
-PLACES = 7 * 5
-PLAIN_ETAS, PLAIN_ALPHAS = (0.0, 0.5, 1.0, 2.0), np.geomspace(0.3, 300, 13).tolist()
+
+class Grid(NamedTuple):
+    """The values of β, noise, η and α that are tried."""
+
+    betas: Sequence[float]
+    noises: Sequence[float]
+    etas: Sequence[float]
+    alphas: Sequence[float]
+
+    @property
+    def places(self) -> int:
+        """How many pairs of β and noise there are."""
+        return len(self.betas) * len(self.noises)
+
+
+# The exact search, over the ranges of the library's own grid.
+EXACT = Grid(
+    np.geomspace(2.0**-2, 2.0**5, 20).tolist(),
+    np.geomspace(1e-3, 1e1, 11).tolist(),
+    search.ETAS,
+    tuple(np.geomspace(0.1, 1e3, 25).tolist()),
+)
+# The plain grid that a default fit replaces.
+PLAIN = Grid(
+    (0.25, 0.5, 1, 2, 4, 8, 16),
+    (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+    (0.0, 0.5, 1.0, 2.0),
+    np.geomspace(0.3, 300, 13).tolist(),
+)
 POINTS = 2  # places of a naive grid that are timed
-# What the operations of a posterior are there for.
-WORDS = {
-    "linalg_cholesky_ex": "factor (`linalg_cholesky_ex`)",
-    "cholesky_inverse": "inverse (`cholesky_inverse`)",
-    "_linalg_eigh": "eigenvectors (`linalg_eigh`)",
-    "mm": "solved values (`mm`)",
-    "exp_": "kernel (`exp_`)",
-}
+Score = Callable[[Tensor, Tensor], Tensor]  # of logits (n, c) and labels (n,)
 
 
-def fit_tasks(rows: Rows, *, limit: float | None = None) -> Iterator[Task]:
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The share of right answers."""
+    return (logits.argmax(1) == labels).double().mean()
+
+
+def likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean log-likelihood."""
+    return -torch.nn.functional.cross_entropy(logits, labels)
+
+
+def naive_grid(keys: Tensor, values: Tensor, text: Tensor, score: Score, grid: Grid) -> Tensor:
+    """The highest leave-one-out score of each (β, noise), found by loops; text is logits (n, c)."""
+    labels, similarity = values.argmax(1), keys @ keys.mT
+    eye = torch.eye(len(keys), dtype=keys.dtype, device=keys.device)
+    found = []
+    for beta in grid.betas:
+        for noise in grid.noises:
+            inverse = torch.linalg.inv(torch.exp(-beta * (1 - similarity)) + noise * eye)
+            diagonal = inverse.diagonal()
+            mean = values - (inverse @ values) / diagonal[:, None]
+            variance = (1 / diagonal - noise).clamp(1e-6, 1)
+            best = -math.inf
+            for eta in grid.etas:
+                scaled = mean / variance[:, None] ** eta
+                for alpha in grid.alphas:
+                    logits = text + alpha * (1 + noise) * scaled
+                    best = max(best, float(score(logits, labels)))
+            found.append(best)
+    return torch.tensor(found)
+
+
+def fit_tasks(rows: Rows) -> Iterator[Task]:
     """The default fit with text: whitening, search, temperature and held-out report in folds."""
     features, labels, prior = rows.arrays()
     model = GPCacheClassifier.from_options(text_prior=prior, device=rows.device)
+    part = PLAIN._replace(betas=[1.0], noises=PLAIN.noises[-POINTS:])
     yield rows.task(
         "default fit with search",
         lambda: model.fit(features, labels),
-        lambda: naive_grid(rows, [1.0], NOISES[-POINTS:], PLAIN_ETAS, PLAIN_ALPHAS),
+        lambda: naive_grid(rows.keys, rows.values, rows.zero_shot(), likelihood, part),
         lambda: fit_operations(len(model.search_["beta"]), rows),
         bytes=lambda: fit_bytes(len(model.search_["beta"]), rows),
-        naive_parts=PLACES / POINTS,
-        note="The naive fit is the plain grid of `fit_speed.py`: raw space, leave-one-out, an "
-        f"explicit inverse for each of {PLACES} (β, noise), loops over {len(PLAIN_ETAS)} η and "
-        f"{len(PLAIN_ALPHAS)} α; {POINTS} places were timed and multiplied. The operations of the "
-        "default fit are those of the settings that its search tried, in four folds, each with "
-        "two products with the kernel, and of the last model. Above 8,000 shots the default fit "
-        "takes explicit features, so that this floor does not apply.",
-        limit=limit,
-        reason="The default fit whitens, weighs and calibrates in four folds, and reports figures "
-        "that are nested; the plain grid has one space and one figure. At this size both wait for "
-        "the start of small operations, of which the default fit has more.",
+        naive_parts=PLAIN.places / POINTS,
     )
 
 
@@ -80,104 +116,40 @@ def fit_operations(looked_at: int, rows: Rows) -> float:
     return walk + rows.n * d * (small + rows.n) + small**3 / 3 + 4 * rows.n**2 * c
 
 
-def naive_grid(
-    rows: Rows,
-    betas: Sequence[float],
-    noises: Sequence[float],
-    etas: Sequence[float],
-    alphas: Sequence[float],
-) -> Tensor:
-    """The highest leave-one-out accuracy of each (β, noise), found by loops."""
-    text, Y, labels = 100 * rows.keys @ rows.text.mT, rows.values, rows.labels
-    similarity = rows.keys @ rows.keys.mT
-    eye = torch.eye(rows.n, dtype=rows.dtype, device=rows.device)
-    found = []
-    for beta in betas:
-        for noise in noises:
-            inverse = torch.linalg.inv(torch.exp(-beta * (1 - similarity)) + noise * eye)
-            diagonal = inverse.diagonal()
-            mean = Y - (inverse @ Y) / diagonal[:, None]
-            variance = (1 / diagonal - noise).clamp(1e-6, 1)
-            best = (-math.inf, -math.inf)
-            for eta in etas:
-                scaled = mean / variance[:, None] ** eta
-                for alpha in alphas:
-                    logits = text + alpha * (1 + noise) * scaled
-                    accuracy = float((logits.argmax(1) == labels).double().mean())
-                    nll = float(torch.nn.functional.cross_entropy(logits, labels))
-                    best = max(best, (accuracy, -nll))
-            found.append(best[0])
+def walked(rows: Rows, criterion: search.Criterion) -> Tensor:
+    """The accuracy of the best (η, α) at every (β, noise), by leave-one-out over the whole grid."""
+    settings, sweep = search.SearchOptions(gain=1.0, criterion=criterion), Sweep(rows.keys)
+    text, found = rows.zero_shot(), []
+    for beta in EXACT.betas:
+        points = sweep.at(rows.values, beta, EXACT.noises)
+        for noise, point in zip(EXACT.noises, points, strict=True):
+            held_out = search.CacheOutputs(point.mean, point.variance, text, rows.labels)
+            found.append(search.weigh(held_out, settings, (beta, noise, 1.0)).accuracy)
     return torch.tensor(found)
 
 
-class FourParameters:
-    """The exact search of β, noise, η and α by leave-one-out, over the whole grid."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self._zero_shot = 100 * rows.keys @ rows.text.mT
-        # The library's own grid has fewer α; the size that was promised has 25.
-        search.ALPHAS = ALPHAS
-
-    def _fused(
-        self, beta: float, points: Sequence[SweepPoint], criterion: search.Criterion
-    ) -> list[float]:
-        """The accuracy of the best (η, α) at one β and every noise."""
-        settings, found = search.SearchOptions(gain=1.0, criterion=criterion), []
-        given = self._zero_shot, self.rows.labels
-        for noise, point in zip(NOISES, points, strict=True):
-            held_out = search.CacheOutputs(point.mean, point.variance, *given)
-            found.append(search.weigh(held_out, settings, (beta, noise, 1.0)).accuracy)
-        return found
-
-    def walked(self, criterion: search.Criterion) -> Tensor:
-        """The accuracy of the best (η, α) at every (β, noise)."""
-        sweep, found = Sweep(self.rows.keys), []
-        for beta in BETAS:
-            found += self._fused(beta, sweep.at(self.rows.values, beta, NOISES), criterion)
-        return torch.tensor(found)
-
-    def spent(self) -> dict[str, Spent]:
-        """Milliseconds of the parts at one β with all its noises, by accuracy and by NLL."""
-        rows, beta = self.rows, BETAS[len(BETAS) // 2]
-        sweep = Sweep(rows.keys)
-        points = sweep.at(rows.values, beta, NOISES)
-
-        def milliseconds(call: Callable[..., object], *arguments: object) -> float:
-            return 1e3 * once(lambda: call(*arguments), rows.device)[0]
-
-        similarity = milliseconds(Sweep, rows.keys) / len(BETAS)
-        inside = operations_of(lambda: sweep.at(rows.values, beta, NOISES), rows.device)
-        parts = [(f"similarity, one of {len(BETAS)} parts", similarity)]
-        parts += [(WORDS.get(name, name), spent) for name, spent in inside]
-        ways: dict[str, search.Criterion] = {"by accuracy": "accuracy", "by NLL": "nll"}
-        return {
-            how: [*parts, ("fusion", milliseconds(self._fused, beta, points, criterion))]
-            for how, criterion in ways.items()
-        }
-
-
-def search_tasks(four: FourParameters, *, limit: float | None) -> Iterator[Task]:
+def search_tasks(rows: Rows) -> Iterator[Task]:
     """The whole grid, α by a grid of its own or by Newton."""
-    rows = four.rows
+    # The library's own grid has fewer α; the size that was promised has 25.
+    search.ALPHAS = EXACT.alphas
     n, c, d = rows.n, rows.classes, rows.width
-    places, fusions = len(BETAS) * len(NOISES), len(ETAS) * len(ALPHAS)
-    ways: dict[search.Criterion, str] = {
-        "accuracy": "α on a grid, by accuracy",
-        "nll": "α by Newton on the NLL",
+    places, fusions = EXACT.places, len(EXACT.etas) * len(EXACT.alphas)
+    part = EXACT._replace(betas=EXACT.betas[:1], noises=EXACT.noises[:POINTS])
+    sizes = zip(map(len, EXACT), ("β", "noise", "η", "α"), strict=True)
+    size = " × ".join(f"{count} {name}" for count, name in sizes)
+    ways: dict[search.Criterion, tuple[str, Score]] = {
+        "accuracy": ("α on a grid, by accuracy", accuracy),
+        "nll": ("α by Newton on the NLL", likelihood),
     }
-    for criterion, how in ways.items():
+    for criterion, (how, score) in ways.items():
         yield rows.task(
             f"exact four-parameter search, leave-one-out, {how}",
-            partial(four.walked, criterion),
-            lambda: naive_grid(rows, BETAS[:1], NOISES[:POINTS], ETAS, ALPHAS),
+            partial(walked, rows, criterion),
+            partial(naive_grid, rows.keys, rows.values, rows.zero_shot(), score, part),
             # Similarities; then factor, its inverse and solved values; then every logit.
             n**2 * d + places * (2 / 3 * n**3 + 2 * n**2 * c + 2 * n * c * fusions),
-            further=f"; {len(BETAS)} β × {len(NOISES)} noise × {len(ETAS)} η × {len(ALPHAS)} α",
+            further=f"; {size}",
             bytes=places * (n**2 / 2 + 2 * n * c) * rows.number_bytes,
             naive_parts=places / POINTS,
             comparable=criterion == "accuracy",
-            limit=limit,
-            note=f"The naive search inverts explicitly at each of {places} (β, noise) and loops "
-            f"over η and α; {POINTS} places were timed and multiplied.",
         )

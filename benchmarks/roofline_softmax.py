@@ -23,7 +23,6 @@ from gpcache.methods.cache.fitted import Fitted
 BETA, TAU = 0.5, 6.0
 LANDMARKS, EXPLICIT_TOLERANCE = 1024, 1e-5
 LEAST_PRODUCTS = 2  # with the kernel of a fold at one setting: of the start, and of one step
-STARTS = "Torch and Python take a few microseconds for each small operation, whatever its size."
 
 
 def solver_tasks(rows: Rows) -> Iterator[Task]:
@@ -45,9 +44,6 @@ def solver_tasks(rows: Rows) -> Iterator[Task]:
         # One product with the kernel an iteration; nothing else is of that order.
         lambda: products * 2 * rows.n**2 * rows.classes,
         bytes=lambda: products * rows.number_bytes * (rows.n**2 / 2 + 2 * rows.n * rows.classes),
-        note="The naive solver of the softmax likelihood is torch's L-BFGS on the same "
-        "coefficients, to a gradient of 1e-6 or 300 iterations. The floor counts the products that "
-        "our solver makes.",
     )
 
 
@@ -99,9 +95,6 @@ def softmax_search_tasks(rows: Rows) -> Iterator[Task]:
         dtype="float32",
         naive_parts=looked,
         comparable=False,
-        note="The naive search fits every fold from nothing at each setting that the walk looked "
-        "at, in the dtype of the model; one setting was timed and multiplied. It fits no weights.",
-        reason="The search also fits weights and label noise at every setting.",
     )
 
 
@@ -139,8 +132,6 @@ def explicit_tasks(rows: Rows) -> Iterator[Task]:
         further=f"; {size:,} features",
         bytes=lambda: passes * rows.number_bytes * (n * d + size * d + 2 * size * c),
         comparable=False,
-        note="The naive solver in explicit features is torch's L-BFGS, with the features of all "
-        "rows in memory and without their metric.",
     )
 
 
@@ -168,9 +159,6 @@ def query_tasks(rows: Rows) -> Iterator[Task]:
         2 * d**2 + 2 * n * d + 4 * c * d + 2 * n * c,
         bytes=rows.number_bytes * (d**2 + n * d + 2 * c * d + n * c),
         comparable=False,
-        note="The naive query is given a unit row on the device and checks nothing.",
-        reason="The estimator checks its input, scales it to length one and moves it from NumPy to "
-        f"torch and back. {STARTS}",
     )
 
 

@@ -4,7 +4,7 @@
     python benchmarks/shipped_values.py --jobs 16
 
 The constants are no options, so no spec can change them. Only the sets that defaults may be chosen
-on are read. Writes shipped-values.jsonl into the folder $OUT if that is set; ``--from FILE`` makes
+on are read. Writes shipped-values.json into the folder $OUT if that is set; ``--from FILE`` makes
 of it a section of docs/results/headline.md.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from pages import table, write_page
+from pages import keep, table, text, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.benchmark.datasets.stored_features import open_features
@@ -38,15 +37,6 @@ DATA = Path(__file__).resolve().parent.parent / "build" / "data"
 WITH_TEXT = ("dtd_vitb32", "caltech20", "trash6", "caltech101_vitb32")
 WITHOUT_TEXT = ("caltech20", "trash6", "caltech101_vitb32", "oxford_pets_vitb32", "ucf101_vitb32")
 DRAWS = 5
-
-TEXT = """
-**Data**: the sets that defaults may be chosen on, with text (or class names) and without where both
-are possible; five draws where a set has them. **Protocol**: no validation set; accuracy (%) and NLL
-on the test rows. One constant is changed at a time, all others stay. *shots* are those a class that
-the constant matters for. *regret* is the mean NLL of a value over the data sets, less that of the
-best value of each data set. *left out*: for how many data sets the **other** sets choose this value
-by that regret, and the mean difference in accuracy there against the shipped value, which is bold.
-"""
 
 
 class Constant(NamedTuple):
@@ -192,10 +182,10 @@ def main() -> None:
     """Run every fit, or write the section of an earlier run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--from", dest="file", type=Path, help="shipped-values.jsonl of a run")
+    parser.add_argument("--from", dest="file", type=Path, help="shipped-values.json of a run")
     options = parser.parse_args()
     if options.file:
-        rows = [json.loads(line) for line in options.file.read_text().splitlines()]
+        rows = json.loads(options.file.read_text())
     else:
         start, rows = time.monotonic(), []
         with get_context("spawn").Pool(options.jobs) as pool:
@@ -205,13 +195,12 @@ def main() -> None:
                 else:
                     rows.append(row)
         print(f"{len(rows)} fits in {time.monotonic() - start:.0f} s", flush=True)
-        if "OUT" in os.environ:
-            lines = "".join(json.dumps(row) + "\n" for row in rows)
-            (Path(os.environ["OUT"]) / "shipped-values.jsonl").write_text(lines)
-            return
+        keep("shipped-values.json", rows)
     made_by = "`python benchmarks/shipped_values.py`"
     heading = "The constants of the default"
-    write_page("shipped-values", heading, TEXT, table(table_of(rows)), made_by=made_by)
+    write_page(
+        "shipped-values", heading, text("shipped-values"), table(table_of(rows)), made_by=made_by
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class LiteEncoder(Encoder):
         self.preprocess = self.recipe.preprocess
         # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
-        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/encoder_speed.py).
+        # On a CPU ONNX Runtime is several times faster than torch (benchmarks/extraction.py).
         self._graph = self._opened() if self.device.type == "cpu" else None
 
     @cached_property
