@@ -4,10 +4,11 @@
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda
     PYTHONPATH=src python3 benchmarks/million_keys.py --device cuda --keys 10000000 --classes 1000
 
-Each size of features is one fit with all choices. `--why` also measures the reasons of one query,
-from an index and by reading all keys. The last command streams 20 GB from disk. Writes
-million-keys.json into the folder $OUT if that is set; ``--from FILE …`` makes of such files a
-section of docs/results/speed.md.
+Each size of features is one fit with all choices; `--given` takes β, τ and the shrinkage of the
+command line instead of a search. `--why` also measures the reasons of one query, from an index and
+by reading all keys. The last command streams 20 GB from disk. Writes million-keys.json into the
+folder $OUT if that is set; ``--from FILE …`` makes of such files a section of
+docs/results/speed.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sklearn.preprocessing import normalize
 from gpcache import GPCacheClassifier, metrics
 from gpcache.features.shot_index import ShotIndex, write_index
 from gpcache.gp.kernels import unit_rows
-from gpcache.methods import Explicit
+from gpcache.methods import Explicit, Whitened
 from gpcache.methods.cache import explicit_reasons
 from gpcache.support.devices import resolve_device
 
@@ -113,7 +114,11 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
     device = resolve_device(options.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    model = GPCacheClassifier(approximation=Explicit(n_features), device=device)
+    given: dict[str, Any] = {}
+    if options.given is not None:
+        beta, tau, shrinkage = options.given
+        given = {"beta": beta, "tau": tau, "kernel_space": Whitened(shrinkage)}
+    model = GPCacheClassifier(approximation=Explicit(n_features), device=device, **given)
     with watched(lambda: resident("RssAnon"), 0.1) as memory:
         processor = time.process_time()
         seconds = least(lambda: model.fit(made.rows, made.labels))
@@ -128,6 +133,7 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
         "keys": len(made.rows),
         "classes": made.n_classes,
         "features": n_features,
+        "given": bool(given),
         "seconds": seconds,
         "processor": processor,
         "memory": max(memory) / 1e9,
@@ -196,6 +202,7 @@ def main() -> None:
     parser.add_argument("--features", default="1024", help="numbers of features, with commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--why", action="store_true", help="measure reasons too")
+    parser.add_argument("--given", type=float, nargs=3, metavar=("BETA", "TAU", "SHRINKAGE"))
     parser.add_argument(
         "--from", dest="files", type=Path, nargs="+", help="million-keys.json files"
     )
@@ -219,13 +226,13 @@ def with_error(share: float, count: int) -> str:
 
 def write(rows: list[dict[str, Any]]) -> None:
     """The section of all rows."""
-    head = ["shots", "classes", "machine", "features", "fit s", "processor s", "GB"]
+    head = ["shots", "classes", "machine", "features", "choices", "fit s", "processor s", "GB"]
     head += ["GPU GB", "accuracy", "ECE", "held-out accuracy", "nearest mean", "clusters"]
     head += ["beta", "tau", "shrinkage"]
     lines = [
         [
             f"{row['keys']:,}", f"{row['classes']:,}",
-            row["machine"], f"{row['features']:,}",
+            row["machine"], f"{row['features']:,}", "given" if row["given"] else "all",
             f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
             f"{row['memory']:.1f}", f"{row['gpu']:.1f}" if row["gpu"] else "–",
             with_error(row["accuracy"], row["queries"]), f"{100 * row['ece']:.1f} %",

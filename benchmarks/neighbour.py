@@ -1,4 +1,4 @@
-"""How much longer does a fit take beside a process that keeps a core busy?
+"""How much longer do fits and answers take beside a process that keeps a core busy?
 
 python benchmarks/neighbour.py      # on two cores; for docs/results/faults.md
 """
@@ -10,9 +10,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
-from development_data import Task, task_of
+from development_data import task_of
 from measuring import least
 from pages import table, text, write_page
 
@@ -20,25 +22,20 @@ from gpcache import GPCacheClassifier
 from gpcache.support import threads
 
 CELLS = (("dtd_vitb32", 4), ("dtd_vitb32", 16), ("ucf101_vitb32", 16))
-CORES, RUNS = 2, 3
+CORES, RUNS, ANSWERS = 2, 3, 20
 
 
-def measured(task: Task, runs: int = RUNS) -> list[float]:
-    """Median seconds of a default fit alone, and beside a busy process."""
-    model = GPCacheClassifier(text_prior=task.prior, device="cpu")
+def measured(work: Callable[[], object], runs: int = RUNS) -> list[str]:
+    """Median milliseconds of work alone and beside a busy process, and their ratio."""
     alone, beside = [], []
     for _ in range(runs):
-        alone.append(least(lambda: model.fit(task.X, task.y)))
+        alone.append(least(work))
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
             time.sleep(0.3)
-            beside.append(least(lambda: model.fit(task.X, task.y)))
+            beside.append(least(work))
             busy.kill()
-    return [statistics.median(alone), statistics.median(beside)]
-
-
-def shown(found: list[float]) -> list[str]:
-    """Both seconds, and their ratio."""
-    return [f"{value:.2f}" for value in (*found, found[1] / found[0])]
+    found = [1000 * statistics.median(times) for times in (alone, beside)]
+    return [f"{value:.0f}" for value in found] + [f"{found[1] / found[0]:.2f}"]
 
 
 def main() -> None:
@@ -46,14 +43,26 @@ def main() -> None:
     os.sched_setaffinity(0, range(CORES))
     torch.set_num_threads(CORES)
     os.cpu_count = lambda: CORES  # type: ignore[assignment]
-    rows = []
+    works: dict[str, Callable[[], object]] = {}
     for name, shots in CELLS:
         task = task_of(name, shots)
-        rows.append([f"{name}, {shots} shots", f"{len(task.y):,}", *shown(measured(task))])
-    threads.SMALL, threads.free_cores = 0, lambda: CORES
-    found = measured(task_of(*CELLS[0]), 1)
-    rows.append(["the first, two threads always", rows[0][1], *shown(found)])
-    head = ["data", "n", "alone s", "beside s", "ratio"]
+        model = GPCacheClassifier(text_prior=task.prior, device="cpu")
+        fit = partial(model.fit, task.X, task.y)
+        works[f"fit, {name}, {shots} shots, n = {len(task.y):,}"] = fit
+        fit()
+
+    def answers(count: int) -> None:
+        for _ in range(ANSWERS):
+            model.predict_proba(task.X_test[:count])
+
+    for count in (1, 64):
+        works[f"{ANSWERS} × `predict_proba`, {count} of its rows"] = partial(answers, count)
+    rows = [[name, *measured(work)] for name, work in works.items()]
+    large = list(works)[1 : len(CELLS)]  # they use two threads where both are free
+    threads.SMALL, threads.free_cores = 0, lambda *_: CORES
+    small = [name for name in works if name not in large]
+    rows += [[f"{name}, two threads always", *measured(works[name], 1)] for name in small]
+    head = ["work", "alone ms", "beside ms", "ratio"]
     write_page("neighbour", "Beside a busy process", text("neighbour"), table([head, *rows]))
 
 

@@ -94,11 +94,16 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def served(workspace: Path, *options: str, photos: int = 15) -> Iterator[Server]:
+def served(
+    workspace: Path, *options: str, photos: int = 15, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
     """A server, stopped at the end, that learned drawings of three classes."""
     command = [sys.executable, "-m", "gpcache", "serve", "--port", "0", "--json", "--workspace"]
     process = subprocess.Popen(
-        [*command, workspace, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*command, workspace, *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
     try:

@@ -1,0 +1,103 @@
+"""Every name look-up and connection of every command, and of all processes that it starts.
+
+    python benchmarks/connections.py
+
+A library that is loaded into the processes notes them (tests/support/network.c). Writes the section
+`connections` of docs/results/faults.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from faults_processes import CLASSES, GPCACHE
+from pages import table, text, write_page
+from serving import add_photo, photo, served
+
+from gpcache.images.drawn import draw_pictures
+
+TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
+PICTURES = {"photos": CLASSES, "test": CLASSES, "pool": ["wood"], "more": ["grass"]}
+SPEC = """datasets = ["data/photos"]
+encoders = ["lite"]
+shots = 2
+seeds = [1]
+[[methods]]
+name = "gpcache"
+"""
+# `gpcache fetch` is not here: to download is its purpose.
+COMMANDS = """fit photos -o materials.gpc
+predict materials.gpc photos
+predict materials.gpc photos --why
+evaluate materials.gpc test
+check photos
+suggest materials.gpc pool -n 2
+add materials.gpc more
+relabel materials.gpc bricks/00.jpg wood
+remove materials.gpc --class grass
+inspect materials.gpc
+export materials.gpc -o materials.onnx --images
+extract photos -o photos.store
+extract photos -o ray.store --engine ray
+store info photos.store
+extract photos -o views.store --views 2 --keep-views
+project photos.store --views views.store -o photos.projection -r 8 --epochs 2
+benchmark table.toml -o results
+demo"""
+
+
+def connections(place: Path) -> Iterator[list[object]]:
+    """For every command: calls that name this machine, and calls that name another."""
+    library, log = place / "network.so", place / "network.log"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, TRACER, "-ldl"], check=True)
+    for seed, (name, classes) in enumerate(PICTURES.items()):
+        draw_pictures(place / name, classes, each=4, seed=seed)
+    for name, part in (("photos", "train"), ("test", "test")):
+        shutil.copytree(place / name, place / "data" / "photos" / part)
+    (place / "table.toml").write_text(SPEC)
+    # A bare environment: CI=1 alone turns some telemetry off.
+    environment = {name: os.environ.get(name, "") for name in ("PATH", "PYTHONPATH")}
+    environment |= {"HOME": str(place), "LD_PRELOAD": str(library)}
+    environment |= {"NETWORK_LOG": str(log), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
+    for command in COMMANDS.splitlines():
+        done = subprocess.run(
+            [*GPCACHE, *shlex.split(command)], cwd=place, env=environment, capture_output=True
+        )
+        assert done.returncode in (0, 1), done.stderr.decode()
+        yield [f"`gpcache {command}`", *_calls(log)]
+    started = served(place / "workspace", photos=0, environment=environment)
+    with started as server, server.client() as client:
+        add_photo(client, 0)
+        assert client.post("/v1/predict", content=photo(1)).status_code < 500
+    yield ["`gpcache serve`, a photo added and one asked", *_calls(log)]
+
+
+def _calls(log: Path) -> tuple[int, int]:
+    """How many noted calls are about this machine, and how many are not; forgets them."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    local = sum(_is_local(*line.split()[1:3]) for line in lines)
+    return local, len(lines) - local
+
+
+def _is_local(address: str, port: str) -> bool:
+    with suppress(ValueError):
+        found = ipaddress.ip_address(address)
+        mapped = getattr(found, "ipv4_mapped", None) or found
+        return mapped.is_loopback and port != "53"  # a name service may forward
+    return address == "localhost"
+
+
+if __name__ == "__main__":
+    HEAD = ["command", "calls about this machine", "calls about any other"]
+    with tempfile.TemporaryDirectory() as temporary:
+        rows = list(connections(Path(temporary)))
+    write_page("connections", "Connections", text("connections"), table([HEAD, *rows]))
