@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean, pstdev, stdev
 
-from pages import section, table, text
+from pages import table, text
 from result_rows import (
     ALL,
     CHOOSING,
@@ -258,4 +258,4 @@ def training() -> list[str]:
     for protocol in (NO_VALIDATION, VALIDATION):
         body = by_cell(head, found.cells(protocol, ALL), gaps)
         parts += [f"## {protocol.capitalize()}", body]
-    return [*parts, section("training-step")]
+    return parts

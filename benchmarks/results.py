@@ -62,7 +62,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         "Speed on CPU and GPU",
         list,
         (),
-        ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction", "neighbors")
+        ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction")
         + ("million-keys", "scale", "product"),
     ),
     "faults": (
@@ -72,7 +72,7 @@ PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
         ("damage", "connections", "serving", "neighbour", "memory"),
     ),
 }
-SHOWN_ELSEWHERE = ("training-step", "approximations-gpu")
+SHOWN_ELSEWHERE = ("approximations-gpu",)
 
 
 def pages() -> dict[str, str]:
