@@ -332,17 +332,17 @@ def test_a_dry_run_reads_like_this(run, shapes, tmp_path):
     assert names == ["images", "seconds", "memory", "disk", "protocol"]
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_a_dry_run_of_a_store_encodes_nothing(run, shapes_store, tmp_path, monkeypatch, many):
+@pytest.mark.parametrize(("many", "kept"), [(False, ()), (True, ()), (True, ("--keep-shots",))])
+def test_a_dry_run_of_a_store_encodes_nothing(run, shapes_store, tmp_path, monkeypatch, many, kept):
     if many:
         monkeypatch.setattr(setup, "EXACT_ROWS", 5)
     store, place = shapes_store, tmp_path / "m.gpc"
-    code, out, _ = run("fit", store, "-o", place, "--dry-run", "--json")
+    code, out, _ = run("fit", store, "-o", place, *kept, "--dry-run", "--json")
     estimate = json.loads(out)
     assert (code, place.exists()) == (0, False)
     steps = ["encoder", "texts", "search", "passes"] if many else ["encoder", "texts", "fit"]
-    assert list(estimate["seconds"]) == steps
+    assert list(estimate["seconds"]) == steps + ["shots"] * len(kept)
     assert estimate["memory"] > 10**8
-    assert run("fit", store, "-o", place)[0] == 0
+    assert run("fit", store, "-o", place, *kept)[0] == 0
     written = sum(file.stat().st_size for file in place.iterdir())
     assert estimate["disk"] == pytest.approx(written, rel=0.25, abs=20_000)

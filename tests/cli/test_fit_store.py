@@ -111,6 +111,10 @@ def test_a_model_that_keeps_its_shots_names_them(run, tmp_path):
         assert weights[0] == pytest.approx(weights[1], rel=5e-3)
         assert one["others_weight"] == pytest.approx(true["others_weight"], abs=0.01)
     assert "  all other training images" in run(*asked[:-1])[1]
+    size = (model / "shots.safetensors").stat().st_size
+    found = json.loads(run("inspect", model, "--json")[1])
+    assert found["kept_shots"] == {"images": 96, "bytes": size}
+    assert "reasons      96 images kept for --why, " in run("inspect", model)[1]
 
     # The index is part of the model: copied with it, and checked.
     ImageClassifier.load(model).save(other)
@@ -125,6 +129,8 @@ def test_a_model_that_keeps_its_shots_names_them(run, tmp_path):
     (other / "shots.safetensors").unlink()
     code, _, err = run(*asked)
     assert (code, "is missing, so training images cannot be named" in err) == (2, True)
+    code, _, err = run("inspect", other)
+    assert (code, "is missing, so training images cannot be named" in err) == (2, True)
 
     code, _, err = run("add", model, draw(tmp_path / "more", 200, 2))
     assert (code, "no longer keeps its training images" in err) == (0, True)
@@ -137,6 +143,7 @@ def test_few_photos_are_kept_anyway_and_some_methods_name_none(run, eighteen, tm
     (photos, store), model = eighteen, tmp_path / "photos.gpc"
     assert run("fit", store, "-o", model, "--keep-shots")[0] == 0
     assert not (model / "shots.safetensors").exists()
+    assert json.loads(run("inspect", model, "--json")[1])["kept_shots"] is None
     assert '"why"' in run("predict", model, photos / "grass" / "0.png", "--why", "--json")[1]
     code, _, err = run("fit", store, "-o", tmp_path / "x", "--keep-shots", "--method", "gda")
     assert (code, "does not explain answers by training images" in err) == (2, True)

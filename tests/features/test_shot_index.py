@@ -5,7 +5,7 @@ import pytest
 
 from gpcache import ModelFileError
 from gpcache.features import shot_index
-from gpcache.features.shot_index import Residuals, Seal, ShotIndex, write_index
+from gpcache.features.shot_index import Residuals, Seal, ShotIndex, index_bytes, write_index
 
 CLASSES = 7
 
@@ -51,6 +51,16 @@ def test_one_row_and_one_class(tmp_path):
     index = written(tmp_path, np.ones((1, 4)), np.zeros(1, int), none)
     assert [part.tolist() for part in index.counting(0)] == [[0], [1.0]]
     assert index.counting(3)[0].shape == (0,)
+
+
+def test_its_size_is_known_beforehand(tmp_path):
+    sizes = [
+        written(tmp_path, *drawn(n), names=["name"] * n).n_bytes - index_bytes(n, 16, 4 * n)
+        for n in (100, 5000)
+    ]
+    lists = 2 * 8 * (CLASSES + 1)
+    assert all(0 < size - lists < 1000 for size in sizes)  # what is left is the header
+    assert abs(sizes[0] - sizes[1]) < 100
 
 
 @pytest.mark.parametrize("where", ["head", "rows", "names"])

@@ -91,8 +91,9 @@ def fit(
         from gpcache.model.estimate import estimate_fit
 
         estimate = estimate_fit(
-            classifier, source, shots=shots, classes=classes, thumbnails=thumbnails
-        )
+            classifier, source, shots=shots, classes=classes, thumbnails=thumbnails,
+            keep_shots=keep_shots,
+        )  # fmt: skip
         _show_estimate(estimate, json)
         return
     classifier.fit(

@@ -10,6 +10,7 @@ from typer import Argument, Option
 import gpcache
 from gpcache.cli import options
 from gpcache.cli.output import show
+from gpcache.images.records import plural
 
 # The hyper-parameters that are shown, if the model has them.
 HYPER_PARAMETERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
@@ -32,6 +33,8 @@ def inspect(
     - `gpcache inspect pets.gpc`
     """
     from gpcache.cli.figures import model_as_json, model_rows
+    from gpcache.model.kept_shots import IndexedShots
+    from gpcache.support.devices import format_bytes
 
     classifier = gpcache.ImageClassifier.load(model, device="cpu")
     fitted = classifier.model
@@ -43,6 +46,12 @@ def inspect(
         counts = Counter(dict(zip(classifier.classes, class_counts, strict=True)))
     names = [name for name in (*HYPER_PARAMETERS, "temperature") if hasattr(fitted, f"{name}_")]
     values = {name: getattr(fitted, f"{name}_") for name in names}
+    shots = classifier.content.shots
+    kept = shots.shots.n_bytes if isinstance(shots, IndexedShots) else None
+    details = {} if cache is None else {"posterior": cache.approximation}
+    if kept is not None:
+        images = plural(classifier.n_images, "image")
+        details["reasons"] = f"{images} kept for --why, {format_bytes(kept)}"
     content = {
         "encoder": classifier.encoder_name,
         "method": classifier.method_name,
@@ -54,13 +63,14 @@ def inspect(
         "views": classifier.content.views,
         "projection": projection and (asdict(projection.facts) if projection.facts else {}),
         "source": classifier.training.source,
+        "kept_shots": kept and {"images": classifier.n_images, "bytes": kept},
         "held_out": model_as_json(classifier, model)["held_out"],
     }
     rows = model_rows(
         classifier,
         model,
         images=f"{classifier.n_images} from {classifier.training.source}",
-        **({} if cache is None else {"posterior": cache.approximation}),
+        **details,
         classes=", ".join(f"{name} ({counts[name]})" for name in classifier.classes),
         settings=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
     )

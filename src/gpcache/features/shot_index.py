@@ -20,10 +20,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from gpcache.errors import ModelFileError
 
 # Rows that are written at once.
 BATCH = 4096
+# Bytes of the head for each row.
+HEAD_BYTES = 40
 _DIGEST = 16
 _HEAD = {
     "starts": "<i8",
@@ -111,6 +114,11 @@ def write_index(
     return Seal(hashlib.sha256(start).hexdigest(), len(start))
 
 
+def index_bytes(n: int, width: int, name_bytes: int) -> int:
+    """The bytes of the index of n rows, but for what depends on the number of classes."""
+    return n * (HEAD_BYTES + 2 * width) + name_bytes
+
+
 class ShotIndex:
     """An index that `write_index` wrote; it is opened, and its head checked, on first use."""
 
@@ -118,12 +126,22 @@ class ShotIndex:
         self.path, self.seal = path, seal
 
     def write(self, path: Path) -> Seal:
-        """Copy the file."""
-        try:
-            shutil.copyfile(self.path, path)
-        except FileNotFoundError:
-            raise self._missing() from None
+        """Copy the file; its head is checked."""
+        with self._explained():
+            source = self.path.open("rb")
+        with source, path.open("wb") as copy:
+            self._check_head(source)
+            source.seek(0)
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
         return self.seal
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of the file, which is not opened."""
+        with self._explained():
+            return self.path.stat().st_size
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,26 +198,37 @@ class ShotIndex:
     @cached_property
     def _file(self) -> Any:
         """The file, with its head checked."""
-        try:
+        with self._explained():
             with self.path.open("rb") as file:
-                start = file.read(self.seal.n_bytes)
-            if hashlib.sha256(start).hexdigest() != self.seal.sha256:
-                raise self._damaged()
+                self._check_head(file)
             return safe_open(self.path, "numpy")
+
+    def _check_head(self, file: BinaryIO) -> None:
+        if hashlib.sha256(file.read(self.seal.n_bytes)).hexdigest() != self.seal.sha256:
+            raise self._damaged()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in one sentence why the file cannot be read."""
+        try:
+            yield
         except FileNotFoundError:
-            raise self._missing() from None
+            raise ModelFileError(
+                f"{str(self.path)!r} is missing, so training images cannot be named: copy or fit "
+                "the model again, or name its feature store with --why-from."
+            ) from None
+        except OSError as error:
+            raise ModelFileError(
+                f"{str(self.path)!r} cannot be read ({error.strerror}): check that it is a file "
+                "and that you may read it."
+            ) from None
         except SafetensorError:  # it is shorter than its head says
             raise self._damaged() from None
 
     def _damaged(self) -> ModelFileError:
         return ModelFileError(
-            f"{str(self.path)!r} is damaged (its SHA-256 differs): copy or fit the model again."
-        )
-
-    def _missing(self) -> ModelFileError:
-        return ModelFileError(
-            f"{str(self.path)!r} is missing, so training images cannot be named: copy or fit the "
-            "model again, or name its feature store with --why-from."
+            f"{str(self.path)!r} is damaged, or another process has replaced the model since it "
+            "was read (its SHA-256 differs): load it again, or copy or fit the model again."
         )
 
 

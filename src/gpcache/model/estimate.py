@@ -17,6 +17,7 @@ import torch
 from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
+from gpcache.features.shot_index import index_bytes
 from gpcache.features.store import FeatureStore
 from gpcache.features.stream import encoded
 from gpcache.gp.explicit import Batch, loss_of
@@ -67,6 +68,7 @@ def estimate_fit(
     shots: int | None = None,
     classes: Sequence[str] = (),
     thumbnails: bool = False,
+    keep_shots: bool = False,
 ) -> FitEstimate:
     """Measure the steps of a fit on a few images and rows, and write nothing.
 
@@ -80,6 +82,8 @@ def estimate_fit(
         As in `ImageClassifier.fit`.
     thumbnails : bool, default=False
         Whether small pictures are kept in the model.
+    keep_shots : bool, default=False
+        As in `ImageClassifier.fit`.
 
     Returns
     -------
@@ -117,6 +121,9 @@ def estimate_fit(
     cost = (_explicit_cost if in_features else _exact_cost)(model, pace, n, len(names))
     text = sum(len(name) + len(label) + ENTRY for name, label in records)
     pictures = _thumbnail_bytes(sample[0]) if thumbnails and sample else 0
+    if keep_shots and in_features:
+        name_bytes = n * sum(len(name) for name, _ in records) // len(records)
+        cost = cost.with_shots(index_bytes(n, encoder.dim, name_bytes))
     return FitEstimate(
         images=n,
         classes=len(names),
@@ -134,6 +141,11 @@ class _Cost(NamedTuple):
     memory: int
     disk: int
     listed: int
+
+    def with_shots(self, n_bytes: int) -> _Cost:
+        """With an index of the shots of this size, which takes one more pass."""
+        seconds = self.seconds | {"shots": self.seconds["passes"] / PASSES}
+        return self._replace(seconds=seconds, disk=self.disk + n_bytes)
 
 
 def _exact_cost(model: FeatureClassifier, pace: float, n: int, classes: int) -> _Cost:

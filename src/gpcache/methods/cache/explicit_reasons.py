@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from gpcache.features.shot_index import Residuals, ShotIndex
-from gpcache.gp.cholesky import cholesky
-from gpcache.gp.explicit import core_of
 from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.methods.cache.explicit import Streamed, batch_rows, prior_terms
 from gpcache.methods.cache.model import CacheModel, Reasons
 from gpcache.methods.cache.row_stream import RowStream
 from gpcache.methods.cache.softmax import prior_logits
+from gpcache.support.threads import limited_threads
 
 # The shots of the highest cosine to a row, among which those of the largest shares are found: first
 # those of the class that is explained, as others have small residuals there.
@@ -73,8 +72,10 @@ def reasons_from_index(
     """The shots of an index that count most for unit rows (m, d); −1 where it has no further."""
     parts = model.answer(features, top=1, column=column).reasons
     assert parts is not None
-    pairs = zip(_reach(model, features), parts.column.tolist(), strict=True)
-    found = [_largest(model, index, *pair, top) for pair in pairs]
+    # What is read at once decides on the threads: it is too little to wait for a busy core.
+    with limited_threads(READ * model.precision.keys.numel(), features.device):
+        pairs = zip(_reach(model, features), parts.column.tolist(), strict=True)
+        found = [_largest(model, index, *pair, top) for pair in pairs]
     width = max((len(numbers) for numbers, _ in found), default=0)
     shots = parts.column.new_full((len(features), width), -1)
     shares = features.new_zeros(len(features), width)
@@ -123,9 +124,8 @@ def residuals_of(model: CacheModel, streamed: Streamed, shots: RowStream) -> Res
 
 def _reach(model: CacheModel, features: Tensor) -> Tensor:
     """k(x, L) K⁻¹ (m, D) of unit rows x (m, d)."""
-    landmarks, beta = model.precision.keys, model.choice.beta
-    own = kernel(model.feature_map(features), landmarks, beta)
-    return torch.cholesky_solve(own.mT.double(), cholesky(core_of(landmarks, beta))).to(own).mT
+    own = kernel(model.feature_map(features), model.precision.keys, model.choice.beta)
+    return torch.cholesky_solve(own.mT.double(), model.landmark_factor).to(own).mT
 
 
 def _shares(

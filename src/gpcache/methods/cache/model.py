@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.gp import ExactPrecision, Posterior, Precision
+from gpcache.gp.cholesky import cholesky
 from gpcache.gp.discriminant import Discriminant
+from gpcache.gp.explicit import core_of
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.fusion import fuse, scaled_mean
 from gpcache.gp.kernels import unit_rows
@@ -104,6 +107,11 @@ class CacheModel:
         """The exact posterior of regression, whose rows can be left out in closed form."""
         exact = isinstance(self.precision, ExactPrecision) and not self.is_softmax
         return self.precision if exact else None  # type: ignore[return-value]
+
+    @cached_property
+    def landmark_factor(self) -> Tensor:
+        """The factor (D, D) of the kernel of the landmarks, for a model in explicit features."""
+        return cholesky(core_of(self.precision.keys, self.choice.beta))
 
     @torch.no_grad()
     def answer(
