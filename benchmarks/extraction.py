@@ -3,8 +3,6 @@
 python benchmarks/extraction.py      # for docs/results/speed.md
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -8,8 +8,6 @@ model and criterion fitted by the library (*leave-one-out fit*). *LogisticRegres
 scikit-learn user would pick (5 values of C, 4 folds). For docs/results/speed.md.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 

@@ -9,8 +9,6 @@ of five runs, and the memory of its largest process. The photos are those of cal
 docs/results/speed.md.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal
@@ -102,7 +100,7 @@ def cancelling() -> float:
 
 
 def with_bars(place: Path) -> list[tuple[str, float, float]]:
-    """What is measured, and its bar: commands from a cold start, and what a server must not lose."""
+    """What has a bar: commands from a cold start, refusals, a small answer, a cancelled decode."""
     images, model, one = shared_folder("images") / "caltech20", place / "a.gpc", place / "one.png"
     with Image.open(min((images / "test").glob("*/*"))) as picture:
         picture.save(one)

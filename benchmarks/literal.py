@@ -3,8 +3,6 @@
 A naive posterior inverts K + noise·I, group after group, and autograd differentiates the inverse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import product

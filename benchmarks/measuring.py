@@ -1,7 +1,5 @@
 """Times of a call (the least, the median), memory meanwhile, rows of what was measured."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

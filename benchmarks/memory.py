@@ -8,8 +8,6 @@ points. The bar: the estimate lies within 1.3 times the peak, both ways. Writes 
 docs/results/faults.md, or of speed.md; the exit status is 1 where the bar is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

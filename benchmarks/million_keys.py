@@ -11,8 +11,6 @@ folder $OUT if that is set; ``--from FILE …`` makes of such files a section of
 docs/results/speed.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time
@@ -45,7 +43,8 @@ FITS = {
     "shots": "{keys:,}", "classes": "{classes:,}", "machine": "{machine}",
     "features": "{features:,}", "choices": "{choices}", "fit s": "{seconds:.0f}",
     "processor s": "{processor:.0f}", "GB": "{memory:.1f}", "GPU GB": "{gpu}",
-    "accuracy": "{accuracy}", "ECE": "{ece:.1f} %", "held-out accuracy": "{held_out}",
+    "accuracy": "{accuracy:.1f} ± {accuracy_error:.1f} %", "ECE": "{ece:.1f} %",
+    "held-out accuracy": "{held_out:.1f} ± {held_out_error:.1f} %",
     "nearest mean": "{mean:.1f} % / {mean_of_held:.1f} %", "clusters": "{clusters}",
     "beta": "{beta:.3g}", "tau": "{tau:.3g}", "shrinkage": "{shrinkage:.3g}",
 }  # fmt: skip
@@ -136,27 +135,23 @@ def measured(made: Made, n_features: int, asked: Asked) -> Row:
         seconds = least(lambda: model.fit(made.rows, made.labels))
         processor = time.process_time() - processor
         probabilities = model.predict_proba(made.queries)
-    gpu = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0
+    gpu = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}" if device.type == "cuda" else "–"
     held, streamed = model.fitted_.kept_rows.cpu().numpy(), model.fitted_.streamed
     means, right = nearest_mean(made, held), float((probabilities.argmax(1) == made.truth).mean())
     row = {"machine": name_of(device), "keys": len(made.rows), "classes": made.n_classes}
     row |= {"features": n_features, "choices": "given" if given else "all", "seconds": seconds}
-    row |= {
-        "processor": processor,
-        "memory": max(memory) / 1e9,
-        "gpu": f"{gpu:.1f}" if gpu else "–",
-    }
-    row |= {"accuracy": with_error(right, QUERIES), "mean": means[0], "mean_of_held": means[1]}
-    row |= {"held_out": with_error(model.loo_.accuracy, len(held))}
-    row |= {"ece": 100 * metrics.ece(probabilities, made.truth)}
-    row |= {"clusters": streamed.n_modes if streamed else 1}
+    row |= {"processor": processor, "memory": max(memory) / 1e9, "gpu": gpu, "mean": means[0]}
+    row |= {"mean_of_held": means[1], "clusters": streamed.n_modes if streamed else 1}
     row |= {name: getattr(model, f"{name}_") for name in ("beta", "tau", "shrinkage")}
+    row |= {"ece": 100 * metrics.ece(probabilities, made.truth)}
+    row |= in_percent("accuracy", right, QUERIES)
+    row |= in_percent("held_out", model.loo_.accuracy, len(held))
     return row | (why(model, made) if asked.why else {})
 
 
-def with_error(share: float, count: int) -> str:
-    """A share of `count` rows in %, with its standard error."""
-    return f"{100 * share:.1f} ± {100 * (share * (1 - share) / count) ** 0.5:.1f} %"
+def in_percent(name: str, share: float, count: int) -> Row:
+    """A share of `count` rows, and its standard error."""
+    return {name: 100 * share, f"{name}_error": 100 * (share * (1 - share) / count) ** 0.5}
 
 
 class CountedIndex(ShotIndex):

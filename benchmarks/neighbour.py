@@ -3,8 +3,6 @@
 python benchmarks/neighbour.py      # on two cores; for docs/results/faults.md
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

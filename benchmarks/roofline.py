@@ -12,8 +12,6 @@ of tasks, ``--rows 320`` gives every task as many rows; both write no page. Writ
 into the folder $OUT if that is set; ``--from FILE …`` makes the page of such files.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from functools import partial

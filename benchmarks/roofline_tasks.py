@@ -5,8 +5,6 @@ numbers to read or write, that any way needs: an addition and a multiplication a
 symmetric matrix is computed and read by half, what is used twice is read once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ on are read. Writes shipped-values.json into the folder $OUT if that is set; ``-
 of it a section of docs/results/headline.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import defaultdict
@@ -106,17 +104,16 @@ def jobs() -> list[Job]:
 
 def lines_of(name: str, rows: Sequence[Row]) -> Iterator[list[str]]:
     """The lines of a constant."""
-    cells = defaultdict(lambda: defaultdict(list))  # type: ignore[var-annotated]
+    drawn, (shots, tried) = defaultdict(list), CONSTANTS[name]
     for row in rows:
-        cells[row["value"], row["dataset"]][row["shots"]].append((row["nll"], row["accuracy"]))
-    # Draws, then shots: every number of shots counts alike.
-    means = {
-        place: np.mean([np.mean(drawn, axis=0) for drawn in by_shots.values()], axis=0)
-        for place, by_shots in cells.items()
-    }
-    shots, values = CONSTANTS[name][0], [str(value) for value in CONSTANTS[name][1]]
-    sets = sorted({dataset for _, dataset in means})
-    nll, accuracy = np.moveaxis([[means[value, one] for one in sets] for value in values], 2, 0)
+        drawn[row["value"], row["dataset"], row["shots"]].append((row["nll"], row["accuracy"]))
+    values, sets = [str(value) for value in tried], sorted({row["dataset"] for row in rows})
+
+    def mean(value: str, data: str) -> Any:  # draws, then shots: every number of shots counts alike
+        found = [drawn[value, data, n] for n in shots if (value, data, n) in drawn]
+        return np.mean([np.mean(one, axis=0) for one in found], axis=0)
+
+    nll, accuracy = np.moveaxis([[mean(value, one) for one in sets] for value in values], 2, 0)
     lost = nll - nll.min(0)
     # The value that the other sets choose, for each set left out.
     chosen = np.array([np.delete(lost, one, 1).mean(1).argmin() for one in range(len(sets))])
