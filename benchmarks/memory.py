@@ -9,11 +9,13 @@ docs/results/faults.md, or of speed.md; the exit status is 1 where the bar is mi
 """
 
 import argparse
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +81,22 @@ def measure(case: str, n: int, c: int, d: int) -> dict[str, float]:
     return found | {"estimate MB": estimate / 1e6}
 
 
-def measured(todo: Iterable[tuple[str, int, int, int]], jobs: int = 1) -> list[dict[str, float]]:
-    """What `measure` finds, each time in a process of its own."""
-    with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        return pool.starmap(measure, todo, chunksize=1)
+def measured(case: str, n: int, c: int, d: int) -> dict[str, float]:
+    """What `measure` finds in a process of its own, whose freed memory goes back at once."""
+    command = [sys.executable, __file__, "--case", case, str(n), str(c), str(d)]
+    environment = os.environ | ({} if case else {"MALLOC_MMAP_THRESHOLD_": str(2**16)})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def write_growth() -> None:
     """Measure every series, and write figures, and exponents over the upper half of the sizes."""
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)  # freed memory goes back at once
     exponents: list[list[str]] = [["against", *MEASURES]]
     rows: list[list[str]] = [["n", "c", "d", *MEASURES]]
     for varied, (sizes, held) in SERIES.items():
         places = [[(held | {varied: size})[name] for name in "ncd"] for size in sizes]
-        found = [[one[name] for name in MEASURES] for one in measured(("", *p) for p in places)]
+        found = [[one[name] for name in MEASURES] for one in (measured("", *p) for p in places)]
         logs, half = np.log(np.maximum(found, 1e-9)), len(sizes) // 2
         slopes = np.polyfit(np.log(sizes[half:]), logs[half:], 1)[0]
         exponents.append([varied, *(f"{slope:.1f}" for slope in slopes)])
@@ -106,7 +110,9 @@ def write_estimates(sizes: list[int], jobs: int) -> bool:
     """Measure all cases and write the page; returns whether one misses the bar."""
     todo = [(case, n, CLASSES, WIDTH) for n in sizes for case in CASES]
     rows, missed = [("fit", "shots", "estimate MB", "peak MB", "estimate / peak")], 0
-    for (case, n, *_), one in zip(todo, measured(todo, jobs), strict=True):
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(lambda one: measured(*one), todo))
+    for (case, n, *_), one in zip(todo, found, strict=True):
         estimate, peak = one["estimate MB"], one["fit MB"]
         missed += not 1 / BAR <= estimate / peak <= BAR
         rows.append((case, f"{n:,}", f"{estimate:,.0f}", f"{peak:,.0f}", f"{estimate / peak:.2f}"))
@@ -122,7 +128,11 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_600, 3_200, 6_400])
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.case:
+        print(json.dumps(measure(asked.case[0], *map(int, asked.case[1:]))))
+        return
     sys.exit(write_growth() if asked.growth else write_estimates(asked.sizes, asked.jobs))
 
 
