@@ -5,8 +5,6 @@ files hold unit CLIP features in the community's splits; where a file has no tes
 validation rows serve as the test set.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -14,8 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
 
 from gpcache import TextPrior
+from gpcache.benchmark.datasets.stored_features import open_features
 
 CHOOSING = ("dtd_vitb32", "caltech101_vitb32")
 REPORTING = ("stanford_cars_vitb32", "oxford_flowers_vitb32", "dtd_rn50", "caltech101_vitb16")
@@ -42,28 +42,14 @@ def folder(kind: str) -> Path:
 
 def task_of(name: str, shots: int = 16) -> Task:
     """A feature file at a number of shots; the first draw, if there are several."""
-    with np.load(folder("features") / f"{name}.npz", allow_pickle=False) as file:
-        data = dict(file)
-    names = data["classnames"]
-
-    def rows(split: str) -> tuple[NDArray[np.float32], NDArray[np.str_]]:
-        return data[f"{split}_x"].astype(np.float32), names[data[f"{split}_y"]]
-
-    if name == "dtd_vitb32":  # drawn from val
-        X, y = rows("val")
-        generator, places = np.random.default_rng(0), [np.flatnonzero(y == one) for one in names]
-        chosen = np.concatenate([generator.choice(one, shots, replace=False) for one in places])
-        X, y = X[chosen], y[chosen]
-    else:
-        X, y = rows(f"train{shots}")
-    prior = TextPrior(list(names), data["text"]) if "text" in data else None
-    return Task(X, y, *rows("test" if "test_x" in data else "val"), prior)
+    task = open_features(folder("features") / f"{name}.npz")
+    return Task(*task.draw(shots, 0).shots[:2], task.test.features, task.test.labels, task.prior)
 
 
-def points(n: int, n_classes: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def points(
+    n: int, n_classes: int, width: int, spread: float = 1.5
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Unit rows around random class means, and their labels."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(n) % n_classes
+    generator, labels = np.random.default_rng(0), np.arange(n) % n_classes
     rows = generator.normal(size=(n_classes, width))[labels]
-    rows = rows + 1.5 * generator.normal(size=rows.shape)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
+    return normalize(rows + spread * generator.normal(size=rows.shape)), labels

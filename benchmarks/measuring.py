@@ -1,25 +1,28 @@
-"""Times of a call (once, the least, the median), and the memory held meanwhile; torch alone."""
+"""Times of a call (the least, the median), memory meanwhile, rows of what was measured."""
 
-from __future__ import annotations
-
+import argparse
+import gc
+import json
 import re
 import statistics
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import torch
+from pages import keep
 
 # Warming up is nothing to a call of more than SHORT seconds; one of more than LONG is run once.
-SHORT, LONG = 1.0, 8.0
-RUNS = 5
-CPU = torch.device("cpu")
-Call = Callable[[], object]
+SHORT, LONG, RUNS = 1.0, 8.0, 5
+Call, Clock, Device = Callable[[], object], Callable[[], float], torch.device
+Row, Asked, CPU = dict[str, Any], argparse.Namespace, Device("cpu")
 
 
-def name_of(device: torch.device) -> str:
+def name_of(device: Device) -> str:
     """A device in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -27,43 +30,30 @@ def name_of(device: torch.device) -> str:
     return f"{threads} CPU thread{'s' if threads > 1 else ''}"
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def once(
-    call: Call, device: torch.device = CPU, clock: Callable[[], float] = time.perf_counter
-) -> tuple[float, object]:
+def once(call: Call, device: Device = CPU, clock: Clock = perf_counter) -> tuple[float, Any]:
     """Seconds of one call until the device is done, and its answer."""
-    synchronise(device)
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
     start = clock()
     answer = call()
-    synchronise(device)
+    wait()
     return clock() - start, answer
 
 
-def least(call: Call, runs: int = 1, clock: Callable[[], float] = time.perf_counter) -> float:
+def least(call: Call, runs: int = 1, clock: Clock = perf_counter, device: Device = CPU) -> float:
     """Seconds of the fastest of some calls."""
-    return min(once(call, clock=clock)[0] for _ in range(runs))
+    return min(once(call, device, clock)[0] for _ in range(runs))
 
 
-def milliseconds(call: Call, device: torch.device, repeats: int) -> float:
-    """Median time of a call after two for warming up."""
-    times = [once(call, device)[0] for _ in range(repeats + 2)]
-    return 1e3 * statistics.median(times[2:])
-
-
-def median(call: Call, device: torch.device) -> tuple[float, object]:
+def median(call: Call, device: Device, runs: int = 0) -> tuple[float, Any]:
     """Seconds of a call, the median of several unless it is long, and its first answer."""
     first, answer = once(call, device)
-    if first > LONG:
-        return first, answer
-    if first > SHORT:
-        return statistics.median([first, *(once(call, device)[0] for _ in range(2))]), answer
-    repeats = min(50, max(RUNS, int(SHORT / first)))
-    return milliseconds(call, device, repeats) / 1e3, answer
+    if not runs:
+        quick = min(50, max(RUNS, int(SHORT / first)))
+        runs = 1 if first > LONG else 3 if first > SHORT else quick
+    warm = 0 if first > SHORT else 2
+    times = [first] + [once(call, device)[0] for _ in range(runs + warm - 1)]
+    return statistics.median(times[warm:]), answer
 
 
 def resident(field: str) -> int:
@@ -82,10 +72,29 @@ def watched(held: Callable[[], float], every: float) -> Iterator[list[float]]:
         while not done.wait(every):
             found.append(held())
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        watcher.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(watch)
+        try:
+            yield found
+        finally:
+            done.set()
+
+
+def measured_rows(
+    parser: argparse.ArgumentParser, name: str, measure: Callable[[Asked], Iterable[Row]]
+) -> tuple[Asked, list[Row]]:
+    """The options, and the rows that `measure` finds: each is printed and kept in $OUT/NAME.
+
+    ``--from FILE …`` reads the rows of such files instead.
+    """
+    parser.add_argument("--from", dest="files", type=Path, nargs="+", help=f"{name} of other runs")
+    asked, rows = parser.parse_args(), []
+    for row in measure(asked) if not asked.files else ():
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        keep(name, rows)  # a run that is cut short keeps what it has
+        gc.collect()  # what a row held must be free before the next is measured
+        torch.cuda.empty_cache()
+    for file in asked.files or ():
+        rows += json.loads(file.read_text())
+    return asked, rows

@@ -8,8 +8,6 @@ points. The bar: the estimate lies within 1.3 times the peak, both ways. Writes 
 docs/results/faults.md, or of speed.md; the exit status is 1 where the bar is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -17,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +29,22 @@ from gpcache import GPCacheClassifier, GPCacheFClassifier
 from gpcache.methods import Fourier, Grouped, Nystrom, Regression, Training, Weights
 from gpcache.methods.cache.memory import fit_bytes
 
-BAR = 1.3
-WIDTH, QUERIES = 128, 256
+BAR, CLASSES, WIDTH, QUERIES = 1.3, 50, 128, 256
+FITS: dict[str, Callable[..., Any]] = {
+    "softmax": GPCacheClassifier,
+    "search in folds": partial(GPCacheClassifier, likelihood="gaussian"),
+    "leave-one-out search": partial(GPCacheClassifier, likelihood="gaussian", kernel_space="raw"),
+    "training": partial(GPCacheFClassifier, training=Training(epochs=1)),
+}
+APPROXIMATIONS = {"exact": "exact", "grouped": Grouped(8), "Nyström": Nystrom(400)}
+APPROXIMATIONS |= {"Fourier": Fourier(1024), "class mean": "class_mean"}
+CASES = {
+    f"{fit}, {name}": partial(make, approximation=value)
+    for name, value in APPROXIMATIONS.items()
+    for fit, make in FITS.items()
+}
 GIVEN = {"likelihood": Regression(noise=0.1), "beta": 2.0, "weights": Weights(cache=3.0)}
-RAW = {"likelihood": "gaussian", "kernel_space": "raw"}
-TRAINED = {"training": Training(epochs=1)}
-APPROXIMATIONS = {
-    "exact": "exact",
-    "grouped": Grouped(8),
-    "Nyström": Nystrom(400),
-    "Fourier": Fourier(1024),
-    "class mean": "class_mean",
-}
-CASES: dict[str, Callable[[], Any]] = {
-    "exact, given hyper-parameters": lambda: GPCacheClassifier(kernel_space="raw", **GIVEN),
-    "exact, leave-one-out search": lambda: GPCacheClassifier(**RAW),
-    "exact, search in folds": lambda: GPCacheClassifier(likelihood="gaussian"),
-}
-for name, value in APPROXIMATIONS.items():
-    CASES[f"softmax, {name}"] = lambda value=value: GPCacheClassifier(approximation=value)
-    if name != "exact":
-        CASES[f"search in folds, {name}"] = lambda value=value: GPCacheClassifier(
-            likelihood="gaussian", approximation=value
-        )
-        CASES[f"leave-one-out search, {name}"] = lambda value=value: GPCacheClassifier(
-            approximation=value, **RAW
-        )
-    CASES[f"training, {name}"] = lambda value=value: GPCacheFClassifier(
-        approximation=value, **TRAINED
-    )
+CASES["given hyper-parameters, exact"] = partial(GPCacheClassifier, kernel_space="raw", **GIVEN)
 # Four folds, as many as the fewest shots of a class below, so that every fit has them all.
 GROWTH = {"alpha": 1.0, "beta": 1.0, "tau": 8.0, "shrinkage": 1.0, "discriminant": 0.0}
 GROWTH |= {"n_folds": 4, "approximation": "exact"}
@@ -69,10 +55,9 @@ SERIES: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
     "d": ((64, 128, 256, 512, 1024, 2048), {"n": 1600, "c": 50}),
 }
 MEASURES = ("fit s", "fit MB", "predict s", "predict MB")
-Found = dict[str, float]
 
 
-def seconds_and_peak(what: str, call: Callable[[], object]) -> Found:
+def seconds_and_peak(what: str, call: Callable[[], object]) -> dict[str, float]:
     """Seconds of a call, and the most megabytes that it holds beyond what was there before."""
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -80,14 +65,13 @@ def seconds_and_peak(what: str, call: Callable[[], object]) -> Found:
     return {f"{what} s": seconds, f"{what} MB": (resident("VmHWM") - before) / 1e6}
 
 
-def measure(case: str, n: int, c: int, d: int) -> Found:
+def measure(case: str, n: int, c: int, d: int) -> dict[str, float]:
     """What a fit takes and what was estimated for it; without a case, that of a prediction too."""
     torch.set_num_threads(1)
-    make = CASES.get(case, lambda: GPCacheClassifier.from_options(**GROWTH))
+    make = CASES.get(case, partial(GPCacheClassifier.from_options, **GROWTH))
     make().fit(*points(64, 4, 16))  # loads what every fit loads
-    rows, labels = points(n, c, d)
-    model = make()
-    found = seconds_and_peak("fit", lambda: model.fit(rows, labels))
+    model, shots = make(), points(n, c, d)
+    found = seconds_and_peak("fit", lambda: model.fit(*shots))
     if not case:
         queries = np.random.default_rng(0).normal(size=(QUERIES, d))
         model.posterior(queries)  # makes the factor
@@ -97,74 +81,59 @@ def measure(case: str, n: int, c: int, d: int) -> Found:
     return found | {"estimate MB": estimate / 1e6}
 
 
-def measured(case: str, n: int, c: int, d: int) -> Found:
+def measured(case: str, n: int, c: int, d: int) -> dict[str, float]:
     """What `measure` finds in a process of its own, whose freed memory goes back at once."""
     command = [sys.executable, __file__, "--case", case, str(n), str(c), str(d)]
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**16)} if not case else None
+    environment = os.environ | ({} if case else {"MALLOC_MMAP_THRESHOLD_": str(2**16)})
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: Found = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def exponent(sizes: tuple[int, ...], values: list[float]) -> float:
-    """The slope of log values over log sizes, over the upper half of the sizes."""
-    half = len(sizes) // 2
-    logs = np.log(np.maximum(values, 1e-9))
-    return float(np.polyfit(np.log(sizes[half:]), logs[half:], 1)[0])
-
-
 def write_growth() -> None:
-    """Measure every series, and write exponents and figures."""
-    exponents: list[list[object]] = [["against", *MEASURES]]
-    rows: list[list[object]] = [["n", "c", "d", *MEASURES]]
+    """Measure every series, and write figures, and exponents over the upper half of the sizes."""
+    exponents: list[list[str]] = [["against", *MEASURES]]
+    rows: list[list[str]] = [["n", "c", "d", *MEASURES]]
     for varied, (sizes, held) in SERIES.items():
-        places = [held | {varied: size} for size in sizes]
-        found = [measured("", **place) for place in places]
-        slopes = (exponent(sizes, [one[name] for one in found]) for name in MEASURES)
+        places = [[(held | {varied: size})[name] for name in "ncd"] for size in sizes]
+        found = [[one[name] for name in MEASURES] for one in (measured("", *p) for p in places)]
+        logs, half = np.log(np.maximum(found, 1e-9)), len(sizes) // 2
+        slopes = np.polyfit(np.log(sizes[half:]), logs[half:], 1)[0]
         exponents.append([varied, *(f"{slope:.1f}" for slope in slopes)])
-        for place, one in zip(places, found, strict=True):
-            figures = (f"{one[name]:.3g}" for name in MEASURES)
-            rows.append([*(f"{place[name]:,}" for name in "ncd"), *figures])
+        for place, figures in zip(places, found, strict=True):
+            rows.append([*(f"{one:,}" for one in place), *(f"{one:.3g}" for one in figures)])
     heading = "How time and memory grow"
     write_page("growth", heading, text("growth"), table(exponents), table(rows))
 
 
-def write_estimates(sizes: list[int], classes: int, jobs: int) -> bool:
+def write_estimates(sizes: list[int], jobs: int) -> bool:
     """Measure all cases and write the page; returns whether one misses the bar."""
-    todo = [(case, n) for n in sizes for case in CASES]
+    todo = [(case, n, CLASSES, WIDTH) for n in sizes for case in CASES]
+    rows, missed = [("fit", "shots", "estimate MB", "peak MB", "estimate / peak")], 0
     with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda one: measured(*one, classes, WIDTH), todo))
-    ratios = [one["estimate MB"] / one["fit MB"] for one in found]
-    rows = [
-        (case, f"{n:,}", f"{one['estimate MB']:,.0f}", f"{one['fit MB']:,.0f}", f"{ratio:.2f}")
-        for (case, n), one, ratio in zip(todo, found, ratios, strict=True)
-    ]
-    missed = sum(not 1 / BAR <= ratio <= BAR for ratio in ratios)
-    write_page(
-        "memory",
-        "Memory of a fit: estimate and peak",
-        text("memory", classes=classes, width=WIDTH),
-        table([("fit", "shots", "estimate MB", "peak MB", "estimate / peak"), *rows]),
-        f"Bar: within {BAR} both ways. {missed} of {len(rows)} cases miss it.",
-    )
+        found = list(pool.map(lambda one: measured(*one), todo))
+    for (case, n, *_), one in zip(todo, found, strict=True):
+        estimate, peak = one["estimate MB"], one["fit MB"]
+        missed += not 1 / BAR <= estimate / peak <= BAR
+        rows.append((case, f"{n:,}", f"{estimate:,.0f}", f"{peak:,.0f}", f"{estimate / peak:.2f}"))
+    about = text("memory", classes=CLASSES, width=WIDTH)
+    verdict = f"Bar: within {BAR} both ways. {missed} of {len(todo)} cases miss it."
+    write_page("memory", "Memory of a fit: estimate and peak", about, table(rows), verdict)
     return missed > 0
 
 
 def main() -> None:
-    """Measure one case for another process, or all, and write a page."""
+    """Measure and write a page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_600, 3_200, 6_400])
-    parser.add_argument("--classes", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.case:
         print(json.dumps(measure(asked.case[0], *map(int, asked.case[1:]))))
-    elif asked.growth:
-        write_growth()
-    else:
-        sys.exit(write_estimates(asked.sizes, asked.classes, asked.jobs))
+        return
+    sys.exit(write_growth() if asked.growth else write_estimates(asked.sizes, asked.jobs))
 
 
 if __name__ == "__main__":

@@ -11,20 +11,18 @@ folder $OUT if that is set; ``--from FILE …`` makes of such files a section of
 docs/results/speed.md.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from measuring import least, name_of, once, resident, watched
+from measuring import Asked, Row, least, measured_rows, name_of, once, resident, watched
 from numpy.typing import NDArray
-from pages import keep, table, text, write_page
+from pages import table, text, write_page
 from sklearn.preprocessing import normalize
 
 from gpcache import GPCacheClassifier, metrics
@@ -40,6 +38,22 @@ WIDTH, QUERIES, MODES, CLASSES_PER_SUPERCLASS = 512, 10_000, 4, 50
 # queries in three among 10,000 classes.
 SUPERCLASS, CLASS, MODE, ROW, DIRECTIONS, NOISE = 0.6, 0.6, 0.5, 1.0, 44, 0.4
 WRITTEN_ROWS = 50_000
+# Columns of the tables, and how their cells are written.
+FITS = {
+    "shots": "{keys:,}", "classes": "{classes:,}", "machine": "{machine}",
+    "features": "{features:,}", "choices": "{choices}", "fit s": "{seconds:.0f}",
+    "processor s": "{processor:.0f}", "GB": "{memory:.1f}", "GPU GB": "{gpu}",
+    "accuracy": "{accuracy:.1f} ± {accuracy_error:.1f} %", "ECE": "{ece:.1f} %",
+    "held-out accuracy": "{held_out:.1f} ± {held_out_error:.1f} %",
+    "nearest mean": "{mean:.1f} % / {mean_of_held:.1f} %", "clusters": "{clusters}",
+    "beta": "{beta:.3g}", "tau": "{tau:.3g}", "shrinkage": "{shrinkage:.3g}",
+}  # fmt: skip
+REASONS = {
+    "shots": "{keys:,}", "classes": "{classes:,}", "index GB": "{index_gb:.2f}",
+    "written s": "{index_written_s:.0f}", "index s": "{index_s:.2f}",
+    "MB read": "{index_read_mb:.1f}", "all shots s": "{scan_s:.2f}",
+    " MB read": "{scan_read_mb:,.0f}", "of the same five": "{scan_finds:.0f} %",
+}  # fmt: skip
 
 
 class Made(NamedTuple):
@@ -89,34 +103,31 @@ def make(folder: Path, n_keys: int, n_classes: int, device: torch.device) -> Mad
 
 
 def nearest_mean(made: Made, held: NDArray[np.int64]) -> tuple[float, float]:
-    """Accuracy of the nearest class mean by cosine, after the mean of all keys is taken out.
+    """Accuracy in % of the nearest class mean by cosine, after the mean of all keys is taken out.
 
     On the queries, and on the keys of the numbers `held`, each without itself.
     """
-    keys, n_classes = made.rows, made.n_classes
-    sums = np.zeros((n_classes, WIDTH), dtype=np.float32)
-    for first in range(0, len(keys), n_classes):
-        part = keys[first : first + n_classes]
+    sums, counts = np.zeros((made.n_classes, WIDTH), np.float32), np.bincount(made.labels)[:, None]
+    for first in range(0, len(made.rows), made.n_classes):
+        part = made.rows[first : first + made.n_classes]
         sums[: len(part)] += part
-    centre = sums.sum(0) / len(keys)
-    counts = np.bincount(made.labels)[:, None]
+    centre = sums.sum(0) / len(made.rows)
     means = normalize(sums / counts - centre)
     found = ((made.queries - centre) @ means.T).argmax(1)
-    rows, labels = keys[held], made.labels[held]
+    rows, labels = made.rows[held], made.labels[held]
     own = normalize((sums[labels] - rows) / (counts[labels] - 1) - centre)
     cosines = (rows - centre) @ means.T
     cosines[np.arange(len(held)), labels] = ((rows - centre) * own).sum(1)
-    return float((found == made.truth).mean()), float((cosines.argmax(1) == labels).mean())
+    return 100 * (found == made.truth).mean(), 100 * (cosines.argmax(1) == labels).mean()
 
 
-def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[str, Any]:
+def measured(made: Made, n_features: int, asked: Asked) -> Row:
     """Fit on all keys and ask all queries."""
-    device = resolve_device(options.device)
+    device, given = resolve_device(asked.device), {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    given: dict[str, Any] = {}
-    if options.given is not None:
-        beta, tau, shrinkage = options.given
+    if asked.given is not None:
+        beta, tau, shrinkage = asked.given
         given = {"beta": beta, "tau": tau, "kernel_space": Whitened(shrinkage)}
     model = GPCacheClassifier(approximation=Explicit(n_features), device=device, **given)
     with watched(lambda: resident("RssAnon"), 0.1) as memory:
@@ -124,32 +135,23 @@ def measured(made: Made, n_features: int, options: argparse.Namespace) -> dict[s
         seconds = least(lambda: model.fit(made.rows, made.labels))
         processor = time.process_time() - processor
         probabilities = model.predict_proba(made.queries)
-    gpu = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-    assert model.fitted_.kept_rows is not None
-    held = model.fitted_.kept_rows.cpu().numpy()
-    mean, mean_of_held = nearest_mean(made, held)
-    return (why(model, made) if options.why else {}) | {
-        "machine": name_of(device),
-        "keys": len(made.rows),
-        "classes": made.n_classes,
-        "features": n_features,
-        "given": bool(given),
-        "seconds": seconds,
-        "processor": processor,
-        "memory": max(memory) / 1e9,
-        "gpu": gpu / 1e9,
-        "accuracy": float((probabilities.argmax(1) == made.truth).mean()),
-        "ece": metrics.ece(probabilities, made.truth),
-        "held_out": model.loo_.accuracy,
-        "queries": QUERIES,
-        "n_held": len(held),
-        "clusters": model.fitted_.streamed.n_modes if model.fitted_.streamed else 1,
-        "mean": mean,
-        "mean_of_held": mean_of_held,
-        "beta": model.beta_,
-        "tau": model.tau_,
-        "shrinkage": model.shrinkage_,
-    }
+    gpu = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}" if device.type == "cuda" else "–"
+    held, streamed = model.fitted_.kept_rows.cpu().numpy(), model.fitted_.streamed
+    means, right = nearest_mean(made, held), float((probabilities.argmax(1) == made.truth).mean())
+    row = {"machine": name_of(device), "keys": len(made.rows), "classes": made.n_classes}
+    row |= {"features": n_features, "choices": "given" if given else "all", "seconds": seconds}
+    row |= {"processor": processor, "memory": max(memory) / 1e9, "gpu": gpu, "mean": means[0]}
+    row |= {"mean_of_held": means[1], "clusters": streamed.n_modes if streamed else 1}
+    row |= {name: getattr(model, f"{name}_") for name in ("beta", "tau", "shrinkage")}
+    row |= {"ece": 100 * metrics.ece(probabilities, made.truth)}
+    row |= in_percent("accuracy", right, QUERIES)
+    row |= in_percent("held_out", model.loo_.accuracy, len(held))
+    return row | (why(model, made) if asked.why else {})
+
+
+def in_percent(name: str, share: float, count: int) -> Row:
+    """A share of `count` rows, and its standard error."""
+    return {name: 100 * share, f"{name}_error": 100 * (share * (1 - share) / count) ** 0.5}
 
 
 class CountedIndex(ShotIndex):
@@ -162,36 +164,40 @@ class CountedIndex(ShotIndex):
         return super().rows(numbers)
 
 
-def why(model: GPCacheClassifier, made: Made) -> dict[str, Any]:
+def why(model: GPCacheClassifier, made: Made) -> Row:
     """Seconds, and bytes read, for the five largest shares in the answer to one query."""
     rows, labels, fitted = made.rows, made.labels, model.fitted_
-    start = time.perf_counter()
-    shots = model.shots_elsewhere(rows, labels)
-    residuals = explicit_reasons.residuals_of(fitted.model, fitted.streamed, shots)
-    names = [f"{number}.jpg" for number in range(len(rows))]
-    path = made.path.parent / "shots.safetensors"
-    seal = write_index(path, rows, labels, names, residuals, made.n_classes)
-    written = time.perf_counter() - start
-    asked = []
+    path, asked = made.path.parent / "shots.safetensors", []
+
+    def write() -> Any:
+        shots = model.shots_elsewhere(rows, labels)
+        residuals = explicit_reasons.residuals_of(fitted.model, fitted.streamed, shots)
+        names = [f"{number}.jpg" for number in range(len(rows))]
+        return write_index(path, rows, labels, names, residuals, made.n_classes)
+
+    written, seal = once(write)
     for query in made.queries[:5, None]:
-        start = time.perf_counter()
-        index = CountedIndex(path, seal)  # opened and checked for each query, as by a command
-        found = model.explain(query, shots=index).shots[0]
-        seconds = time.perf_counter() - start
-        named = {int(index.name(row).removesuffix(".jpg")) for row in found.tolist()}
+
+        def ask(query: Any = query) -> tuple[int, set[int]]:
+            index = CountedIndex(path, seal)  # opened and checked for each query, as by a command
+            found = model.explain(query, shots=index).shots[0].tolist()
+            return index.n_read, {int(index.name(row).removesuffix(".jpg")) for row in found}
+
+        seconds, (read, named) = once(ask)
         scan, scanned = once(lambda query=query: model.explain(query, shots=(rows, labels)))
-        same = len(named & set(scanned.shots[0].tolist())) / 5
-        asked.append((seconds, index.n_read, scan, same))
-    seconds, read, scan, same = zip(*asked, strict=True)
-    return {
-        "index_written_s": written,
-        "index_gb": path.stat().st_size / 1e9,
-        "index_s": float(np.median(seconds)),
-        "index_read_mb": (seal.n_bytes + 2 * WIDTH * sum(read) / 5) / 1e6,
-        "scan_s": float(np.median(scan)),
-        "scan_read_mb": 4 * WIDTH * len(rows) / 1e6,
-        "scan_finds": float(np.mean(same)),
-    }
+        asked.append((seconds, read, scan, len(named & set(scanned.shots[0].tolist())) / 5))
+    (seconds, _, scan, _), (_, read, _, same) = np.median(asked, axis=0), np.mean(asked, axis=0)
+    found = {"index_written_s": written, "index_gb": path.stat().st_size / 1e9, "index_s": seconds}
+    found |= {"index_read_mb": (seal.n_bytes + 2 * WIDTH * read) / 1e6, "scan_s": scan}
+    return found | {"scan_read_mb": 4 * WIDTH * len(rows) / 1e6, "scan_finds": 100 * same}
+
+
+def measure(asked: Asked) -> Iterator[Row]:
+    """A row for each number of features."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = make(Path(folder), asked.keys, asked.classes, resolve_device(asked.device))
+        for size in asked.features.split(","):
+            yield measured(made, int(size), asked)
 
 
 def main() -> None:
@@ -203,64 +209,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--why", action="store_true", help="measure reasons too")
     parser.add_argument("--given", type=float, nargs=3, metavar=("BETA", "TAU", "SHRINKAGE"))
-    parser.add_argument(
-        "--from", dest="files", type=Path, nargs="+", help="million-keys.json files"
-    )
-    options = parser.parse_args()
-    if options.files:
-        write([row for file in options.files for row in json.loads(file.read_text())])
+    asked, rows = measured_rows(parser, "million-keys.json", measure)
+    if not asked.files:
         return
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        made = make(Path(folder), options.keys, options.classes, resolve_device(options.device))
-        for size in map(int, options.features.split(",")):
-            rows.append(measured(made, size, options))
-            print(json.dumps(rows[-1]), flush=True)
-            keep("million-keys.json", rows)
 
+    def shown(columns: dict[str, str], rows: list[Row]) -> str:
+        lines = ([cell.format(**row) for cell in columns.values()] for row in rows)
+        return table([columns, *lines])
 
-def with_error(share: float, count: int) -> str:
-    """A share of `count` rows in %, with its standard error."""
-    return f"{100 * share:.1f} ± {100 * (share * (1 - share) / count) ** 0.5:.1f} %"
-
-
-def write(rows: list[dict[str, Any]]) -> None:
-    """The section of all rows."""
-    head = ["shots", "classes", "machine", "features", "choices", "fit s", "processor s", "GB"]
-    head += ["GPU GB", "accuracy", "ECE", "held-out accuracy", "nearest mean", "clusters"]
-    head += ["beta", "tau", "shrinkage"]
-    lines = [
-        [
-            f"{row['keys']:,}", f"{row['classes']:,}",
-            row["machine"], f"{row['features']:,}", "given" if row["given"] else "all",
-            f"{row['seconds']:.0f}", f"{row['processor']:.0f}",
-            f"{row['memory']:.1f}", f"{row['gpu']:.1f}" if row["gpu"] else "–",
-            with_error(row["accuracy"], row["queries"]), f"{100 * row['ece']:.1f} %",
-            with_error(row["held_out"], row["n_held"]),
-            f"{100 * row['mean']:.1f} % / {100 * row['mean_of_held']:.1f} %", str(row["clusters"]),
-            *(f"{row[name]:.3g}" for name in ("beta", "tau", "shrinkage")),
-        ]
-        for row in rows
-    ]  # fmt: skip
+    parts = [text("million-keys"), shown(FITS, rows)]
+    if some := [row for row in rows if "index_s" in row]:
+        parts += [text("million-keys-reasons"), shown(REASONS, some)]
     heading = f"Up to {max(row['keys'] for row in rows):,} shots in explicit features"
     made_by = "`python benchmarks/million_keys.py`, one run for each row"
-    parts = [text("million-keys"), table([head, *lines])]
-    if some := [row for row in rows if "index_s" in row]:
-        parts += [text("million-keys-reasons"), table([WHY_HEAD, *map(why_line, some)])]
     write_page("million-keys", heading, *parts, made_by=made_by)
-
-
-WHY_HEAD = ["shots", "classes", "index GB", "written s", "index s", "MB read", "all shots s"]
-WHY_HEAD += ["MB read", "of the same five"]
-
-
-def why_line(row: dict[str, Any]) -> list[str]:
-    """A line of the table of reasons."""
-    return [
-        f"{row['keys']:,}", f"{row['classes']:,}", f"{row['index_gb']:.2f}",
-        f"{row['index_written_s']:.0f}", f"{row['index_s']:.2f}", f"{row['index_read_mb']:.1f}",
-        f"{row['scan_s']:.2f}", f"{row['scan_read_mb']:,.0f}", f"{100 * row['scan_finds']:.0f} %",
-    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@
 python benchmarks/neighbour.py      # on two cores; for docs/results/faults.md
 """
 
-from __future__ import annotations
-
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from statistics import median
+from timeit import timeit
 
 import torch
 from development_data import task_of
@@ -29,13 +28,13 @@ def measured(work: Callable[[], object], runs: int = RUNS) -> list[str]:
     """Median milliseconds of work alone and beside a busy process, and their ratio."""
     alone, beside = [], []
     for _ in range(runs):
-        alone.append(least(work))
+        alone.append(1000 * least(work))
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
             time.sleep(0.3)
-            beside.append(least(work))
+            beside.append(1000 * least(work))
             busy.kill()
-    found = [1000 * statistics.median(times) for times in (alone, beside)]
-    return [f"{value:.0f}" for value in found] + [f"{found[1] / found[0]:.2f}"]
+    found = median(alone), median(beside)
+    return [*(f"{value:.0f}" for value in found), f"{found[1] / found[0]:.2f}"]
 
 
 def main() -> None:
@@ -46,17 +45,13 @@ def main() -> None:
     works: dict[str, Callable[[], object]] = {}
     for name, shots in CELLS:
         task = task_of(name, shots)
-        model = GPCacheClassifier(text_prior=task.prior, device="cpu")
+        model = GPCacheClassifier(text_prior=task.prior, device="cpu").fit(task.X, task.y)
         fit = partial(model.fit, task.X, task.y)
         works[f"fit, {name}, {shots} shots, n = {len(task.y):,}"] = fit
-        fit()
-
-    def answers(count: int) -> None:
-        for _ in range(ANSWERS):
-            model.predict_proba(task.X_test[:count])
-
     for count in (1, 64):
-        works[f"{ANSWERS} × `predict_proba`, {count} of its rows"] = partial(answers, count)
+        answer = partial(model.predict_proba, task.X_test[:count])
+        answers = partial(timeit, answer, number=ANSWERS)
+        works[f"{ANSWERS} × `predict_proba`, {count} of its rows"] = answers
     rows = [[name, *measured(work)] for name, work in works.items()]
     large = list(works)[1 : len(CELLS)]  # they use two threads where both are free
     threads.SMALL, threads.free_cores = 0, lambda *_: CORES
