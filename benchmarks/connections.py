@@ -8,14 +8,14 @@ A library that is loaded into the processes notes them (tests/support/network.c)
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from faults_processes import CLASSES, GPCACHE
@@ -24,7 +24,10 @@ from serving import add_photo, photo, served
 
 from gpcache.images.drawn import draw_pictures
 
-TRACER = Path(__file__).resolve().parent.parent / "tests" / "support" / "network.c"
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+import test_telemetry
+
+TRACER = Path(test_telemetry.__file__).with_name("network.c")
 PICTURES = {"photos": CLASSES, "test": CLASSES, "pool": ["wood"], "more": ["grass"]}
 SPEC = """datasets = ["data/photos"]
 encoders = ["lite"]
@@ -60,17 +63,16 @@ def connections(place: Path) -> Iterator[list[object]]:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, TRACER, "-ldl"], check=True)
     for seed, (name, classes) in enumerate(PICTURES.items()):
         draw_pictures(place / name, classes, each=4, seed=seed)
-    for name, part in (("photos", "train"), ("test", "test")):
-        shutil.copytree(place / name, place / "data" / "photos" / part)
+    shutil.copytree(place / "photos", place / "data" / "photos" / "train")
+    shutil.copytree(place / "test", place / "data" / "photos" / "test")
     (place / "table.toml").write_text(SPEC)
     # A bare environment: CI=1 alone turns some telemetry off.
     environment = {name: os.environ.get(name, "") for name in ("PATH", "PYTHONPATH")}
     environment |= {"HOME": str(place), "LD_PRELOAD": str(library)}
     environment |= {"NETWORK_LOG": str(log), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
+    run = partial(subprocess.run, cwd=place, env=environment, capture_output=True)
     for command in COMMANDS.splitlines():
-        done = subprocess.run(
-            [*GPCACHE, *shlex.split(command)], cwd=place, env=environment, capture_output=True
-        )
+        done = run([*GPCACHE, *shlex.split(command)])
         assert done.returncode in (0, 1), done.stderr.decode()
         yield [f"`gpcache {command}`", *_calls(log)]
     started = served(place / "workspace", photos=0, environment=environment)
@@ -84,16 +86,8 @@ def _calls(log: Path) -> tuple[int, int]:
     """How many noted calls are about this machine, and how many are not; forgets them."""
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
-    local = sum(_is_local(*line.split()[1:3]) for line in lines)
+    local = sum(test_telemetry.is_local(*line.split()[1:3]) for line in lines)
     return local, len(lines) - local
-
-
-def _is_local(address: str, port: str) -> bool:
-    with suppress(ValueError):
-        found = ipaddress.ip_address(address)
-        mapped = getattr(found, "ipv4_mapped", None) or found
-        return mapped.is_loopback and port != "53"  # a name service may forward
-    return address == "localhost"
 
 
 if __name__ == "__main__":

@@ -29,17 +29,6 @@ SETS = ("caltech20", "trash6")
 BATCH = 32
 
 
-def _resized(image: Image.Image) -> Image.Image:
-    size = (max(1, round(0.7 * image.width)), max(1, round(0.7 * image.height)))
-    return image.resize(size, Image.Resampling.LANCZOS)
-
-
-def _cropped(image: Image.Image) -> Image.Image:
-    width, height = image.size
-    box = (0.04 * width, 0.04 * height, 0.96 * width, 0.96 * height)
-    return image.crop(tuple(map(round, box)))
-
-
 def _saved_again(image: Image.Image) -> Image.Image:
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=60)
@@ -48,8 +37,8 @@ def _saved_again(image: Image.Image) -> Image.Image:
 
 CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "original": lambda image: image,
-    "resized": _resized,
-    "cropped": _cropped,
+    "resized": lambda image: ImageOps.scale(image, 0.7, Image.Resampling.LANCZOS),
+    "cropped": lambda image: ImageOps.crop(image, tuple(round(0.04 * one) for one in image.size)),
     "mirrored": ImageOps.mirror,
     "JPEG, quality 60": _saved_again,
 }
@@ -83,13 +72,15 @@ def photo_sets(change: str = "original") -> dict[str, PhotoSet]:
 def copy_rows() -> Iterator[list[object]]:
     """The rows of the table: each set and change, who found how many copies, and false pairs."""
     yield ["photos", "copies", "found %", "false", "by features %", "false", "imagehash %", "bits"]
-    for name in SETS:
-        plain = photo_sets()[name]
-        known = _pairs(plain.features, plain.pictures)  # copies in the data set itself
-        bits, hashes = _largest_safe_distance(plain.pictures, known)
+    for name, plain in photo_sets().items():
+        known, n = _pairs(plain.features, plain.pictures), len(plain.labels)  # copies in the data
+        hashes = _bits([plain.pictures, plain.pictures[:, :, ::-1]])
+        apart = (hashes[:, :, None] != hashes[:1]).sum(-1).min(0)  # (n, n)
+        for one, other in (*known, *zip(*np.tril_indices(n), strict=True)):
+            apart[one, other] = hashes.shape[-1]
+        bits = int(apart.min()) - 1  # one less than the closest different photos
         for change in list(CHANGES)[1:]:
             copies = photo_sets(change)[name]
-            n = len(plain.labels)
             features = np.concatenate([plain.features, copies.features])
             pictures = np.concatenate([plain.pictures, copies.pictures])
             cells: list[object] = []
@@ -97,47 +88,27 @@ def copy_rows() -> Iterator[list[object]]:
                 pairs = _pairs(features, given)
                 planted = sum((row + n, row) in pairs for row in range(n))
                 same = {(one % n, other % n) for one, other in pairs}
-                false = {pair for pair in same if pair[0] != pair[1]} - _both_ways(known)
+                false = {pair for pair in same if pair[0] < pair[1]} - known
                 cells += [f"{100 * planted / n:.1f}", len(false)]
-            near = [
-                min(one - other for one in ours) <= bits
-                for ours, other in zip(hashes, map(_hash, copies.pictures), strict=True)
-            ]
+            near = (hashes != _bits([copies.pictures])).sum(-1).min(0) <= bits
             yield [name, f"{n} {change}", *cells, f"{100 * np.mean(near):.1f}", bits]
 
 
 def _pairs(
     features: NDArray[np.float32], pictures: NDArray[np.uint8] | None
 ) -> set[tuple[int, int]]:
-    names = [str(row) for row in range(len(features))]
-    rows = LabelledRows(
-        unit_rows(torch.as_tensor(features).double()),
-        [Example(name, "", name) for name in names],
-        range(len(names)),
-        None if pictures is None else list(pictures),
-    )
-    return {(copy.row, copy.other) for copy in find_copies(rows)}
+    """Pairs of rows that are found to be copies, both ways."""
+    examples = [Example(str(row), "", str(row)) for row in range(len(features))]
+    unit, kept = unit_rows(torch.as_tensor(features).double()), pictures
+    rows = LabelledRows(unit, examples, range(len(examples)), kept if kept is None else list(kept))
+    found = {(copy.row, copy.other) for copy in find_copies(rows)}
+    return found | {(other, one) for one, other in found}
 
 
-def _both_ways(pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    return pairs | {(other, one) for one, other in pairs}
-
-
-def _hash(picture: NDArray[np.uint8]) -> imagehash.ImageHash:
-    return imagehash.phash(Image.fromarray(picture))
-
-
-def _largest_safe_distance(
-    pictures: NDArray[np.uint8], known: set[tuple[int, int]]
-) -> tuple[int, list[list[imagehash.ImageHash]]]:
-    """One bit less than the closest different photos, and the hashes, plain and mirrored."""
-    hashes = [[_hash(one), _hash(np.ascontiguousarray(one[:, ::-1]))] for one in pictures]
-    bits = np.array([[one.hash.ravel() for one in pair] for pair in hashes])  # (n, 2, 64)
-    first, second = np.triu_indices(len(bits), 1)
-    apart = (bits[first] != bits[second, :1]).sum(-1).min(1)
-    both = _both_ways(known)
-    real = [(i, j) not in both for i, j in zip(first.tolist(), second.tolist(), strict=True)]
-    return int(apart[real].min()) - 1, hashes
+def _bits(kinds: list[NDArray[np.uint8]]) -> NDArray[np.bool_]:
+    """The perceptual hashes (kinds, n, 64) of pictures."""
+    images = ([Image.fromarray(np.ascontiguousarray(one)) for one in kind] for kind in kinds)
+    return np.array([[imagehash.phash(one).hash.ravel() for one in kind] for kind in images])
 
 
 def distances() -> Iterator[list[object]]:

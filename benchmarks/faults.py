@@ -16,16 +16,12 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from faults_files import flipped_files, forged_models
 from faults_images import check_costs, damaged_images
-from faults_processes import (
-    fuzzed_requests,
-    killed_extractions,
-    killed_updates,
-    parallel_writers,
-)
+from faults_processes import fuzzed_requests, killed_extractions, killed_updates, parallel_writers
 from pages import SECTIONS, table, text, write_page
 
 OUTCOMES = {
@@ -40,48 +36,31 @@ PROCESS_OUTCOMES = {
     "failed": "lost, damaged, server error or traceback",
 }
 CHECK_HEAD = ["file", "MB", "decoding, ms", "checks, ms", "share"]
-SECTION = "damage"
-Experiment = Callable[[Path], Iterator[tuple[str, str]]]
+SECTION = SECTIONS / "damage.json"
 
 
-def counted(experiment: Experiment, outcomes: dict[str, str]) -> str:
+def counted(
+    experiment: Callable[[Path], Iterator[tuple[str, str]]], outcomes: dict[str, str]
+) -> str:
     """What an experiment tried in an empty folder, counted by outcome."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as folder:
         for tried, outcome in experiment(Path(folder)):
             counts[tried][outcome] += 1
-    rows: list[list[object]] = [["tried", "number", *outcomes.values()]]
-    for tried, found in counts.items():
-        rows.append([tried, found.total(), *(found[outcome] for outcome in outcomes)])
-    return table(rows)
+    lines = ([tried, of.total(), *(of[kind] for kind in outcomes)] for tried, of in counts.items())
+    return table([["tried", "number", *outcomes.values()], *lines])
 
 
 EXPERIMENTS: dict[str, Callable[[], str]] = {
-    "Damaged images": lambda: counted(damaged_images, OUTCOMES),
+    "Damaged images": partial(counted, damaged_images, OUTCOMES),
     "Cost of the checks": lambda: table([CHECK_HEAD, *check_costs()]),
-    "Forged models": lambda: counted(forged_models, OUTCOMES),
-    "Flipped bits": lambda: counted(flipped_files, OUTCOMES),
-    "Fuzzed requests": lambda: counted(fuzzed_requests, PROCESS_OUTCOMES),
-    "Parallel writers": lambda: counted(parallel_writers, PROCESS_OUTCOMES),
-    "Killed updates": lambda: counted(killed_updates, PROCESS_OUTCOMES),
-    "Killed extractions": lambda: counted(killed_extractions, PROCESS_OUTCOMES),
+    "Forged models": partial(counted, forged_models, OUTCOMES),
+    "Flipped bits": partial(counted, flipped_files, OUTCOMES),
+    "Fuzzed requests": partial(counted, fuzzed_requests, PROCESS_OUTCOMES),
+    "Parallel writers": partial(counted, parallel_writers, PROCESS_OUTCOMES),
+    "Killed updates": partial(counted, killed_updates, PROCESS_OUTCOMES),
+    "Killed extractions": partial(counted, killed_extractions, PROCESS_OUTCOMES),
 }
-
-
-def main() -> None:
-    """Run the experiments that are named, and write the page of all."""
-    place = SECTIONS / f"{SECTION}.json"
-    body = json.loads(place.read_text(encoding="utf-8"))["body"] if place.exists() else ""
-    parts, about = parts_of(body), parts_of(text("faults"))
-    for name in sys.argv[1:] or list(EXPERIMENTS):
-        parts[name] = f"{about[name]}\n\n{EXPERIMENTS[name]()}"
-    write_page(
-        SECTION,
-        "Damaged files, hostile requests, writers and kills",
-        "What was tried, how often, and the outcome. The goal of the last column is zero.",
-        *(f"## {name}\n\n{parts[name]}" for name in EXPERIMENTS if name in parts),
-        made_by="`python benchmarks/faults.py`",
-    )
 
 
 def parts_of(body: str) -> dict[str, str]:
@@ -91,4 +70,14 @@ def parts_of(body: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    parts = parts_of(json.loads(SECTION.read_text(encoding="utf-8"))["body"])
+    about = parts_of(text("faults"))
+    for name in sys.argv[1:] or EXPERIMENTS:
+        parts[name] = f"{about[name]}\n\n{EXPERIMENTS[name]()}"
+    write_page(
+        SECTION.stem,
+        "Damaged files, hostile requests, writers and kills",
+        "What was tried, how often, and the outcome. The goal of the last column is zero.",
+        *(f"## {name}\n\n{parts[name]}" for name in EXPERIMENTS if name in parts),
+        made_by="`python benchmarks/faults.py`",
+    )

@@ -2,241 +2,135 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import random
-import warnings
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from faults_images import drawn_picture, flipped
+from faults_images import flipped, outcome
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from gpcache import FeatureStore, ImageClassifier
-from gpcache.encoders import Encoder
-from gpcache.errors import DataError, GPCacheError
+from gpcache.errors import DataError
 from gpcache.features.extract import extract
-from gpcache.images import Preprocess
+from gpcache.images.drawn import DRAWN_CLASSES, draw_picture
 from gpcache.images.sources import from_iterable
-from gpcache.support.array_folders import CONFIG, TENSORS, load_folder
+from gpcache.support.array_folders import load_folder
 from gpcache.support.files import sha256
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
 from gpcache.web.workspace_folder import Document, EncodedPhoto, WorkspaceFolder
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "model"))
+from test_forged import changed, forge, paths_of, tiny
 
 FLIPS = 100
 METHODS = ("gpcache", "tip-adapter-f", "gda", "task-res", "zero-shot")
 DEEP: Any = []
 for _ in range(300):
     DEEP = [DEEP]
-VALUES: dict[str, Any] = {
-    "null": None,
-    "text": "x",
-    "zero": 0,
-    "negative": -1,
-    "huge": 1e308,
-    "a huge whole number": 10**400,
-    "NaN": float("nan"),
-    "true": True,
-    "an empty list": [],
-    "an empty object": {},
-    "nested": DEEP,
-}
-ARRAYS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "no rows": lambda array: array[:0],
-    "a row less": lambda array: array[1:],
-    "a dimension more": lambda array: array[None],
-    "one dimension": np.ravel,
-    "half precision": lambda array: array.astype(np.float16),
-    "whole numbers": lambda array: array.astype(np.int64),
-    "bytes": lambda array: array.astype(np.uint8),
-    "NaN": lambda array: np.full(array.shape, np.nan),
-    "huge": lambda array: np.full(array.shape, 1e300),
-    "negative": lambda array: -np.ones_like(array) if array.dtype.kind != "b" else ~array,
-}
-
-Exercise = Callable[[], Any]
+# `...` removes a field.
+VALUES = (..., None, "x", 0, -1, 1e308, 10**400, float("nan"), True, [], {}, DEEP)
+ARRAYS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
+    lambda array: array[:0],
+    lambda array: array[1:],
+    lambda array: array[None],
+    np.ravel,
+    lambda array: array.astype(np.float16),
+    lambda array: array.astype(np.int64),
+    lambda array: array.astype(np.uint8),
+    lambda array: np.full(array.shape, np.nan),
+    lambda array: np.full(array.shape, 1e300),
+    lambda array: -np.ones_like(array) if array.dtype.kind != "b" else ~array,
+)
+Use = Callable[[], str]
 
 
-class ColourEncoder(Encoder):
-    """Colours of 8 × 8 pixels, turned by a random matrix: small files, of which many are tried."""
-
-    name = "colours"
-    dim = 16
-    logit_scale = 10.0
-    preprocess = Preprocess(size=8)
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self._matrix = torch.randn(192, 16, generator=torch.Generator().manual_seed(0))
-
-    def _embed_images(self, batch: torch.Tensor) -> torch.Tensor:
-        return batch.flatten(1) @ self._matrix
-
-    def _embed_texts(self, texts: list[str]) -> torch.Tensor:
-        letters = torch.tensor([[ord(text[-1]) % 7, len(text)] for text in texts])
-        return letters.float() @ self._matrix[:2]
-
-    def _identity(self) -> Iterator[bytes]:
-        yield self._matrix.numpy().tobytes()
-
-
-def outcome(use: Exercise, expected: Any) -> str:
-    """What becomes of using a file: refused in a sentence, used as before, or otherwise."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = use()
-    except GPCacheError as error:
-        return "traceback" if "\n" in str(error) else "refused"
-    except Exception:
-        return "traceback"
-    return "unchanged" if _same(found, expected) else "changed"
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        return bool(one.shape == other.shape and np.array_equal(one, other, equal_nan=True))
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+def shown(*values: Any) -> str:
+    """Arrays and facts, in every digit."""
+    arrays = (one.tolist() if isinstance(one, np.ndarray) else str(one) for one in values)
+    return repr(list(arrays))
 
 
 def photos(count: int) -> list[tuple[Any, str]]:
     """Drawn pictures of three classes."""
-    return [(drawn_picture(number, (64, 48)), "abc"[number % 3]) for number in range(count)]
+    kinds = (DRAWN_CLASSES[number % 3] for number in range(count))
+    return [(draw_picture(kind, number), kind) for number, kind in enumerate(kinds)]
 
 
-def use_of(folder: Path, features: NDArray[Any]) -> Exercise:
-    """Read a model and ask it everything that needs no image."""
+def saved_model(folder: Path, **options: Any) -> tuple[Use, NDArray[Any]]:
+    """Save a model; how to read it and ask it everything that needs no image; and some rows."""
+    encoder = tiny.ColourEncoder()
+    ImageClassifier(encoder, device="cpu", **options).fit(photos(9)).save(folder)
+    features = encoder.encode_images([image for image, _ in photos(4)])
 
-    def use() -> Any:
+    def use() -> str:
         model = ImageClassifier.load(folder, device="cpu")
-        found = model.model.answer(features, top=2)
+        found, held_out = model.model.answer(features, top=2), model.held_out()
         assert np.isfinite(found.probabilities).all()
-        held_out = model.held_out()
         facts = (model.classes, model.examples, held_out and held_out.summary())
-        return found.probabilities, found.novelty, json.dumps(str(facts))
+        return shown(found.probabilities, found.novelty, facts)
 
-    return use
-
-
-def forge(folder: Path, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a model with right checksums, whatever it holds."""
-    tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    content = {"sha256": "", "schema": 1, **config, "tensors_sha256": sha256(tensors)}
-    text = json.dumps(content).encode("utf-8", "surrogatepass")
-    seal = f'"{sha256(text)}"'.encode()
-    (folder / CONFIG).write_bytes(text.replace(b'""', seal, 1))
-    (folder / TENSORS).write_bytes(tensors)
-
-
-def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every field; of a list the first entry stands for all."""
-    children: list[Any] = list(value) if isinstance(value, dict) else []
-    if isinstance(value, list) and value:
-        children = [0]
-    for key in children:
-        yield (*path, key)
-        yield from paths_of(value[key], (*path, key))
-
-
-def changed_at(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """A copy with another value in one place; `...` removes it."""
-    found = copy.deepcopy(config)
-    place = found
-    for key in path[:-1]:
-        place = place[key]
-    if value is ...:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    return found
+    return use, features
 
 
 def forged_models(place: Path) -> Iterator[tuple[str, str]]:
     """Models with right checksums and one field or array changed."""
     for method in METHODS:
-        folder = place / method
-        model = ImageClassifier(
-            ColourEncoder(), method=method, prompt="a photo of {}", device="cpu"
-        ).fit(photos(9))
-        model.save(folder)
-        features = model.encoder_.encode_images([image for image, _ in photos(4)])
-        config, arrays = load_folder(folder)
-        for key in ("schema", "tensors_sha256"):
-            del config[key]
-        use = use_of(folder, features)
-        expected = use()
+        use, _ = saved_model(place / method, method=method, prompt="a photo of {}")
+        expected, (config, arrays) = use(), load_folder(place / method)
+        del config["schema"], config["tensors_sha256"]
         for path in paths_of(config):
-            for value in (..., *VALUES.values()):
-                forge(folder, changed_at(config, path, value), arrays)
+            for value in VALUES:
+                forge(place / method, changed(config, path, value), arrays)
                 yield "forged models, one field changed", outcome(use, expected)
         for name in arrays:
             without = {key: array for key, array in arrays.items() if key != name}
-            for change in (None, *ARRAYS.values()):
+            for change in (None, *ARRAYS):
                 with np.errstate(all="ignore"):
                     new = {} if change is None else {name: change(arrays[name])}
-                forge(folder, config, without | new)
+                forge(place / method, config, without | new)
                 yield "forged models, one array changed", outcome(use, expected)
 
 
-def flipped_bits(files: list[Path], use: Exercise) -> Iterator[str]:
-    """Flip bits of files, one at a time; each file is whole again afterwards."""
-    places, expected = random.Random(0), use()
-    for file in files:
-        content = file.read_bytes()
-        for _ in range(FLIPS):
-            file.write_bytes(flipped(content, places))
-            yield outcome(use, expected)
-        file.write_bytes(content)
-
-
 def flipped_files(place: Path) -> Iterator[tuple[str, str]]:
-    """Bits flipped in the files of a model, a store and a workspace."""
-    folder = place / "model"
-    model = ImageClassifier(ColourEncoder(), device="cpu").fit(photos(9))
-    model.save(folder)
-    features = model.encoder_.encode_images([image for image, _ in photos(4)])
-    files = [folder / CONFIG, folder / TENSORS]
-    for found in flipped_bits(files, use_of(folder, features)):
-        yield "flipped bits in a model", found
-    store = place / "store"
-    extract(from_iterable(photos(6)), store, ColourEncoder(), workers=1)
+    """Bits flipped, one at a time, in the files of a model, a store and a workspace."""
+    uses = {}
+    uses["model"], features = saved_model(place / "model")
+    extract(from_iterable(photos(6)), place / "store", tiny.ColourEncoder(), workers=1)
 
-    def use_store() -> Any:
-        opened = FeatureStore.open(store)
+    def use_store() -> str:
+        opened = FeatureStore.open(place / "store")
         rows = opened.read()
-        return rows.features, str(rows.items), str(opened.refused())
+        return shown(rows.features, rows.items, opened.refused())
 
-    files = [path for path in sorted(store.rglob("*")) if path.is_file() and path.name != "lock"]
-    for found in flipped_bits(files, use_store):
-        yield "flipped bits in a store", found
-    yield from _flipped_workspace(place / "workspace", features)
+    uses["store"], uses["workspace"] = use_store, saved_workspace(place / "workspace", features)
+    for kind, use in uses.items():
+        places, expected = random.Random(0), use()
+        for file in sorted((place / kind).rglob("*.[js]*")):  # not the lock, nor the card
+            content = file.read_bytes()
+            for _ in range(FLIPS):
+                file.write_bytes(flipped(content, places))
+                yield f"flipped bits in a {kind}", outcome(use, expected)
+            file.write_bytes(content)
 
 
-def _flipped_workspace(place: Path, features: NDArray[Any]) -> Iterator[tuple[str, str]]:
-    keys = [sha256(bytes([number])) for number in range(len(features))]
-    folder = WorkspaceFolder(place)
+def saved_workspace(place: Path, features: NDArray[Any]) -> Use:
+    """Write a workspace; how to read all of it."""
+    keys, folder = [sha256(bytes([n])) for n in range(len(features))], WorkspaceFolder(place)
     for key, row in zip(keys, features, strict=True):
         folder.put(EncodedPhoto(key, row.astype(np.float32), b"\xff\xd8 a picture \xff\xd9"))
     known = {f"p{n}": Photo(f"p{n}", f"{n}.jpg", "cat", key) for n, key in enumerate(keys, 1)}
     contents = Contents((ClassEntry("cat"), ClassEntry("dog", "a {}.")), known)
     folder.write(Document("lite", "0", templates=("a {}.",), next_id=9, contents=contents))
-
     written = str(folder.read()[0])
 
-    def use() -> Any:
+    def use() -> str:
         document, notices = folder.read()
         if notices and str(document) == written:
             raise DataError(notices[0])  # repaired and noted
-        photos = [folder.get(key) for key in keys]
-        return (str(document), *((one.features, one.thumbnail) for one in photos))
+        read = [folder.get(key) for key in keys]
+        return shown(document, *(one.features for one in read), [one.thumbnail for one in read])
 
-    files = [path for path in sorted(place.rglob("*")) if path.is_file() and path.name != ".lock"]
-    for found in flipped_bits(files, use):
-        yield "flipped bits in a workspace", found
-    folder.close()
+    return use

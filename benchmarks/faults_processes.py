@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 import schemathesis
 from development_data import folder
 from hypothesis import HealthCheck, Phase, given, settings
-from serving import Server, add_photo, served
+from serving import add_photo, served
 
 from gpcache import FeatureStore, ImageClassifier, load_encoder
 from gpcache.errors import GPCacheError, StoreError
@@ -31,6 +32,7 @@ CLASSES = ("bricks", "marble", "wood")
 GPCACHE = (sys.executable, "-m", "gpcache")
 WRITERS, ROUNDS, KILLS, REQUESTS = 4, 5, 40, 60
 EXTRACTION_KILLS, SHARD_ROWS = 60, 32
+PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 # Adds a photo and removes it again, and writes the model each time, until it is killed.
 UPDATES = """
 import sys
@@ -57,10 +59,11 @@ def kept(whole: bool) -> str:
     return "kept" if whole else "failed"
 
 
-def draw(place: Path) -> None:
-    """Pictures to learn from, and some more."""
+def fitted(place: Path) -> Path:
+    """A model of drawn pictures."""
     draw_pictures(place / "photos", CLASSES, each=4)
-    draw_pictures(place / "pool", ["wood"], each=4, seed=2)
+    subprocess.run([*GPCACHE, "fit", place / "photos", "-o", place / "materials.gpc"], check=True)
+    return place / "materials.gpc"
 
 
 def photo_names(client: httpx.Client) -> Counter[str]:
@@ -70,43 +73,30 @@ def photo_names(client: httpx.Client) -> Counter[str]:
 
 def fuzzed_requests(place: Path) -> Iterator[tuple[str, str]]:
     """Requests that follow the OpenAPI document of the server, and requests that break it."""
-    with served(place) as server:
-        yield from _fuzzed(server)
-
-
-def _fuzzed(server: Server) -> Iterator[tuple[str, str]]:
-    document = httpx.get(f"{server.address}/openapi.json", headers=server.headers).json()
-    for found in schemathesis.openapi.from_dict(document).get_all_operations():
-        operation = found.ok()
-        for mode in schemathesis.GenerationMode:
-            if mode.is_negative and not operation.body and not operation.query:
-                continue
-            kind = "break" if mode.is_negative else "follow"
-            cases = operation.as_strategy(generation_mode=mode)
-            for outcome in _answers(cases, {"base_url": server.address, "headers": server.headers}):
-                yield f"requests that {kind} the document", outcome
+    with served(place) as server, server.client() as client:
+        document = client.get("/openapi.json").json()
+        options = {"base_url": server.address, "headers": server.headers}
+        for found in schemathesis.openapi.from_dict(document).get_all_operations():
+            operation = found.ok()
+            for mode in schemathesis.GenerationMode:
+                if mode.is_negative and not operation.body and not operation.query:
+                    continue
+                kind = "break" if mode.is_negative else "follow"
+                for outcome in _answers(operation.as_strategy(generation_mode=mode), options):
+                    yield f"requests that {kind} the document", outcome
 
 
 def _answers(cases: Any, options: dict[str, Any]) -> list[str]:
     """The outcomes of requests that are drawn from a strategy."""
     outcomes: list[str] = []
 
-    @settings(
-        max_examples=REQUESTS,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=REQUESTS, derandomize=True, phases=[Phase.generate], **PATIENT)
     @given(case=cases)
     def ask(case: schemathesis.Case) -> None:
         answer = case.call(timeout=60, **options)
         refused = answer.status_code >= 400
-        if answer.status_code >= 500 or (refused and answer.json().keys() != {"error"}):
-            outcomes.append("failed")
-        else:
-            outcomes.append("refused" if refused else "kept")
+        failed = answer.status_code >= 500 or (refused and answer.json().keys() != {"error"})
+        outcomes.append("failed" if failed else "refused" if refused else "kept")
 
     ask()
     return outcomes
@@ -114,36 +104,35 @@ def _answers(cases: Any, options: dict[str, Any]) -> list[str]:
 
 def parallel_writers(place: Path) -> Iterator[tuple[str, str]]:
     """Several processes or clients that change the same model, store or workspace."""
-    draw(place)
-    model, files = place / "materials.gpc", sorted((place / "photos").rglob("*.jpg"))
-    subprocess.run([*GPCACHE, "fit", place / "photos", "-o", model], check=True)
+    model = fitted(place)
+
+    def command(*words: object) -> bool:
+        return subprocess.run([*GPCACHE, *words], capture_output=True).returncode == 0
+
+    def add(number: int) -> bool:
+        wood = draw_pictures(place / f"{number}", ["wood"], each=1, seed=100 + number) / "wood"
+        (wood / "00.jpg").rename(wood / f"new{number}.jpg")
+        return command("add", model, wood.parent)
+
     with ThreadPoolExecutor(WRITERS) as pool:
         for start in range(0, ROUNDS * WRITERS, WRITERS):
-            folders = [place / f"new{number}" for number in range(start, start + WRITERS)]
-            for number, folder in enumerate(folders, start):
-                draw_pictures(folder, ["wood"], each=1, seed=100 + number)
-                (folder / "wood" / "00.jpg").rename(folder / "wood" / f"new{number}.jpg")
-            commands = [[*GPCACHE, "add", model, folder] for folder in folders]
-            done = pool.map(lambda command: subprocess.run(command, capture_output=True), commands)
-            codes = [one.returncode for one in done]
-            names = {example.name for example in ImageClassifier.load(model, device="cpu").examples}
-            for number, code in enumerate(codes, start):
-                there = f"wood/new{number}.jpg" in names
-                yield "`gpcache add` on one model", kept(there and not code)
-        for start in range(ROUNDS):
-            store = place / f"{start}.store"
-            commands = [[*GPCACHE, "extract", place / "photos", "-o", store]] * WRITERS
-            codes = [one.returncode for one in pool.map(subprocess.run, commands)]
-            rows = FeatureStore.open(store)
-            whole = len(rows) == len(files) and not rows.damaged()
-            for code in codes:
-                yield "`gpcache extract` into one store", kept(whole and not code)
+            done = list(pool.map(add, range(start, start + WRITERS)))
+            there = {one.name for one in ImageClassifier.load(model, device="cpu").examples}
+            for number, well in enumerate(done, start):
+                present = f"wood/new{number}.jpg" in there
+                yield "`gpcache add` on one model", kept(well and present)
+        for number in range(ROUNDS):
+            store = place / f"{number}.store"
+            extract = partial(command, "extract", place / "photos", "-o")
+            done = list(pool.map(extract, [store] * WRITERS))
+            whole = _whole_rows(store) == 4 * len(CLASSES)
+            for well in done:
+                yield "`gpcache extract` into one store", kept(whole and well)
         with served(place / "workspace", photos=0) as server, server.client() as client:
-            numbers = range(10 * ROUNDS * WRITERS)
-            names = Counter(pool.map(lambda number: add_photo(client, number), numbers))
-            there = photo_names(client)
-    for name in names:
-        yield "photos added to one workspace", kept(there[name] == 1)
+            added = list(pool.map(partial(add_photo, client), range(10 * ROUNDS * WRITERS)))
+            names = photo_names(client)
+    for name in added:
+        yield "photos added to one workspace", kept(names[name] == 1)
 
 
 def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
@@ -161,24 +150,17 @@ def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
 
 def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
     """A model that is changed, and a server that learns, killed at random moments."""
-    draw(place)
-    model, extra = place / "materials.gpc", next((place / "pool").rglob("*.jpg"))
-    subprocess.run([*GPCACHE, "fit", place / "photos", "-o", model], check=True)
+    model, extra = fitted(place), draw_pictures(place / "pool", ["wood"], each=1) / "wood/00.jpg"
     moments, known = random.Random(0), {file.name for file in place.iterdir()}
     for _ in range(KILLS):
         killed_at(moments.uniform(0, 1.0), UPDATES, model, extra)
-        try:
+        whole = False
+        with suppress(GPCacheError):
             whole = len(ImageClassifier.load(model, device="cpu").examples) in (12, 13)
-        except GPCacheError:
-            whole = False
         yield "a model, killed while it is updated", kept(whole)
     subprocess.run([*GPCACHE, "relabel", model, "bricks/00.jpg", "wood"], check=True)
     left = {file.name for file in place.iterdir()} - known
     yield "files left beside the model after all kills", kept(not left)
-    yield from _killed_servers(place, moments)
-
-
-def _killed_servers(place: Path, moments: random.Random) -> Iterator[tuple[str, str]]:
     acknowledged: list[str] = []
     for _ in range(KILLS // 4):
         with served(place / "workspace", photos=0) as server, server.client() as client:
@@ -200,25 +182,23 @@ def killed_extractions(place: Path) -> Iterator[tuple[str, str]]:
     while kills < EXTRACTION_KILLS:
         store = place / str(stores)
         killed = killed_at(moments.uniform(0, 3.0), EXTRACTION, photos, store)
-        rows = _whole_rows(store)
         if killed:
-            kills, outcome = kills + 1, kept(rows >= before)
-            before = max(rows, 0)
-            yield "a store, killed while it is written", outcome
+            rows = _whole_rows(store)
+            yield "a store, killed while it is written", kept(rows >= before)
+            kills, before = kills + 1, max(rows, 0)
         else:
-            stores, before = stores + 1, 0
             yield "stores that were completed", kept(_holds(store, photos))
+            stores, before = stores + 1, 0
 
 
 def _whole_rows(store: Path) -> int:
     """How many rows a store has; -1 if it is damaged."""
     if not (store / "store.json").exists():
         return 0  # killed before the manifest was there
-    try:
+    with suppress(StoreError):
         opened = FeatureStore.open(store)
-    except StoreError:
-        return -1
-    return -1 if opened.damaged() else len(opened)
+        return -1 if opened.damaged() else len(opened)
+    return -1
 
 
 def _holds(store: Path, photos: Path) -> bool:

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import gpcache
 
@@ -27,10 +26,8 @@ def text(name: str, **values: object) -> str:
 
 
 def table(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as a Markdown table; the first is its head, which alone means that nothing was run."""
-    lines = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    if len(lines) == 1:
-        return "Not run yet.\n"
+    """Rows as a Markdown table; the first is its head."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in rows]
     lines.insert(1, "|" + "---|" * (lines[0].count("|") - 1))
     return "\n".join(lines) + "\n"
 
@@ -40,13 +37,12 @@ def write_page(name: str, heading: str, *parts: str, made_by: str | None = None)
 
     The command is the one that runs, unless `made_by` gives another.
     """
-    if made_by is None:
-        made_by = f"`{' '.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`"
-    body = "\n\n".join(part.strip() for part in parts)
-    made = {"made_by": made_by, "version": f"gpcache {gpcache.__version__}"}
-    SECTIONS.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({"heading": heading, **made, "body": body}, ensure_ascii=False, indent=1)
-    (SECTIONS / f"{name}.json").write_text(content + "\n", encoding="utf-8")
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    content = {"heading": heading, "made_by": made_by or f"`{command}`"}
+    content |= {"version": f"gpcache {gpcache.__version__}"}
+    content |= {"body": "\n\n".join(part.strip() for part in parts)}
+    written = json.dumps(content, ensure_ascii=False, indent=1)
+    (SECTIONS / f"{name}.json").write_text(f"{written}\n", encoding="utf-8")
     print(section(name))
     print(f"Run `make results` to renew the page that shows the section {name}.", file=sys.stderr)
 
@@ -58,19 +54,11 @@ def keep(name: str, content: object) -> None:
 
 
 def section(name: str) -> str:
-    """A section in Markdown, with its headings one level down; "" if it was never measured."""
-    place = SECTIONS / f"{name}.json"
-    if not place.exists():
-        return ""
-    content: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    """A section in Markdown, with its headings one level down."""
+    content = json.loads((SECTIONS / f"{name}.json").read_text(encoding="utf-8"))
     lines, fenced = [], False
     for line in content["body"].split("\n"):
         fenced ^= line.startswith("```")
         lines.append(f"#{line}" if line.startswith("#") and not fenced else line)
     made = f"Made by {content['made_by']}, {content['version']}."
     return f"## {content['heading']}\n\n{made}\n\n" + "\n".join(lines).strip() + "\n"
-
-
-def section_names() -> list[str]:
-    """The sections that exist."""
-    return sorted(place.stem for place in SECTIONS.glob("*.json"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ import numpy as np
 from development_data import folder
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parent.parent
-PLACE = ROOT / "build" / "data"
+PLACE = Path(__file__).resolve().parent.parent / "build" / "data"
 SHOTS, SEEDS = (1, 2, 4, 8, 16), range(5)
 # Intervals and prediction sets are measured over many draws of one size.
 MANY_SEEDS, MANY_SHOTS = range(20), (4,)
@@ -30,22 +30,17 @@ Arrays = dict[str, NDArray[Any]]
 
 def draws(labels: NDArray[np.int64]) -> Arrays:
     """The rows of every draw, by the names that `gpcache benchmark` reads."""
-    wanted = {(shots, seed) for shots in SHOTS for seed in SEEDS}
-    wanted |= {(shots, seed) for shots in MANY_SHOTS for seed in MANY_SEEDS}
     found = {}
-    for shots, seed in sorted(wanted):
-        generator = np.random.default_rng(seed)
-        rows = [
-            generator.choice(np.flatnonzero(labels == label), shots, replace=False)
-            for label in range(labels.max() + 1)
-        ]
+    for shots, seed in [*product(SHOTS, SEEDS), *product(MANY_SHOTS, MANY_SEEDS)]:
+        choose = np.random.default_rng(seed).choice
+        rows = [choose(np.flatnonzero(labels == one), shots, False) for one in np.unique(labels)]
         found[f"draw{shots}_{seed}"] = np.concatenate(rows).astype(np.int32)
     return found
 
 
-def drawn_from_validation(file: Path) -> Arrays:
+def drawn_from_validation(name: str) -> Arrays:
     """The arrays of a file with its validation rows as the rows to draw from."""
-    with np.load(file, allow_pickle=False) as opened:
+    with np.load(folder("features") / f"{name}.npz", allow_pickle=False) as opened:
         arrays = {key: opened[key] for key in ("classnames", "text", "test_x", "test_y")}
         arrays |= {"train_x": opened["val_x"], "train_y": opened["val_y"]}
     return arrays | draws(arrays["train_y"])
@@ -79,27 +74,18 @@ def photos(name: str) -> Arrays:
 
 
 def main() -> None:
-    """Write every file that is not there."""
+    """Write every file that is not there, each in one step."""
     PLACE.mkdir(parents=True, exist_ok=True)
     for file in sorted(folder("features").glob("*.npz")):
-        if file.stem == DRAWN:
-            write(DRAWN, lambda file=file: drawn_from_validation(file))
-        elif not (PLACE / file.name).exists():
+        if file.stem != DRAWN and not (PLACE / file.name).exists():
             shutil.copyfile(file, PLACE / file.name)
-    for name in PHOTOS:
-        write(name, lambda name=name: photos(name))
+    for name, make in ((DRAWN, drawn_from_validation), *((name, photos) for name in PHOTOS)):
+        if not (place := PLACE / f"{name}.npz").exists():
+            np.savez_compressed(PLACE / "new.npz", **make(name))
+            (PLACE / "new.npz").replace(place)
+            print(place)
     if not (PLACE / "images").exists():
         (PLACE / "images").symlink_to(folder("images").resolve())
-
-
-def write(name: str, make: Any) -> None:
-    """Write the arrays in one step, unless the file is there."""
-    place = PLACE / f"{name}.npz"
-    if not place.exists():
-        written = place.with_suffix(".new.npz")
-        np.savez_compressed(written, **make())
-        written.replace(place)
-        print(place)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,19 +41,16 @@ SHARED = "All have the address of the machine, with their own ports (no network 
 
 def compared(seconds: list[float]) -> str:
     """A line for each way: its name, its seconds, and how often it takes those of one process."""
-    rows = [
-        [name, f"{one:.1f}", f"{one / seconds[0]:.1f}"]
-        for name, one in zip(WAYS, seconds, strict=True)
-    ]
+    pairs = zip(WAYS, seconds, strict=True)
+    rows = ([name, f"{one:.1f}", f"{one / seconds[0]:.1f}"] for name, one in pairs)
     return table([["", "seconds", "ratio"], *rows])
 
 
 def fitting(place: Path) -> str:
     """A fit with all choices on rows of a mapped file."""
     made = make(place, KEYS, KEY_CLASSES, torch.device("cpu"))
-    sources: list[AbstractContextManager[Any]] = [nullcontext(made.rows), rows_on_ray(made.rows)]
     seconds, answers, passes = [], [], 0
-    for source in sources:
+    for source in (nullcontext(made.rows), rows_on_ray(made.rows)):
         start = time.perf_counter()
         with source as given:
             model = GPCacheClassifier(device="cpu").fit(given, made.labels)
@@ -69,12 +65,10 @@ def fitting(place: Path) -> str:
 def extraction(photos: Path, place: Path) -> str:
     """Photos into a store."""
     encoder = load_encoder("lite", device="cpu")
-    stores = [place / "local.store", place / "ray.store"]
-    done = [
-        extract(open_source(photos), store, encoder, stream=stream)
-        for store, stream in zip(stores, (encoded, encoded_on_ray), strict=True)
-    ]
-    expected, found = (FeatureStore.open(store).read() for store in stores)
+    ways = {place / "local.store": encoded, place / "ray.store": encoded_on_ray}
+    source = open_source(photos)
+    done = [extract(source, store, encoder, stream=stream) for store, stream in ways.items()]
+    expected, found = (FeatureStore.open(store).read() for store in ways)
     same = "equal" if found.items == expected.items else "NOT equal"
     gap = np.abs(found.features - expected.features).max()
     about = text("scale-extraction", photos=done[0].encoded, same=same, gap=gap)
@@ -83,10 +77,7 @@ def extraction(photos: Path, place: Path) -> str:
 
 def serving() -> str:
     """Requests that a server answers, with and without replicas."""
-    rows: list[list[object]] = [
-        ["", "requests at once", "photos a second", "ratio", "p50 ms", "p99 ms"]
-    ]
-    rates: dict[int, float] = {}
+    rows, rates = [["", "requests at once", "photos a second", "ratio", "p50 ms", "p99 ms"]], {}
     options = ((), ("--engine", "ray", "--replicas", str(REPLICAS)))
     for name, engine in zip(WAYS, options, strict=True):
         with tempfile.TemporaryDirectory() as folder, served(Path(folder), *engine) as server:
@@ -103,21 +94,18 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary, three_nodes() as cluster:
         place = Path(temporary)
-        given = (
-            Path(sys.argv[1])
-            if len(sys.argv) > 1
-            else draw_pictures(place / "photos", CLASSES, each=EACH)
-        )
+        given = [Path(one) for one in sys.argv[1:]]
+        photos = given[0] if given else draw_pictures(place / "photos", CLASSES, each=EACH)
         os.environ |= cluster.environment
         with connected():
-            parts = [f"## Fitting\n\n{fitting(place)}"]
-            parts.append(f"## Extraction\n\n{extraction(given, place)}")
-        parts.append(f"## Serving\n\n{serving()}")
+            parts = {"Fitting": fitting(place), "Extraction": extraction(photos, place)}
+        parts["Serving"] = serving()
     network = OWN if cluster.isolated else SHARED
     about = [text("scale", network=network, cores=os.cpu_count(), load=load)]
     about += [text("scale-noisy")] if load > QUIET else []
     made_by = "`python benchmarks/ray_cluster.py PHOTOS`"
-    write_page("scale", "On three Ray nodes", *about, *parts, made_by=made_by)
+    about += [f"## {name}\n\n{part}" for name, part in parts.items()]
+    write_page("scale", "On three Ray nodes", *about, made_by=made_by)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,10 @@ class Node(NamedTuple):
 
     def kill(self) -> None:
         """Send SIGKILL to all processes of the node, as if the machine had lost its power."""
-        for pid in [*self.pids(), self.process.pid]:
+        for pid in self.pids() if self.process.poll() is None else ():
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
 
     def pids(self) -> list[int]:
@@ -100,7 +101,8 @@ def three_nodes(cpus: int = CPUS) -> Iterator[Cluster]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")))
         spaces = stack.enter_context(_namespaces(2))
         hosts = ["127.0.0.1"] * 3 if spaces is None else [host for host, _ in spaces]
-        address = f"{hosts[0]}:{_free_port(hosts[0])}"
+        with socket.create_server((hosts[0], 0)) as server:  # its port is free afterwards
+            address = f"{hosts[0]}:{server.getsockname()[1]}"
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         options = ["--num-cpus", str(cpus), "--object-store-memory", str(OBJECT_BYTES)]
 
@@ -123,24 +125,13 @@ def three_nodes(cpus: int = CPUS) -> Iterator[Cluster]:
             return Node("head" if number == 0 else f"worker {number}", process, place / "log")
 
         cluster = Cluster(address, token | {"RAY_ADDRESS": address}, spaces is not None, [], start)
-        stack.callback(_stop, cluster.nodes)
+        stack.callback(lambda: [node.kill() for node in reversed(cluster.nodes)])
         for number in range(3):
             cluster.nodes.append(start(number))
             if number != 1:  # the workers start side by side
                 cluster._wait_for(number)
         cluster._wait_for(1)
         yield cluster
-
-
-def _stop(nodes: Sequence[Node]) -> None:
-    for node in reversed(nodes):
-        if node.process.poll() is None:
-            node.kill()
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager
@@ -194,18 +185,14 @@ def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and theirs."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:  # it has just ended
-            continue
-        for child in map(int, children):
-            found += [child, *descendants(child)]
+        with suppress(OSError):  # it may have ended just now
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 
 def title(pid: int) -> str:
     """What a process calls itself."""
-    try:
+    with suppress(OSError):  # it may be gone
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").strip("\0 ")
-    except OSError:  # it is gone
-        return ""
+    return ""

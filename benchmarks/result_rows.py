@@ -1,25 +1,29 @@
-"""What the rows in docs/results/rows say: means over draws, standard errors, ranks."""
+"""What the rows in docs/results/rows say: means over draws, standard errors, and some tables."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-from pages import table
 from row_files import ROWS, read
 
-from gpcache.benchmark.significance import mean_ranks
+from gpcache import metrics
+from gpcache.benchmark.output import paper_specs
+from gpcache.benchmark.published import published
+from gpcache.benchmark.significance import mean_and_deviation, mean_ranks
 from gpcache.benchmark.spec import read_spec
+from gpcache.benchmark.table_formats import Table
 
 SPECS = Path(__file__).resolve().parent / "shared"
 Row = dict[str, Any]
-NO_VALIDATION, VALIDATION = "no validation", "full validation"
+PROTOCOLS = NO_VALIDATION, VALIDATION = "no validation", "full validation"
 DEFAULT, PAPER = "GPCache", "GPCache as published"
 TITLES = {
     "dtd_vitb32": "DTD ViT-B/32, text",
@@ -38,8 +42,12 @@ TITLES = {
 ALL = tuple(TITLES)
 CHOOSING, REPORTING = ALL[:7], ALL[7:]
 GROUPS = {"Reporting data": REPORTING, "Choosing data": CHOOSING}
-_PLAIN = ("nll", "seconds", "predict_seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2")
-_PLAIN += ("errors_certain", "errors_listed", "n_shots")
+BASELINES = ("GDA", "LP++", "ProKeR", "Linear probe", "GPCache-F", "LogisticRegressionCV")
+BASELINES += ("Linear SVC", "Shrinkage LDA", "1-nearest-neighbour")
+PHOTOS, WITH_GROUPS = ("caltech20", "trash6"), ("dtd_rn50", "stanford_cars_vitb32")
+HALVES = [name for one in TITLES for name in (one, f"{one}:half")]
+_NO_SHARES = ("nll", "seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2", "n_shots")
+_NO_SHARES += ("errors_certain", "errors_listed")
 
 
 class Cell(NamedTuple):
@@ -49,24 +57,37 @@ class Cell(NamedTuple):
     data: str
     shots: int
 
+    @property
+    def title(self) -> str:
+        """The name of the data set for readers."""
+        return TITLES[self.data.removesuffix(":half")]
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the classes have text."""
+        return self.title.endswith((", text", ", names"))
+
 
 class Results:
     """The rows of one spec that are done, by cell and label."""
 
     def __init__(self, rows: Iterable[Row], order: Sequence[str]) -> None:
-        self.rows = [row for row in rows if row["status"] == "done"]
-        self._draws: dict[tuple[Cell, str], dict[int, Row]] = defaultdict(dict)
-        for row in self.rows:
-            cell = Cell(row["protocol"], row["dataset"], row["shots"])
-            self._draws[cell, row["label"]][row["seed"]] = row
-        ran = {row["label"] for row in self.rows}
+        rows = [row for row in rows if row["status"] == "done"]
+        self._draws: dict[tuple[Cell, str], dict[tuple[str, int], Row]] = defaultdict(dict)
+        for row in rows:
+            # A model of each half of the classes: the cell is the mean of both.
+            data = row["dataset"].replace(":other-half", ":half")
+            draws = self._draws[Cell(row["protocol"], data, row["shots"]), row["label"]]
+            draws[row["dataset"], row["seed"]] = row
+        ran = {row["label"] for row in rows}
         self.labels = [label for label in order if label in ran]
+        self.made_by = sorted({f"gpcache {row['version']}, source {row['source']}" for row in rows})
 
     def draws(self, cell: Cell, label: str) -> list[Row]:
         """The rows of a cell, one for each draw; none if the label did not run on it."""
         return list(self._draws.get((cell, label), {}).values())
 
-    def cells(self, protocol: str, datasets: Sequence[str]) -> list[Cell]:
+    def cells(self, protocol: str, datasets: Sequence[str] = ALL) -> list[Cell]:
         """The cells of these data sets that have rows, in order."""
         found = {cell for cell, _ in self._draws if cell.protocol == protocol}
         kept = [cell for cell in found if cell.data in datasets]
@@ -76,35 +97,40 @@ class Results:
         """The mean of a figure over draws, shares in %; NaN if there is none."""
         values = [row.get(name) for row in self.draws(cell, label)]
         found = [value for value in values if value is not None]
-        return (1.0 if name in _PLAIN else 100.0) * fmean(found) if found else math.nan
+        return (1.0 if name in _NO_SHARES else 100.0) * fmean(found) if found else math.nan
 
     def error(self, cell: Cell, label: str) -> float:
         """The standard error of the accuracy in points, over draws or over the rows of one test."""
         rows = self.draws(cell, label)
-        shares = [row["accuracy"] for row in rows]
-        if len(rows) > 1:
-            return 100 * float(np.std(shares, ddof=1)) / math.sqrt(len(rows))
-        return (
-            100 * math.sqrt(shares[0] * (1 - shares[0]) / rows[0]["n_test"]) if rows else math.nan
-        )
+        if not rows:
+            return math.nan
+        share, deviation = mean_and_deviation([row["accuracy"] for row in rows])
+        if len(rows) == 1:
+            deviation = math.sqrt(share * (1 - share) / rows[0]["n_test"])
+        return 100 * deviation / math.sqrt(len(rows))
 
     def accuracy(self, cell: Cell, label: str) -> str:
         """Mean ± standard error of the accuracy in %; – where there is none."""
         return with_error(self.mean(cell, label), self.error(cell, label))
 
-    def figure(self, cell: Cell, label: str, name: str, digits: int = 1) -> str:
-        """The mean of a figure as a table shows it."""
-        return shown(self.mean(cell, label, name), digits)
+    def figures(self, cell: Cell, label: str, *names: str, digits: int = 1) -> list[str]:
+        """The means of figures as a table shows them."""
+        return [shown(self.mean(cell, label, name), digits) for name in names]
 
-    def ranks(self, cells: Sequence[Cell], labels: Sequence[str]) -> dict[str, float]:
-        """The mean rank of each label over cells where all ran, 1 the highest accuracy."""
-        scores = np.array([[self.mean(cell, label) for cell in cells] for label in labels])
-        return dict(zip(labels, mean_ranks(scores).tolist(), strict=True)) if labels else {}
+    def ran(self, cells: Iterable[Cell]) -> list[str]:
+        """The labels that ran on any of the cells."""
+        return [label for label in self.labels if any(self.draws(cell, label) for cell in cells)]
 
-    def made_by(self) -> str:
-        """The versions that made the rows, as a sentence."""
-        found = sorted({f"gpcache {row['version']}, source {row['source']}" for row in self.rows})
-        return f"Rows: {'; '.join(found) or 'none yet'}."
+    def best(self, cell: Cell, labels: Sequence[str] = ()) -> str:
+        """The one with the highest accuracy of these labels, or of all others; "" if none ran."""
+        others = [label for label in self.labels if "GPCache" not in label]
+        ran = [label for label in labels or others if self.draws(cell, label)]
+        return max(ran, key=lambda label: self.mean(cell, label), default="")
+
+    def gaps(self, cell: Cell, label: str, other: Cell, other_label: str, name: str) -> list[float]:
+        """The differences of a figure in points, draw by draw: an easy one is easy for both."""
+        theirs = {row["seed"]: row[name] for row in self.draws(other, other_label)}
+        return [100 * (one[name] - theirs[one["seed"]]) for one in self.draws(cell, label)]
 
 
 @cache
@@ -115,11 +141,9 @@ def results(spec: str, encoder: str | None = None) -> Results:
     return Results(rows, [line.label for line in lines])
 
 
-def shown(value: float, digits: int = 1, *, sign: bool = False) -> str:
+def shown(value: float, digits: int = 1, sign: str = "") -> str:
     """A number for a table; – where there is none."""
-    if math.isnan(value):
-        return "–"
-    return f"{value + 0.0:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    return "–" if math.isnan(value) else f"{value + 0.0:{sign}.{digits}f}".replace("-", "−")
 
 
 def with_error(mean: float, error: float) -> str:
@@ -127,17 +151,84 @@ def with_error(mean: float, error: float) -> str:
     return "–" if math.isnan(mean) else f"{mean:.1f} ± {error:.1f}"
 
 
-def title(dataset: str) -> str:
-    """The name of a data set for readers."""
-    return TITLES.get(dataset, dataset)
+def summary(found: Results, cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """A line for each method that ran on every cell, the highest mean accuracy first."""
+    labels = [one for one in found.labels if all(found.draws(cell, one) for cell in cells)]
+    scores = [[found.mean(cell, label) for cell in cells] for label in labels]
+    ranks = dict(zip(labels, mean_ranks(np.array(scores)), strict=True)) if labels else {}
+    own = "held_out" if cells[0].protocol == NO_VALIDATION else "validation"
+    for label in sorted(labels, key=lambda one: fmean(scores[labels.index(one)]), reverse=True):
+        names = ("accuracy", "ece", "nll", f"{own}_accuracy", "seconds")
+        means = (fmean(found.mean(cell, label, name) for cell in cells) for name in names)
+        accuracy, ece, nll, chosen, seconds = means
+        error = math.hypot(*(found.error(cell, label) for cell in cells)) / len(cells)
+        name = f"**{label}**" if label in (DEFAULT, PAPER) else label
+        figures = [shown(ranks[label]), shown(ece), shown(nll, 3), shown(chosen - accuracy, 1, "+")]
+        yield [name, with_error(accuracy, error), *figures, shown(seconds, 2)]
 
 
-def by_cell(
-    head: Sequence[str],
-    cells: Iterable[Cell],
-    values: Callable[[Cell], Iterable[object]],
-    data: str = "data",
-) -> str:
-    """A table with a line for each cell: its data, its shots, and these values."""
-    lines = ([title(cell.data), cell.shots, *values(cell)] for cell in cells)
-    return table([[data, "shots", *head], *lines])
+def below(found: Results, datasets: Sequence[str]) -> list[tuple[float, Cell, str, str]]:
+    """Where a baseline is better than the default: by how much, and with its standard error."""
+    lines = []
+    for cell in found.cells(NO_VALIDATION, datasets):
+        best = found.best(cell, BASELINES)
+        gaps = found.gaps(cell, DEFAULT, cell, best, "accuracy")
+        mean, deviation = mean_and_deviation(gaps)
+        error = deviation / math.sqrt(len(gaps))
+        if len(gaps) == 1:
+            error = math.hypot(found.error(cell, DEFAULT), found.error(cell, best))
+        if mean < 0:
+            lines.append((mean, cell, best, f"{shown(mean, 1, '+')} ± {error:.1f}"))
+    return sorted(lines, key=lambda one: one[0])
+
+
+def inside(found: Results, cell: Cell) -> int:
+    """In how many draws the test accuracy lies in the 95 % interval of the held-out one."""
+    count = 0
+    for row in found.draws(cell, DEFAULT):
+        right = round(row["held_out_accuracy"] * row["held_out_rows"])
+        low, high = metrics.wilson_interval(right, row["held_out_rows"])
+        count += low <= row["accuracy"] <= high
+    return count
+
+
+def coverage(found: Results, cell: Cell, label: str, error: str) -> str:
+    """The share of sets that hold the true class, with its standard error over draws."""
+    draws = [100 * row.get(f"coverage_{error}", math.nan) for row in found.draws(cell, label)]
+    return with_error(fmean(draws), float(np.std(draws)) / math.sqrt(len(draws)))
+
+
+def families(found: Results, cells: Sequence[Cell]) -> Iterator[tuple[str, Cell, list[float]]]:
+    """Mean accuracies of the labels that differ only after the comma."""
+    names = dict.fromkeys(label.split(",")[0] for label in found.labels)
+    for family, cell in product(names, cells):
+        means = [found.mean(cell, one) for one in found.labels if one.split(",")[0] == family]
+        if values := [value for value in means if not math.isnan(value)]:
+            yield family, cell, values
+
+
+def published_as() -> dict[str, str]:
+    """The line of the published table of approximations that belongs to each label."""
+    spec = read_spec(paper_specs()["approximations"])
+    return {line.label: line.published for line in spec.methods if line.published}
+
+
+def in_the_paper(table: str, row: str, *columns: str, form: str = ".2f") -> list[str]:
+    """Published numbers; – where there is none."""
+    found = [published(table).value(row, column) for column in columns]
+    return ["–" if value is None else f"{value:{form}}" for value in found]
+
+
+def headline_csv() -> str:
+    """The full table: one line for each protocol, cell and method."""
+    found, lines = results("headline"), []
+    names = ("accuracy", "ece", "nll", "seconds", "held_out_accuracy", "validation_accuracy")
+    head = ["protocol", "kind", "data", "shots", "method", "draws", "standard_error", *names]
+    for protocol, (kind, datasets) in product(PROTOCOLS, GROUPS.items()):
+        for cell, label in product(found.cells(protocol, datasets), found.labels):
+            if draws := found.draws(cell, label):
+                means = [found.mean(cell, label, name) for name in names]
+                place = [protocol, kind.split()[0].lower(), cell.data, str(cell.shots), label]
+                place += [str(len(draws)), f"{found.error(cell, label):.2f}"]
+                lines.append(place + ["" if math.isnan(one) else f"{one:.3f}" for one in means])
+    return Table("headline", "Every method", head, lines).csv()

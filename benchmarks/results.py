@@ -4,136 +4,71 @@
     python benchmarks/results.py --run      # make results RUN=1: first run what is missing
     python benchmarks/results.py --check    # are the pages those of the rows? 1 if not
 
-A page is made of rows (docs/results/rows, one file per spec) and of sections that scripts for time
-and faults wrote (docs/results/sections). `--run` needs the data of `prepare_data.py`; it goes on
-where it was stopped, and `--only NAME` runs one spec.
+A page is a template in text/pages, filled with rows (docs/results/rows, one file per spec) and with
+sections that scripts for time and faults wrote (docs/results/sections). `--run` needs the data of
+`prepare_data.py`; it goes on where it was stopped, and `--only NAME` runs one spec.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import product
 from pathlib import Path
-from typing import Any
 
+import result_rows
 import row_files
-from pages import RESULTS, section, section_names, table
-from result_pages import calibration, headline, headline_csv, similarity, training
-from result_paper import paper
-from result_photos import photos
-from result_rows import DEFAULT, NO_VALIDATION, PAPER, SPECS, VALIDATION, Cell, results, title
+from jinja2 import Environment, StrictUndefined
+from pages import RESULTS, SECTIONS, TEXTS, section, text
+from result_rows import SPECS, headline_csv, results
+
+from gpcache.images.records import plural
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "results"
 # features.toml has no rows; similarity.toml needs projections, see its first lines.
 RUN_BY_DEFAULT = sorted({path.stem for path in SPECS.glob("*.toml")} - {"features", "similarity"})
-IN_THE_README = (("stanford_cars_vitb32", 4), ("stanford_cars_vitb32", 16), ("dtd_rn50", 4))
-IN_THE_README += (("oxford_flowers_vitb32", 4),)
-MARKS = ("<!-- headline table: make results -->", "<!-- end of the headline table -->")
-
-# Title, what the page is made of, specs of its rows, and sections.
-PAGES: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = {
-    "headline": (
-        "Every method",
-        headline,
-        ("headline", "robust", "transductive"),
-        ("shipped-values",),
-    ),
-    "calibration": ("Calibration", calibration, ("headline", "coverage", "rejection"), ()),
-    "paper": (
-        "The paper's tables and figures",
-        paper,
-        ("headline", "modules", "hyper-parameters", "approximations", "group-splits", "explicit"),
-        (),
-    ),
-    "photos": (
-        "Photos",
-        photos,
-        ("headline", "photos", "encoders", "label-errors", "suggest", "updates"),
-        ("copies", "label-errors", "suggest", "encoders"),
-    ),
-    "training": ("Training", training, ("headline",), ()),
-    "similarity": ("Similarity projections", similarity, ("similarity",), ("similarity-speed",)),
-    "speed": (
-        "Speed on CPU and GPU",
-        list,
-        (),
-        ("latency", "fit-speed", "roofline", "roofline-gpu", "growth", "extraction")
-        + ("million-keys", "scale", "product"),
-    ),
-    "faults": (
-        "Faults and load",
-        list,
-        (),
-        ("damage", "connections", "serving", "neighbour", "memory"),
-    ),
-}
-SHOWN_ELSEWHERE = ("approximations-gpu",)
+README = re.compile(r"(<!-- headline table: make results -->\n).*?(\n<!-- end of the h)", re.DOTALL)
+NAMES = ("headline", "calibration", "paper", "photos", "training", "similarity", "speed", "faults")
+TEMPLATES = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+TEMPLATES.globals |= vars(result_rows) | {"section": section, "text": text, "plural": plural}
 
 
-def pages() -> dict[str, str]:
-    """Every file that is generated below docs/results, by name."""
-    listed = {name for page in PAGES.values() for name in page[3]} | set(SHOWN_ELSEWHERE)
-    # A section that no page names yet is one of faults and load.
-    others = tuple(name for name in section_names() if name not in listed)
-    found = {"headline.csv": headline_csv()}
-    index: list[list[object]] = [["page", "made of"]]
-    for name, (heading, make, specs, sections) in PAGES.items():
-        shown_here = sections + (others if name == "faults" else ())
-        made = " ".join(f"`{spec}.toml`: {results(spec).made_by()}" for spec in specs)
-        start = [f"# {heading}", "Made by `make results`.", made]
-        parts = [*start, *make(), *(section(one) for one in shown_here)]
-        body = "\n\n".join(part.strip() for part in parts if part.strip())
-        found[f"{name}.md"] = f"{body}\n"
-        run = [spec for spec in specs if (row_files.ROWS / f"{spec}.csv").exists()]
-        sources = [f"[{spec}.csv](rows/{spec}.csv)" for spec in run] + list(shown_here)
-        index.append([f"[{heading}]({name}.md)", ", ".join(sources)])
-    text = (
-        "`make results` renders these pages from the rows and sections in this folder; `make "
-        "results RUN=1` first runs what is missing. [How the benchmark "
-        "works](../reference/benchmark.md)."
-    )
-    found["index.md"] = f"# Results\n\n{text}\n\n{table(index)}"
-    return found
+def _page(name: str) -> tuple[str, str, list[str], list[str]]:
+    """The heading of a page, its template, the specs of its rows, and its sections."""
+    template = (TEXTS / "pages" / f"{name}.md").read_text(encoding="utf-8")
+    found = (re.findall(rf'{kind}\("([\w-]+)"', template) for kind in ("results", "section"))
+    specs, sections = (list(dict.fromkeys(names)) for names in found)
+    return template.splitlines()[0].removeprefix("# "), template, specs, sections
 
 
-def readme_table() -> str:
-    """The table of the README: data, shots, method, accuracy, ECE, seconds."""
-    found = results("headline")
-    rows: list[list[object]] = [["data", "shots", "method", "accuracy", "ECE", "seconds"]]
-    lines = [(DEFAULT, NO_VALIDATION, "**GPCache** (this default)")]
-    lines += [(PAPER, VALIDATION, "GPCache as published, tuned on validation rows")]
-    others = ("Tip-Adapter-F", "LP++", "GDA", "LogisticRegressionCV")
-    lines += [(label, NO_VALIDATION, label) for label in others]
-    for (data, shots), (label, protocol, name) in product(IN_THE_README, lines):
-        cell = Cell(protocol, data, shots)
-        if found.draws(cell, label):
-            figures = [found.figure(cell, label, "ece"), found.figure(cell, label, "seconds", 2)]
-            rows.append([title(data), shots, name, found.accuracy(cell, label), *figures])
-    if len(rows) == 1:
-        return "The rows of the headline are not run yet.\n"
-    where = "Seconds of a fit on one core; Tip-Adapter-F and LP++, which train, on one H200."
-    return f"{table(rows)}\n{where}\n"
+PAGES = {name: _page(name) for name in NAMES}
 
 
-def with_table(readme: str) -> str:
-    """The README with its table renewed."""
-    before, found, rest = readme.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not found or not end:
-        sys.exit(f"README.md lacks the lines {MARKS[0]!r} and {MARKS[1]!r}.")
-    return f"{before}{MARKS[0]}\n\n{readme_table()}\n{MARKS[1]}{after}"
+def rendered(template: str, **values: object) -> str:
+    """A template with its values; a table without lines was not run yet."""
+    body = TEMPLATES.from_string(template).render(**values).strip() + "\n"
+    return re.sub(r"(?m)^\|.*\n\|[-|]+\|\n(?!\|)", "Not run yet.\n", body)
 
 
 def generated() -> dict[Path, str]:
     """Every generated file with its content."""
-    readme = ROOT / "README.md"
-    files = {RESULTS / name: text for name, text in pages().items()}
-    return files | {readme: with_table(readme.read_text(encoding="utf-8"))}
+    files = {RESULTS / "headline.csv": headline_csv()}
+    for name, (heading, template, specs, _) in PAGES.items():
+        rows = {spec: "; ".join(results(spec).made_by) or "none yet" for spec in specs}
+        made = " ".join(f"`{spec}.toml`: Rows: {versions}." for spec, versions in rows.items())
+        start = f"# {heading}\n\nMade by `make results`.\n" + (f"\n{made}\n" if made else "")
+        files[RESULTS / f"{name}.md"] = rendered(start + template.partition("\n")[2])
+    index, readme = ((TEXTS / "pages" / f"{name}.md").read_text() for name in ("index", "README"))
+    files[RESULTS / "index.md"] = rendered(index, pages=PAGES)
+    place = ROOT / "README.md"
+    renewed, found = README.subn(rf"\1\n{rendered(readme)}\2", place.read_text(encoding="utf-8"))
+    if not found:
+        sys.exit(f"README.md lacks the lines around its table: {README.pattern}")
+    return files | {place: renewed}
 
 
 def contradictions(folder: Path = row_files.ROWS) -> list[str]:
@@ -162,13 +97,14 @@ def problems() -> list[str]:
     files = generated()
     stale = [
         f"{path.relative_to(ROOT)} is not what `make results` writes: run it"
-        for path, text in files.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
+        for path, content in files.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != content
     ]
     known = {path.name for path in files} | {"rows", "sections"}
+    known |= {f"{name}.json" for page in PAGES.values() for name in page[3]}
     extra = [
-        f"docs/results/{path.name} is not a generated page"
-        for path in sorted(RESULTS.iterdir())
+        f"{path.relative_to(ROOT)} is on no page, or no generated page"
+        for path in sorted([*RESULTS.iterdir(), *SECTIONS.iterdir()])
         if path.name not in known and path.suffix != ".png"
     ]
     return stale + extra + contradictions()
@@ -199,8 +135,8 @@ def main() -> int:
         found = problems()
         print("\n".join(found))
         return 1 if found else 0
-    for path, text in generated().items():
-        path.write_text(text, encoding="utf-8")
+    for path, content in generated().items():
+        path.write_text(content, encoding="utf-8")
         print(path.relative_to(ROOT))
     return 0
 

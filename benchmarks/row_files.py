@@ -9,19 +9,22 @@ row of a cell counts.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gpcache.benchmark.rows import latest, read_rows
+
 ROWS = Path(__file__).resolve().parent.parent / "docs" / "results" / "rows"
-CELL = ("protocol", "encoder", "dataset", "test", "shots", "seed", "label")
 _NUMBERS = ("accuracy", "nll", "ece", "seconds", "predict_seconds", "validation_accuracy")
-_HELD_OUT = ("held_out_accuracy", "held_out_ece", "held_out_rows")
-COLUMNS = ("key", *CELL, "method", "status", "why", "n_shots", "n_choosing", "n_test", *_NUMBERS)
-COLUMNS += (*_HELD_OUT, "further", "device", "version", "source")
+_NUMBERS += ("held_out_accuracy", "held_out_ece", "held_out_rows")
+_COUNTS = ("n_shots", "n_choosing", "n_test")
+COLUMNS = ("key", "protocol", "encoder", "dataset", "test", "shots", "seed", "label", "method")
+COLUMNS += ("status", "why", *_COUNTS, *_NUMBERS, "further", "device", "version", "source")
+MEASURES = ("perfect_ece", "aurc", "coverage", "set_size", "auroc", "fpr95", "refused", "errors")
 KEY_LENGTH = 16
 DIGITS = 5  # enough for one test image of 50,000
 Row = dict[str, Any]
@@ -29,43 +32,33 @@ Row = dict[str, Any]
 
 def compact(row: Row) -> Row:
     """The columns of a row of a run; figures of measures go together into `further`."""
-    found = {name: row.get(name) for name in COLUMNS}
-    found["key"] = row["key"][:KEY_LENGTH]
-    further = {key: round(value, DIGITS) for key, value in _measured(row)}
-    found["further"] = json.dumps(further, separators=(",", ":")) if further else ""
+    row = {name: round(one, DIGITS) if isinstance(one, float) else one for name, one in row.items()}
+    measured = [name for name in row if name.startswith(MEASURES) and row[name] is not None]
+    further = {name: float(row[name]) for name in measured}
     versions = row.get("versions", {})
-    found |= {"version": versions.get("gpcache"), "source": versions.get("source")}
-    for name in (*_NUMBERS, *_HELD_OUT):
-        if isinstance(found[name], float):
-            found[name] = round(found[name], DIGITS)
-    return {name: "" if value is None else str(value) for name, value in found.items()}
+    row |= {"version": versions.get("gpcache"), "source": versions.get("source")}
+    row |= {"key": row["key"][:KEY_LENGTH], "further": ""}
+    if further:
+        row["further"] = json.dumps(further, separators=(",", ":"))
+    return {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
 
 
-def _measured(row: Row) -> Iterable[tuple[str, float]]:
-    starts = ("perfect_ece", "aurc", "coverage", "set_size", "auroc", "fpr95", "refused")
-    starts += ("errors",)
-    for name, value in row.items():
-        if name.startswith(starts) and value is not None:
-            yield name, float(value)
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """The lines of a file; [] if there is none."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def read(path: Path) -> list[Row]:
     """The last row of each cell in a file, with numbers as numbers; [] if there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    return list({tuple(line[name] for name in CELL): typed(line) for line in lines}.values())
-
-
-def typed(line: dict[str, str]) -> Row:
-    """A line with numbers as numbers and further figures beside the others."""
-    row: Row = dict(line)
-    for name in ("shots", "seed", "n_shots", "n_choosing", "n_test", "held_out_rows"):
-        row[name] = int(line[name]) if line[name] else None
-    for name in (*_NUMBERS, "held_out_accuracy", "held_out_ece"):
-        row[name] = float(line[name]) if line[name] else None
-    return row | (json.loads(line["further"]) if line["further"] else {})
+    rows = []
+    for line in lines_of(path):
+        numbers = ("shots", "seed", *_COUNTS, *_NUMBERS)
+        typed = {name: json.loads(line[name]) if line[name] else None for name in numbers}
+        rows.append(line | typed | json.loads(line["further"] or "{}"))
+    return latest(rows)
 
 
 def known_keys(spec: str, source: str | None = None, folder: Path = ROWS) -> set[str]:
@@ -76,16 +69,12 @@ def known_keys(spec: str, source: str | None = None, folder: Path = ROWS) -> set
 
 def append(runs: Iterable[Path], folder: Path = ROWS) -> None:
     """Append the rows of runs to the files of their specs; a row that is there is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
     for run in runs:
         place = folder / f"{run.stem}.csv"
-        there = set()
-        if place.exists():
-            with place.open(newline="", encoding="utf-8") as file:
-                there = {tuple(line.values()) for line in csv.DictReader(file)}
-        lines = run.read_text(encoding="utf-8").splitlines()
-        rows = [compact(json.loads(line)) for line in lines if line.endswith("}")]
-        new = [row for row in rows if tuple(row.values()) not in there and row["label"]]
-        folder.mkdir(parents=True, exist_ok=True)
+        there = {tuple(line.values()) for line in lines_of(place)}
+        rows = [row for row in map(compact, read_rows(run)) if row["label"]]
+        new = [row for row in rows if tuple(row.values()) not in there]
         with place.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             if not there:
@@ -95,6 +84,4 @@ def append(runs: Iterable[Path], folder: Path = ROWS) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="+", help="rows of runs, one .jsonl file a spec")
-    append(parser.parse_args().runs)
+    append(map(Path, sys.argv[1:]))

@@ -11,9 +11,9 @@ spec. A machine without pydantic reads a plan, which a machine with it writes:
 It is `gpcache benchmark SPEC -o FOLDER` otherwise: a row goes to FOLDER/NAME.jsonl as soon as it is
 known, and the same command goes on where it was stopped. Cells that have a row of the spec in
 docs/results/rows are left out. ``--jobs`` is the number of cells to compute at once,
-``--trained-device`` the device of methods that train. ``--only`` names specs of a plan; ``--stale``
-repeats rows that another version of the estimators made. Data sets lie below ``--root``, by default
-build/data (`prepare_data.py` writes it) or $GPCACHE_DEV_DATA.
+``--trained-device`` the device of methods that train. ``--stale`` repeats rows that another version
+of the estimators made. Data sets lie below ``--root``, by default build/data (`prepare_data.py`
+writes it) or $GPCACHE_DEV_DATA.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import shlex
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,31 +38,28 @@ from gpcache.benchmark.spec import Claim, MethodSpec, Override, Spec, read_spec
 from gpcache.errors import GPCacheError
 
 ROOT = Path(__file__).resolve().parent.parent
-PREPARED = ROOT / "build" / "data"
 
 
 def main() -> int:
     """Run the specs of the command line; 1 where something failed."""
     parser = argparse.ArgumentParser(description="Run specs of gpcache benchmark.")
     parser.add_argument("specs", nargs="+", type=Path, metavar="SPEC")
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", default="build/results")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="write a plan instead")
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--trained-device")
     parser.add_argument("--stale", action="store_true", help="repeat rows of other source")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
-    root = PREPARED if PREPARED.is_dir() else ROOT.parent / "shared"
-    parser.add_argument("--root", type=Path, default=Path(os.environ.get("GPCACHE_DEV_DATA", root)))
+    root = os.environ.get("GPCACHE_DEV_DATA", ROOT / "build" / "data")
+    parser.add_argument("--root", type=Path, default=root)
     options = parser.parse_args()
     specs = [spec for place in options.specs for spec in specs_in(place)]
     if options.plan is not None:
-        options.plan.write_text(json.dumps([as_plan(spec) for spec in specs]))
+        # A file is named from the root of the repository.
+        plain = partial(os.path.relpath, start=ROOT)
+        options.plan.write_text(json.dumps([asdict(spec) for spec in specs], default=plain))
         return 0
-    if options.output is None:
-        parser.error("give a folder for the rows: -o FOLDER")
-    wanted = [spec for spec in specs if not options.only or spec.name in options.only]
-    return 1 if sum(run_one(spec, options) for spec in wanted) else 0
+    return 1 if sum(run_one(spec, options) for spec in specs) else 0
 
 
 def run_one(spec: Spec, options: argparse.Namespace) -> int:
@@ -74,20 +72,16 @@ def run_one(spec: Spec, options: argparse.Namespace) -> int:
         words = (row["dataset"], row["protocol"], f"{row['shots']} shots", row["label"], what)
         print(f"{time.monotonic() - start:7.1f} s  {', '.join(words)}", flush=True)
 
-    outcome = run(
-        spec,
-        options.output,
-        root=options.root,
-        device=options.device,
-        trained_device=options.trained_device,
-        jobs=options.jobs,
-        command=command(spec, options),
-        is_done=lambda key: key[:KEY_LENGTH] in known,
-        progress=say,
-    )
-    counts = outcome.counts
-    print(f"{spec.name}: {dict(counts)}, {outcome.known} known before", *outcome.notices, sep="\n")
-    return counts["failed"]
+    # What a user types for the same rows.
+    words = ["gpcache", "benchmark", os.path.relpath(spec.path), "-o", str(options.output)]
+    words += ["--root", "../shared", "--device", options.device]
+    words += ["--jobs", str(options.jobs)] if options.jobs > 1 else []
+    names = ("root", "device", "trained_device", "jobs")
+    given = {name: getattr(options, name) for name in names} | {"command": shlex.join(words)}
+    given |= {"is_done": lambda key: key[:KEY_LENGTH] in known, "progress": say}
+    outcome = run(spec, options.output, **given)
+    print(f"{spec.name}: {outcome.sentence()}", *outcome.notices, sep="\n")
+    return outcome.counts["failed"]
 
 
 def specs_in(place: Path) -> list[Spec]:
@@ -97,15 +91,8 @@ def specs_in(place: Path) -> list[Spec]:
     return [from_plan(content) for content in json.loads(place.read_text())]
 
 
-def as_plan(spec: Spec) -> dict[str, Any]:
-    """A spec as plain values; its file is named from the root of the repository."""
-    content = asdict(spec)
-    content |= {key: os.path.relpath(content[key], ROOT) for key in ("path", "folder")}
-    return content
-
-
 def from_plan(content: dict[str, Any]) -> Spec:
-    """The spec that `as_plan` was given."""
+    """A spec of a plan."""
     methods = tuple(
         MethodSpec(**method | {"where": tuple(Override(**one) for one in method["where"])})
         for method in content["methods"]
@@ -113,14 +100,6 @@ def from_plan(content: dict[str, Any]) -> Spec:
     claims = tuple(Claim(**claim) for claim in content["claims"])
     places = {key: ROOT / content[key] for key in ("path", "folder")}
     return Spec(**content | places | {"methods": methods, "claims": claims})
-
-
-def command(spec: Spec, options: argparse.Namespace) -> str:
-    """What a user types for the same rows."""
-    place = os.path.relpath(spec.path)
-    words = ["gpcache", "benchmark", place, "-o", str(options.output), "--root", "../shared"]
-    words += ["--device", options.device]
-    return shlex.join(words + ["--jobs", str(options.jobs)] if options.jobs > 1 else words)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from PIL import Image
@@ -59,9 +60,9 @@ def save(page: Page, name: str) -> None:
         picture.convert("RGB").quantize().save(PICTURES / f"{name}.png", optimize=True)
 
 
-def files(drawn: Path, name: str) -> list[Path]:
+def files(drawn: Path, name: str) -> list[str]:
     """The drawn pictures of a class."""
-    return sorted((drawn / name).iterdir())
+    return [str(file) for file in sorted((drawn / name).iterdir())]
 
 
 def collect(page: Page, drawn: Path) -> None:
@@ -71,17 +72,17 @@ def collect(page: Page, drawn: Path) -> None:
         page.keyboard.press("Enter")
         put(page, name, files(drawn, name)[:EACH])
     put(page, "wood", [files(drawn, "sea")[EACH]])
-    page.locator("#preview input").set_input_files(str(files(drawn, "knitting")[EACH + 1]))
+    page.locator("#preview input").set_input_files(files(drawn, "knitting")[EACH + 1])
     expect(page.locator("#preview-answer img")).to_be_visible()
     page.locator("#new-class-name").blur()
     take(page, "web-collect", 980)
 
 
-def put(page: Page, name: str, chosen: list[Path]) -> None:
+def put(page: Page, name: str, chosen: list[str]) -> None:
     """Give pictures to a class."""
     column = page.get_by_role("region", name=f"Class {name}", exact=True)
     count = column.locator("img").count() + len(chosen)
-    column.locator("input[type=file]").set_input_files([str(file) for file in chosen])
+    column.locator("input[type=file]").set_input_files(chosen)
     expect(column.locator("img")).to_have_count(count)
 
 
@@ -99,19 +100,15 @@ def ask(page: Page, drawn: Path) -> None:
     go(page, "try")
     asked = files(drawn, "sea")[EACH + 1], files(drawn, "clock")[0]
     for count, file in enumerate(asked, start=1):
-        page.locator("#try-zone input").set_input_files(str(file))
+        page.locator("#try-zone input").set_input_files(file)
         expect(page.locator("#answers > li")).to_have_count(count)
 
 
-def grow(page: Page, drawn: Path, pool: Path) -> None:
+def grow(page: Page, drawn: Path) -> None:
     """Pictures to label next, of which three are labelled as the model guesses."""
     go(page, "grow")
-    unlabelled = [
-        shutil.copy(file, pool / f"{name}-{file.name}")
-        for name in CLASSES
-        for file in files(drawn, name)[EACH + 2 : EACH + 6]
-    ]
-    page.locator("#pool-choose input").first.set_input_files([str(file) for file in unlabelled])
+    unlabelled = [one for name in CLASSES for one in files(drawn, name)[EACH + 2 : EACH + 6]]
+    page.locator("#pool-choose input").first.set_input_files(unlabelled)
     expect(page.locator("#queue img")).to_have_count(10)
     for left in (9, 8, 7):
         page.keyboard.press("Enter")
@@ -126,29 +123,25 @@ def report(browser: Browser, temporary: Path) -> None:
     page = place / "report.html"
     # Where the folder lies on this machine concerns nobody.
     page.write_text(page.read_text().replace(f"{temporary}/", ""))
-    for scheme, name, width, height in (
-        ("light", "report", 1200, 1190),
-        ("dark", "report-narrow-dark", 390, 844),
-    ):
-        window = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    narrow = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    wide = browser.new_page(viewport={"width": 1200, "height": 1190})
+    for window, name in ((narrow, "report-narrow-dark"), (wide, "report")):
         window.goto(page.as_uri())
         save(window, name)
-        if name == "report":
-            window.set_viewport_size({"width": width, "height": 920})
-            window.get_by_role("link", name="Hardest test images").click()
-            save(window, "report-cases")
+    wide.set_viewport_size({"width": 1200, "height": 920})
+    wide.get_by_role("link", name="Hardest test images").click()
+    save(wide, "report-cases")
 
 
 def contact_sheet(columns: int = 5, each: int = 2, size: tuple[int, int] = (200, 150)) -> None:
     """Some pictures of each class side by side."""
-    names = [name for name in DRAWN_CLASSES for _ in range(each)]
-    rows = len(names) // columns
-    sheet = Image.new("RGB", (columns * size[0], rows * size[1]))
-    for place, name in enumerate(names):
-        # A class fills a column before the next begins.
-        column, row = (place // each) % columns, place // (columns * each) * each + place % each
-        picture = draw_picture(name, 10 + place % each).resize(size, Image.Resampling.LANCZOS)
-        sheet.paste(picture, (column * size[0], row * size[1]))
+    (width, height), rows = size, len(DRAWN_CLASSES) // columns * each
+    sheet = Image.new("RGB", (columns * width, rows * height))
+    for (place, name), number in product(enumerate(DRAWN_CLASSES), range(each)):
+        # The pictures of a class are below each other.
+        column, row = place % columns, place // columns * each + number
+        picture = draw_picture(name, 10 + number).resize(size, Image.Resampling.LANCZOS)
+        sheet.paste(picture, (column * width, row * height))
     sheet.save(PICTURES / "drawn.jpg", quality=85)
 
 
@@ -164,9 +157,7 @@ def main() -> None:
         sync_playwright() as driver,
     ):
         address = f"{server.address}/?token={server.token}"
-        place, pool = Path(temporary), Path(temporary) / "pool"
-        pool.mkdir()
-        drawn = draw_pictures(place / "drawn", (*CLASSES, "clock"), each=EACH + 6)
+        drawn = draw_pictures(Path(temporary) / "drawn", (*CLASSES, "clock"), each=EACH + 6)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = opened(browser, address)
         paints = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -175,11 +166,11 @@ def main() -> None:
         check(page)
         ask(page, drawn)
         take(page, "web-try", 820)
-        grow(opened(browser, address, scheme="dark"), drawn, pool)
+        grow(opened(browser, address, scheme="dark"), drawn)
         narrow = opened(browser, address, width=390)
         ask(narrow, drawn)
         take(narrow, "web-narrow", 844)
-        report(browser, place)
+        report(browser, Path(temporary))
         browser.close()
 
 

@@ -20,24 +20,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+from development_data import points
 from measuring import least
-from pages import table, write_page
+from pages import table, text, write_page
 from PIL import Image, ImageDraw
+from ray_nodes import descendants
 
 from gpcache import load_encoder
 from gpcache.images.records import plural
 from gpcache.web.open_workspace import open_workspace
-from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 CONCURRENCY = (1, 8, 64)
+HEAD = ["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "not answered"]
 COLOURS = ("red", "lime", "blue")
 SLOW = 500
 PHOTOS = 16
@@ -53,12 +55,11 @@ PROMISED = (
 
 def photo(seed: int) -> bytes:
     """A drawing of 640 × 480 pixels."""
-    random = np.random.default_rng(seed)
+    random, stream = np.random.default_rng(seed), io.BytesIO()
     image = Image.fromarray(random.integers(0, 80, (480, 640, 3), dtype=np.uint8))
-    colour = COLOURS[seed % 3]
-    left, top = (int(part) for part in random.integers(50, 200, 2))
-    ImageDraw.Draw(image).ellipse((left, top, left + 250, top + 200), fill=colour)
-    stream = io.BytesIO()
+    left, top = random.integers(50, 200, 2).tolist()
+    box = (left, top, left + 250, top + 200)
+    ImageDraw.Draw(image).ellipse(box, fill=COLOURS[seed % 3])
     image.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
@@ -71,10 +72,6 @@ class Server(NamedTuple):
     token: str
 
     @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
@@ -84,12 +81,10 @@ class Server(NamedTuple):
 
     def memory(self) -> float:
         """Resident megabytes of the server and of the processes that decode for it."""
-        own = Path(f"/proc/{self.process.pid}")
-        children = " ".join(file.read_text() for file in own.glob("task/*/children")).split()
         pages = 0
-        for process in (own, *(Path(f"/proc/{child}") for child in children)):
+        for pid in (self.process.pid, *descendants(self.process.pid)):
             with suppress(OSError):  # it may have ended just now
-                pages += int((process / "statm").read_text().split()[1])
+                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize() / 1e6
 
 
@@ -99,13 +94,8 @@ def served(
 ) -> Iterator[Server]:
     """A server, stopped at the end, that learned drawings of three classes."""
     command = [sys.executable, "-m", "gpcache", "serve", "--port", "0", "--json", "--workspace"]
-    process = subprocess.Popen(
-        [*command, workspace, *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*command, workspace, *options], env=environment, **pipes)
     try:
         ready = json.loads(process.stdout.readline())
         server = Server(process, ready["address"], ready["token"])
@@ -139,7 +129,7 @@ class Clients:
     """Clients by hand, as light as can be: they all share one core."""
 
     def __init__(self, server: Server) -> None:
-        self._port = server.port
+        self._port = server.address.rpartition(":")[2]
         self._requests = [
             PROMISED.format(token=server.token, length=len(image)).encode() + image
             for image in (photo(100 + number) for number in range(PHOTOS))
@@ -148,27 +138,25 @@ class Clients:
 
     async def ask(self, number: int) -> Answer:
         """One request, on a connection that no other uses meanwhile."""
-        start, status, head = time.perf_counter(), 0, b""
+        start, status, head, writer = time.perf_counter(), 0, b"", None
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(PATIENCE):
                 reader, writer = await self._connected()
-                try:
-                    writer.write(self._requests[number % PHOTOS])
-                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                    await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
-                    status = int(head.split()[1])
-                    self._idle.append((time.perf_counter(), reader, writer))
-                finally:
-                    if not status:
-                        writer.close()
+                writer.write(self._requests[number % PHOTOS])
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
+                status = int(head.split()[1])
+                self._idle.append((time.perf_counter(), reader, writer))
+        if writer and not status:
+            writer.close()
         end = time.perf_counter()
         return Answer(status, end, end - start, b"\r\nretry-after: " in head)
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle:
             used, reader, writer = self._idle.pop()
-            gone = reader.at_eof() or writer.is_closing()
-            if not gone and time.perf_counter() - used < KEPT:
+            fresh = time.perf_counter() - used < KEPT
+            if fresh and not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
         return await asyncio.open_connection("127.0.0.1", self._port)
@@ -200,7 +188,7 @@ class Load(NamedTuple):
     memory: list[float]
     client: float
 
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """The number of answers by status, and of refusals without Retry-After."""
         counts = Counter(answer.status for answer in self.answers)
         refused = [answer for answer in self.answers if answer.status in (429, 503)]
@@ -257,16 +245,6 @@ def answered(server: Server, clients: int, seconds: float) -> tuple[float, list[
     return len(times) / seconds, late, len(answers) - len(times)
 
 
-def throughput(server: Server, seconds: float, alone: float) -> tuple[list[list[object]], float]:
-    """A row for each concurrency, with its ratio to the encoder `alone`; and the capacity."""
-    rows, best = [], 0.0
-    for concurrency in CONCURRENCY:
-        rate, late, lost = answered(server, concurrency, seconds)
-        best = max(best, rate)
-        rows.append([concurrency, f"{rate:.1f}", f"{rate / alone:.2f}", *late, lost])
-    return rows, best
-
-
 async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
     """p99 in milliseconds of one client, idle and beside connections that are just fast enough."""
 
@@ -282,13 +260,13 @@ async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
 
     idle = await waited()
     promised = PROMISED.format(token=server.token, length=100_000)
+    address = urlsplit(server.address)
     with ExitStack() as held:
-        streams = [
-            held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            for _ in range(SLOW)
-        ]
-        for number, stream in enumerate(streams):
+        streams = []
+        for number in range(SLOW):
+            stream = socket.create_connection((address.hostname, address.port))
             stream.sendall(("GET / HT" if number % 2 else promised).encode())
+            streams.append(held.enter_context(stream))
         dripping = asyncio.create_task(drip(streams[::2]))
         beside = await waited()
         assert not dripping.done(), "A connection was let go too early."
@@ -296,37 +274,20 @@ async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
     return idle, beside
 
 
-def change_at_1600() -> float:
+def change_after(classes: int = 40, each: int = 40) -> float:
     """Milliseconds from a photo's features to new figures, the median of ten."""
-    random = np.random.default_rng(0)
-    classes, each = 40, 40
     with tempfile.TemporaryDirectory() as temporary:
         opened = open_workspace(temporary)
-        dim = opened.encoder.dim
-        centres = random.normal(size=(classes, dim))
-
-        def read(number: int) -> EncodedPhoto:
-            row = centres[number % classes] + 1.2 * random.normal(size=dim)
-            features = (row / np.linalg.norm(row)).astype(np.float32)
-            encoded = EncodedPhoto(f"{number}", features, name=f"{number}.jpg")
-            opened.folder.put(encoded)
-            return encoded
-
-        def begin(contents: Contents) -> Contents:
-            for number in range(classes):
-                contents = contents.with_class(f"class {number}")
-            found = [read(number) for number in range(classes * each)]
-            return contents.with_photos(
-                Photo(f"p{number + 1}", one.name, f"class {number % classes}", one.hash)
-                for number, one in enumerate(found)
-            )
-
-        opened.change(begin, "filling", None)
-        opened.document = replace(opened.document, next_id=classes * each + 1)
-        times = []
-        for number in range(10):
-            one = read(classes * each + number)
-            times.append(least(partial(opened.add, [one], f"class {number}", None)))
+        rows = points(classes * each + 10, classes, opened.encoder.dim)[0].astype(np.float32)
+        photos = [EncodedPhoto(f"{n}", row, name=f"{n}.jpg") for n, row in enumerate(rows)]
+        for one in photos:
+            opened.folder.put(one)
+        for number in range(classes):
+            opened.add(photos[: classes * each][number::classes], f"class {number}", None)
+        times = [
+            least(partial(opened.add, [one], f"class {number}", None))
+            for number, one in enumerate(photos[classes * each :])
+        ]
         opened.folder.close()
     return milliseconds(times, 0.5)
 
@@ -344,44 +305,33 @@ def main() -> None:
         sys.exit("The client needs a core of its own: run this on two cores or more.")
     os.sched_setaffinity(0, cores)  # the server inherits them
     alone = direct()
+    rows, capacity = [HEAD], 0.0
     with tempfile.TemporaryDirectory() as temporary, served(Path(temporary)) as server:
         os.sched_setaffinity(0, [last])
-        rows, capacity = throughput(server, 10, alone)
+        for concurrency in CONCURRENCY:
+            rate, late, lost = answered(server, concurrency, 10)
+            capacity = max(capacity, rate)
+            rows.append([concurrency, f"{rate:.1f}", f"{rate / alone:.2f}", *late, lost])
         # Headers have ten seconds.
         idle, beside = asyncio.run(slow_clients(server, 8))
         before = server.memory()
         over = asyncio.run(open_loop(server, 10 * capacity, 60 * minutes))
         # Other work makes the speed of a machine drift: what it can do is asked on both sides.
-        after = asyncio.run(closed_loop(server, max(CONCURRENCY), 20))
-        able = (capacity + sum(answer.status == 200 for answer in after) / 20) / 2
+        able = (capacity + answered(server, max(CONCURRENCY), 20)[0]) / 2
         # The first half minute warms allocators up.
         asyncio.run(open_loop(server, 0.7 * capacity, min(30, 20 * minutes)))
         soak = asyncio.run(open_loop(server, 0.7 * capacity, 60 * minutes))
     os.sched_setaffinity(0, [*cores, last])
-    change = change_at_1600()
-    slope = 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0])
-    head = ["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "not answered"]
-    write_page(
-        "serving",
-        "The server under load",
-        f"Drawings of 640 × 480 pixels through `lite`. The client has one core, the server "
-        f"{plural(len(cores), 'other core')}. *Ratio* is to calling the encoder directly on the "
-        "same cores as the server, decoding included; the highest rate is the capacity.",
-        table([head, *rows]),
-        f"* {SLOW} slow connections: p99 {beside:.0f} ms, idle {idle:.0f} ms "
-        f"({beside / idle:.2f}×; to be below 2×).\n"
-        f"* Overload for {minutes:g} minutes, requests at random times, independent of the "
-        f"answers: {over.offered:.0f} a second offered, {over.offered / capacity:.1f} times the "
-        f"capacity; goodput {over.goodput:.1f} a second, {over.goodput / able:.0%} of the mean of "
-        f"the capacities before and after (to be at least 90 %), where asking took "
-        f"{over.client:.0%} of the client's core; {over.summary()}; memory {before:.0f} MB before, "
-        f"{max(over.memory):.0f} MB at most.\n"
-        f"* Soak for {minutes:g} minutes at {soak.offered / capacity:.0%} of the capacity: "
-        f"{soak.summary()}; memory {soak.memory[0]:.0f} → {soak.memory[-1]:.0f} MB, "
-        f"{slope:+.1f} MB a minute.\n"
-        f"* A photo added at n = 1,600: new figures {change:.0f} ms after its features (to be "
-        "below 300 ms).",
-    )
+    measured = {
+        "others": plural(len(cores), "other core"), "rows": table(rows), "minutes": minutes,
+        "slow": SLOW, "idle": idle, "beside": beside, "times": beside / idle, "before": before,
+        "over": over, "offered": over.offered / capacity, "goodput": over.goodput / able,
+        "most": max(over.memory), "soak": soak, "soaked": soak.offered / capacity,
+        "first": soak.memory[0], "last": soak.memory[-1],
+        "slope": 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0]),
+        "change": change_after(), "n": 1600,
+    }  # fmt: skip
+    write_page("serving", "The server under load", text("serving", **measured))
 
 
 if __name__ == "__main__":

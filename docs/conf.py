@@ -25,15 +25,9 @@ exclude_patterns = ["_build", "reference/generated", "examples", "notebooks"]
 html_theme = "pydata_sphinx_theme"
 html_title = "gpcache"
 html_show_sourcelink = False
-html_theme_options = {
-    "navbar_end": ["theme-switcher"],
-    "footer_start": [],
-    "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
-    "show_prev_next": False,
-}
+html_theme_options = {"navbar_end": ["theme-switcher"], "footer_start": [], "footer_end": []}
+html_theme_options |= {"secondary_sidebar_items": ["page-toc"], "show_prev_next": False}
 html_sidebars = {"index": []}
-nitpicky = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -69,9 +63,7 @@ def skip_requests(_app, _what, name: str, _member, skip: bool, _options) -> bool
 
 def refuse_outside_loads(app: Sphinx, failure: Exception | None) -> None:
     """Fail if a page would load a script, a style, a font or a picture from another host."""
-    loads = re.compile(
-        r'<(?:script|img|iframe)[^>]*src="https?:|<link[^>]*rel="(?!canonical)[^>]*https?:'
-    )
+    loads = re.compile(r'<(script|img|iframe)[^>]*src="http|<link[^>]*rel="(?!canonical)[^>]*"http')
     pages = [] if failure else sorted(Path(app.outdir).rglob("*.html"))
     outside = [page.name for page in pages if loads.search(page.read_text())]
     if outside:
@@ -83,19 +75,15 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", refuse_outside_loads)
     generate.write_all(HERE / "reference" / "generated")
     app.connect("autodoc-skip-member", skip_requests)
-    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    app.add_html_math_renderer("mathml", (show_math, None), (show_math, None))
 
 
 html_math_renderer = "mathml"
 
 
-def inline_math(translator, node):
-    """Append an equation within a line."""
-    translator.body.append(tex2mathml(node.astext()))
-    raise nodes.SkipNode
-
-
-def block_math(translator, node):
-    """Append an equation on a line of its own."""
-    translator.body.append(f'<p class="math">{tex2mathml(node.astext(), as_block=True)}</p>')
+def show_math(translator, node):
+    """Append an equation, within a line or on a line of its own."""
+    block = isinstance(node, nodes.math_block)
+    found = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<p class="math">{found}</p>' if block else found)
     raise nodes.SkipNode

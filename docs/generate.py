@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,17 @@ def command_line() -> str:
     """The commands with their help, arguments and options, as Markdown."""
     from gpcache.cli.app import app
 
-    root = get_command(app)
-    return "\n".join(_command(root.commands[name], f"gpcache {name}") for name in root.commands)
+    return "\n".join(_commands(get_command(app), "gpcache"))
 
 
-def _command(command: Any, name: str) -> str:
-    if hasattr(command, "commands"):
-        inner = command.commands
-        return "\n".join(_command(inner[key], f"{name} {key}") for key in inner)
-    text = re.sub(r"\n{3,}", "\n\n", (command.help or "").replace("\f", "").strip())
-    lines = [f"## {name}", "", text, ""]
-    rows = [_row(one) for one in command.params if one.name not in ("help", "_verbose")]
-    lines += ["| option | default | meaning |", "|---|---|---|", *rows, ""]
-    return "\n".join(lines)
+def _commands(command: Any, name: str) -> Iterator[str]:
+    for key, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{name} {key}")
+    if not hasattr(command, "commands"):
+        text = re.sub(r"\n{3,}", "\n\n", (command.help or "").replace("\f", "").strip())
+        rows = [_row(one) for one in command.params if one.name not in ("help", "_verbose")]
+        head = ["| option | default | meaning |", "|---|---|---|"]
+        yield "\n".join([f"## {name}", "", text, "", *head, *rows, ""])
 
 
 def _row(parameter: Any) -> str:
@@ -56,7 +55,14 @@ def _row(parameter: Any) -> str:
 
 def http_api() -> str:
     """Every request of the server with its parameters, body and answer, from OpenAPI."""
-    document = openapi_document()
+    from fastapi import FastAPI
+
+    from gpcache.web.routes import batch, export, inference_v2, predict, test_set, workspace
+
+    app = FastAPI(title="gpcache")  # no server is started, and no encoder is loaded
+    for part in (workspace, predict, batch, export, test_set, inference_v2):
+        app.include_router(part.routes)
+    document = app.openapi()
     return "\n".join(
         _operation(f"{method.upper()} {path}", operation, document)
         for path, operations in document["paths"].items()
@@ -64,31 +70,14 @@ def http_api() -> str:
     )
 
 
-def openapi_document() -> dict[str, Any]:
-    """The OpenAPI document; no server is started, and no encoder is loaded."""
-    from fastapi import FastAPI
-
-    from gpcache.web.routes import batch, export, inference_v2, predict, test_set, workspace
-
-    app = FastAPI(title="gpcache")
-    for part in (workspace, predict, batch, export, test_set, inference_v2):
-        app.include_router(part.routes)
-    document: dict[str, Any] = app.openapi()
-    return document
-
-
 def _operation(title: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
     described = operation.get("description") or operation.get("summary", "")
     lines = [f"### `{title}`", "", described, ""]
-    rows = [
-        f"| `{one['name']}` | {one['in']} | {_type(one.get('schema', {}), document)} |"
-        for one in operation.get("parameters", [])
-    ]
+    parameters = operation.get("parameters", [])
+    found = [(one["name"], one["in"], one.get("schema", {})) for one in parameters]
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        rows += [
-            f"| `{name}` | {kind} | {_type(schema, document)} |"
-            for name, schema in _fields(content["schema"], document).items()
-        ]
+        found += [(name, kind, one) for name, one in _fields(content["schema"], document).items()]
+    rows = [f"| `{name}` | {kind} | {_type(schema)} |" for name, kind, schema in found]
     if rows:
         lines += ["| field | in | type |", "|---|---|---|", *rows, ""]
     answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
@@ -100,20 +89,19 @@ def _operation(title: str, operation: dict[str, Any], document: dict[str, Any]) 
 def _fields(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
         schema = document["components"]["schemas"][_name(schema)]
-    found: dict[str, Any] = schema.get("properties", {})
-    return found
+    return schema.get("properties", {})
 
 
 def _name(schema: dict[str, Any]) -> str:
     return schema["$ref"].rsplit("/", 1)[1]
 
 
-def _type(schema: dict[str, Any], document: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(_type(one, document) for one in schema["anyOf"])
+        return " or ".join(_type(one) for one in schema["anyOf"])
     if "$ref" in schema:
         return _name(schema)
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(one)}`" for one in schema["enum"])
     kind = str(schema.get("type", "any"))
-    return f"array of {_type(schema['items'], document)}" if "items" in schema else kind
+    return f"array of {_type(schema['items'])}" if "items" in schema else kind

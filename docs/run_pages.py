@@ -20,6 +20,7 @@ import time
 import types
 import warnings
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -36,11 +37,6 @@ TASKS = {
 }
 
 
-def blocks(page: Path) -> list[tuple[str, str, str]]:
-    """Language, code and expected output of each block that runs."""
-    return BLOCK.findall(page.read_text())
-
-
 def make_folder(folder: Path) -> None:
     """Draw the pictures that the pages use, and train the model of the first page."""
     from gpcache.images.drawn import draw_picture, draw_pictures
@@ -52,10 +48,9 @@ def make_folder(folder: Path) -> None:
     flat = {"new_photos": (CLASSES, [40]), "pool": (CLASSES, range(60, 64))}
     for name, (kinds, numbers) in (flat | {"other_photos": (["clock"], range(3))}).items():
         (folder / name).mkdir()
-        for kind in kinds:
-            for number in numbers:
-                picture = draw_picture(kind, number)
-                picture.save(folder / name / f"{kind}-{number}.jpg", quality=90)
+        for kind, number in product(kinds, numbers):
+            place = folder / name / f"{kind}-{number}.jpg"
+            draw_picture(kind, number).save(place, quality=90)
     draw_picture("wood", 80).save(folder / "photo.jpg", quality=90)
     run_shell("gpcache fit photos/ -o materials.gpc", folder)
     shutil.copytree(folder / "materials.gpc", folder / "pets.gpc")
@@ -87,7 +82,8 @@ def run_page(page: Path, folder: Path) -> None:
     """Run every block of a page; a Python block must print the output that the page shows."""
     module = types.ModuleType("documented_page")
     sys.modules[module.__name__] = module  # for classes that are pickled
-    for language, code, shown in blocks(page):
+    # Language, code and expected output of each block that runs.
+    for language, code, shown in BLOCK.findall(page.read_text()):
         needed = re.findall(r"^# needs (\w+)", code)
         if any(find_spec(name) is None for name in needed):
             continue
@@ -99,20 +95,16 @@ def run_page(page: Path, folder: Path) -> None:
 
 def main() -> None:
     """Run the given pages, or those of TASKS, and print a table of their times."""
-    total = 0.0
     with tempfile.TemporaryDirectory() as temporary:
         drawn = Path(temporary) / "drawn"
         drawn.mkdir()
         make_folder(drawn)
         for number, name in enumerate(sys.argv[1:] or TASKS):
-            folder = Path(temporary) / str(number)
-            shutil.copytree(drawn, folder)
+            folder = shutil.copytree(drawn, Path(temporary) / str(number))
             start = time.perf_counter()
             run_page(DOCS / f"{name}.md", folder)
             seconds = time.perf_counter() - start
-            total += seconds
             print(f"{TASKS.get(name, ''):22} {name:28} {seconds:6.1f} s", flush=True)
-    print(f"{'all':22} {'':28} {total:6.1f} s")
 
 
 if __name__ == "__main__":
