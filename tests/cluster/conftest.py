@@ -1,4 +1,4 @@
-"""The encoder of colours that the tests of extraction use, and a local Ray cluster."""
+"""The encoder of colours that the tests of extraction use, and Ray: in this process, or not."""
 
 import importlib.util
 import logging
@@ -7,16 +7,28 @@ from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location(
-    "tiny", Path(__file__).parents[1] / "features" / "tiny.py"
-)
-tiny = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tiny)
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tiny = loaded(Path(__file__).parents[1] / "features" / "tiny.py")
+in_process_ray = loaded(Path(__file__).with_name("in_process_ray.py")).in_process_ray
 
 
 @pytest.fixture
 def encoder():
     return tiny.ColourEncoder()
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out what needs the extra `ray`: importing it to find out would slow down every run."""
+    own = collection_path.parent == Path(__file__).parent
+    is_free = collection_path.name in ("conftest.py", "in_process_ray.py", "test_in_process.py")
+    return True if own and not is_free and importlib.util.find_spec("ray") is None else None
 
 
 @pytest.fixture(scope="session")

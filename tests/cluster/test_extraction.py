@@ -12,26 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from gpcache.cluster import extraction
 from gpcache.cluster.extraction import encoded_on_ray
 from gpcache.encoders import load_encoder
-from gpcache.encoders.hugging_face import HuggingFaceEncoder
-from gpcache.encoders.lite import LiteEncoder
-from gpcache.encoders.open_clip import OpenCLIPEncoder
 from gpcache.errors import DataError, GPCacheError
 from gpcache.features.extract import extract
 from gpcache.features.store import FeatureStore
 from gpcache.features.stream import encoded
 from gpcache.images.augment import Views
-from gpcache.images.records import Record
 from gpcache.images.sources import from_iterable, open_source
-
-ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-pytest.importorskip("ray.data", reason="the extra 'ray' is not installed")
 
 pytestmark = pytest.mark.slow
 
@@ -204,6 +194,8 @@ def test_an_encoder_that_is_another_one_on_the_cluster_is_one_sentence(folder, e
 
 def test_a_cluster_that_gets_nowhere_is_one_sentence(folder, lite, tmp_path):
     """Every encoding actor is killed as soon as it starts, until Ray gives up."""
+    import ray.data
+
     context = ray.data.DataContext.get_current()
     patience, context.execution_no_progress_timeout_s = context.execution_no_progress_timeout_s, 4
     try:
@@ -252,53 +244,3 @@ def test_ray_is_imported_only_when_asked_for_and_torch_only_to_encode():
         "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize(
-    ("family", "name", "loadable"),
-    [
-        (LiteEncoder, "lite", "lite"),
-        (OpenCLIPEncoder, "clip-rn50", "clip-rn50"),
-        (OpenCLIPEncoder, "ViT-L-14:laion2b_s32b_b82k", "open_clip:ViT-L-14/laion2b_s32b_b82k"),
-        (HuggingFaceEncoder, "google/siglip-base-patch16-224", "hf:google/siglip-base-patch16-224"),
-    ],
-)
-def test_an_encoder_is_known_by_the_name_it_is_loaded_by(family, name, loadable):
-    encoder = family.__new__(family)  # its weights have no part in its name
-    encoder.name = name
-    assert encoder.loadable_name == loadable
-
-
-def test_a_folder_is_known_from_any_working_directory(tmp_path, monkeypatch):
-    encoder = OpenCLIPEncoder.__new__(OpenCLIPEncoder)
-    (tmp_path / "model").mkdir()
-    encoder.name = "model"
-    monkeypatch.chdir(tmp_path)
-    assert encoder.loadable_name == f"open_clip:{tmp_path / 'model'}"
-
-
-hashes = st.sets(
-    st.one_of(
-        st.binary(min_size=32, max_size=32), st.binary(max_size=3).map(lambda b: b.ljust(32, b"\0"))
-    )
-)
-
-
-@given(hashes, hashes)
-def test_hashes_in_an_array_are_found_as_in_a_set(known, asked):
-    """Also those that end in zeros, which numpy's strings do not show."""
-    array = extraction._sorted_hashes({code.hex() for code in known})
-    found = {code for code in asked | known if extraction._contains(array, code.hex())}
-    assert found == known
-
-
-@pytest.mark.parametrize(
-    ("rows", "size", "counts"), [(3, 10**9, [3, 3, 2]), (100, 20, [2, 2, 2, 2])]
-)
-def test_windows_are_bounded_by_rows_and_by_bytes(rows, size, counts, monkeypatch):
-    monkeypatch.setattr(extraction, "WINDOW_ROWS", rows)
-    monkeypatch.setattr(extraction, "WINDOW_BYTES", size)
-    records = [Record(str(number), bytes(10)) for number in range(8)]
-    windows = list(extraction._windows(records))
-    assert [len(window) for window in windows] == counts
-    assert [record for window in windows for record in window] == records

@@ -16,8 +16,6 @@ from gpcache.images.sources import open_source
 from gpcache.methods import Explicit
 from gpcache.methods.cache import explicit_choice
 
-ray = pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
-
 pytestmark = pytest.mark.slow
 
 N, CLASSES, WIDTH = 600, 4, 12
@@ -89,12 +87,6 @@ def test_a_wrong_row_is_named_by_its_number(rows):
         pytest.raises(DataError, match=r"^X contains NaN or inf in row 577: [^\n]*$"),
     ):
         Classifier().fit(given, y)
-
-
-@pytest.mark.parametrize("wrong", [np.zeros(3), [["a", "b"]], np.zeros((2, 2, 2))])
-def test_what_is_no_matrix_of_numbers_is_refused(wrong):
-    with pytest.raises(DataError, match="takes a matrix of numbers"), rows_on_ray(wrong):
-        pass
 
 
 def test_a_store_that_other_machines_do_not_find_is_a_sentence(lite_store, tmp_path):

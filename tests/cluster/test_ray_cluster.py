@@ -10,8 +10,6 @@ import pytest
 from gpcache.cluster import connection as ray_cluster
 from gpcache.errors import GPCacheError
 
-pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
-
 pytestmark = pytest.mark.slow
 
 

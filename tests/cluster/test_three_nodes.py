@@ -24,7 +24,6 @@ from gpcache.images.drawn import draw_pictures
 from gpcache.images.sources import open_source
 from gpcache.methods.cache import explicit_choice, setup
 
-pytest.importorskip("ray", reason="the extra gpcache[ray] is not installed")
 if not Path("/proc/self/task").exists():
     pytest.skip("this system does not list its processes", allow_module_level=True)
 

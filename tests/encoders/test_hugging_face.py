@@ -10,17 +10,24 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("transformers", reason="pip install 'gpcache[hf]'")
-
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
-from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from gpcache.encoders.hugging_face import HuggingFaceEncoder, preprocess_of
 from gpcache.errors import EncoderError, MissingExtraError
 
+if find_spec("transformers") is None:
+    pytest.skip("needs the extra hf", allow_module_level=True)
+
 KINDS = ("clip", "siglip", "siglip2")
+
+
+def library_part(name, folder):
+    """What the class `name` of transformers reads from a folder; the import takes seconds."""
+    import transformers
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+    kind = AutoImageProcessor if name == "AutoImageProcessor" else getattr(transformers, name)
+    return kind.from_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,7 @@ def encoders(folders):
 
 @pytest.fixture(scope="module")
 def libraries(folders):
-    return {kind: AutoModel.from_pretrained(folder).eval() for kind, folder in folders.items()}
+    return {kind: library_part("AutoModel", folder).eval() for kind, folder in folders.items()}
 
 
 def unit(features):
@@ -54,7 +61,7 @@ def printed(program, *arguments, **environment):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_equal_the_library(kind, encoders, libraries, folders, pictures):
-    processor = AutoImageProcessor.from_pretrained(folders[kind])
+    processor = library_part("AutoImageProcessor", folders[kind])
     values = processor(images=pictures, return_tensors="pt")
     expected = unit(libraries[kind].get_image_features(**values).pooler_output)
     found = encoders[kind].encode_images(pictures)
@@ -64,7 +71,7 @@ def test_images_equal_the_library(kind, encoders, libraries, folders, pictures):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_equal_the_library(kind, encoders, libraries, folders, texts):
-    tokenizer = AutoTokenizer.from_pretrained(folders[kind])
+    tokenizer = library_part("AutoTokenizer", folders[kind])
     padding = "longest" if kind == "clip" else "max_length"
     ids = tokenizer(texts, padding=padding, truncation=True, max_length=16, return_tensors="pt")
     expected = unit(libraries[kind].get_text_features(**ids).pooler_output)
@@ -254,7 +261,7 @@ def test_preprocessing_is_the_models_own(save_model, pictures):
         image_std=[1] * 3,
     )
     encoder = HuggingFaceEncoder(str(folder), device="cpu")
-    expected = AutoImageProcessor.from_pretrained(folder)(pictures, return_tensors="pt")
+    expected = library_part("AutoImageProcessor", folder)(pictures, return_tensors="pt")
     found = encoder.preprocess.normalised(torch.from_numpy(pixels(encoder, pictures)))
     torch.testing.assert_close(found, expected["pixel_values"].float(), atol=1e-5, rtol=0)
 
@@ -390,9 +397,9 @@ def test_siglip_with_its_sentencepiece_tokenizer(save_model):
         minloglevel=2,
     )
     folder = sentencepiece_folder(save_model("siglip"), written.getvalue())
-    encoder, library = HuggingFaceEncoder(folder, device="cpu"), AutoModel.from_pretrained(folder)
+    encoder, library = HuggingFaceEncoder(folder, device="cpu"), library_part("AutoModel", folder)
     shown = ["A photo, of a CAT.", "dog"]
-    ids = AutoTokenizer.from_pretrained(folder)(
+    ids = library_part("AutoTokenizer", folder)(
         shown, padding="max_length", truncation=True, max_length=16, return_tensors="pt"
     )
     expected = unit(library.eval().get_text_features(**ids).pooler_output)

@@ -8,10 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
-from torchmetrics.functional.classification import (
-    multiclass_accuracy,
-    multiclass_calibration_error,
-)
 
 from gpcache.errors import DataError
 from gpcache.metrics import (
@@ -152,21 +148,29 @@ def drawn(n, c, seed):
     return probabilities, generator.integers(c, size=n)
 
 
+@pytest.fixture(scope="module")
+def torchmetrics():
+    """Only where it is needed: its import takes seconds, in every process that collects tests."""
+    from torchmetrics.functional import classification
+
+    return classification
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("c", [2, 7])
-def test_torchmetrics_agrees(seed, c):
+def test_torchmetrics_agrees(seed, c, torchmetrics):
     probabilities, labels = drawn(200, c, seed)
     p, y = torch.tensor(probabilities), torch.tensor(labels)
-    expected = multiclass_calibration_error(p, y, num_classes=c, n_bins=15, norm="l1")
+    expected = torchmetrics.multiclass_calibration_error(p, y, num_classes=c, n_bins=15, norm="l1")
     assert ece(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
-    expected = multiclass_accuracy(p, y, num_classes=c, average="micro")
+    expected = torchmetrics.multiclass_accuracy(p, y, num_classes=c, average="micro")
     assert accuracy(probabilities, labels) == pytest.approx(float(expected), abs=1e-6)
 
 
-def test_torchmetrics_agrees_on_a_case_by_hand():
+def test_torchmetrics_agrees_on_a_case_by_hand(torchmetrics):
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.45, 0.55]])
     labels = [0, 1, 1, 1]  # bins (0.5, 0.75]: 0.575 against 1; (0.75, 1]: 0.85 against 0.5
-    found = multiclass_calibration_error(
+    found = torchmetrics.multiclass_calibration_error(
         torch.tensor(probabilities), torch.tensor(labels), num_classes=2, n_bins=4
     )
     assert ece(probabilities, labels, bins=4) == pytest.approx(0.5 * 0.425 + 0.5 * 0.35)

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
-from torchmetrics.functional.classification import binary_auroc, binary_roc
 
 from gpcache.errors import DataError
 from gpcache.metrics import accuracy_at_coverage, aurc, auroc, fpr_at_tpr, risk_coverage
@@ -48,6 +47,8 @@ def test_fpr_is_the_least_of_all_thresholds_that_let_enough_in(case, tpr):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_torchmetrics_agrees(seed):
+    from torchmetrics.functional.classification import binary_auroc, binary_roc  # takes seconds
+
     generator = np.random.default_rng(seed)
     positive = generator.random(300) < 0.5
     scores = generator.normal(positive.astype(float))

@@ -29,6 +29,7 @@ def loaded(path):
 tools = loaded(Path(__file__).with_name("browser.py"))
 browser, running, server, visit = tools.browser, tools.running, tools.server, tools.visit
 drawn, photographed = tools.drawn, tools.photographed
+in_process_ray = loaded(Path(__file__).parents[1] / "cluster" / "in_process_ray.py").in_process_ray
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import importlib.util
 import json
-import math
 import os
 import signal
 import subprocess
@@ -17,18 +16,15 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpcache.cli.app import main
 from gpcache.cluster.connection import connected
 from gpcache.encoders import load_encoder
-from gpcache.errors import EncoderError, GPCacheError, ImageRefusedError
+from gpcache.errors import GPCacheError, ImageRefusedError
 from gpcache.images import decode
 from gpcache.web.encoding import BusyError, LocalEncoding
 from gpcache.web.metrics import Metrics
 from gpcache.web.open_workspace import open_workspace
-from gpcache.web.ray_encoding import LOOK, PHOTOS_EACH, Replica, _share, deployed
+from gpcache.web.ray_encoding import LOOK, PHOTOS_EACH, deployed
 
 pytestmark = pytest.mark.slow
 
@@ -295,55 +291,7 @@ def test_both_engines_make_the_same_of_a_photo(engine, encoder, photo):
     asyncio.run(look())
 
 
-@pytest.mark.usefixtures("ray", "encoder")
-def test_a_replica_with_another_encoder_does_not_start():
-    with pytest.raises(EncoderError, match="install the same packages"):
-        Replica("lite", "0" * 64, "cpu", 0, 1)
-
-
-@given(st.integers(0, 40), st.integers(1, 200))
-def test_every_replica_finds_a_place(units, count):
-    share = _share(units, count)
-    assert 0 < share <= 1
-    assert max(units, 1) * math.floor(1 / share) >= count
-
-
 # The command.
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run a command that ends: its exit code, what it printed, and its sentence."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gpcache", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return command
-
-
-def test_the_help_tells_of_replicas(command):
-    code, printed, _ = command("serve", "--engine", "ray", "--help")
-    assert code == 0
-    assert "--replicas" in printed
-    assert "RAY_ADDRESS" in printed
-
-
-def test_without_the_extra_it_is_a_sentence(command, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "ray", None)  # what an import then finds
-    code, _, told = command("serve", "--engine", "ray", "--port", "0", "-w", tmp_path / "work")
-    assert code == 2
-    assert told.count("\n") == 1
-    assert "pip install 'gpcache[ray]'" in told
-    assert not (tmp_path / "work").exists()
-
-
-def test_replicas_need_the_engine(command, tmp_path):
-    code, _, told = command("serve", "--replicas", 3, "--port", "0", "-w", tmp_path / "work")
-    assert code == 2
-    assert "--engine ray" in told
 
 
 @pytest.mark.usefixtures("encoder")
