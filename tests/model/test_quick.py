@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpcache import ImageClassifier, ModelFileError
+from gpcache.encoders import lite_graph
 from gpcache.images.drawn import DRAWN_CLASSES, DRAWN_OTHERS, draw_picture
 from gpcache.images.sources import any_source
 from gpcache.model import quick
@@ -129,9 +130,9 @@ def test_what_the_quick_head_cannot_answer_is_left_to_the_classifier(
 
 
 def test_an_accelerator_is_left_to_torch(default, tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "ACCELERATORS", (str(tmp_path / "none"),))
+    monkeypatch.setattr(lite_graph, "ACCELERATORS", (str(tmp_path / "none"),))
     assert open_quick(default, "auto") is not None
-    monkeypatch.setattr(quick, "ACCELERATORS", (str(tmp_path),))
+    monkeypatch.setattr(lite_graph, "ACCELERATORS", (str(tmp_path),))
     assert open_quick(default, "auto") is None
 
 

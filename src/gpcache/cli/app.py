@@ -1,5 +1,7 @@
 """The command `gpcache`: gathers the commands and turns our errors into one sentence."""
 
+import atexit
+import gc
 import logging
 import os
 import platform
@@ -74,6 +76,8 @@ def main() -> None:
     warnings.showwarning = _show_warning
     # Spinning threads would take the cores from other processes, and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # At its end Python would search a million objects of torch and others for garbage.
+    atexit.register(gc.freeze)
     try:
         app(prog_name="gpcache")
     except GPCacheError as error:

@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -76,29 +76,37 @@ def fit(
     - `gpcache fit photos.store -o pets.gpc --keep-shots`
     """
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
-    from gpcache.model.learning import check_new_model, open_training
+    from gpcache.model.early import read_early
+    from gpcache.model.places import check_new_model
+    from gpcache.model.training_images import open_training
+    from gpcache.support.imports import quick_imports
 
     if not text and (class_name or prompt):
         raise DataError("--no-text ignores class names: leave out --class and --prompt.")
     templates = (prompt or DEFAULT_TEMPLATES) if text else None
-    classifier = gpcache.ImageClassifier(
-        encoder, method=method, prompt=templates, views=views, projection=projection, device=device
-    )
     check_new_model(model, replace=force)
     start = time.perf_counter()
     source, classes = open_training(images, follow=follow), class_name or ()
+    settings: dict[str, Any] = {
+        "method": method, "prompt": templates, "views": views, "projection": projection,
+        "device": device,
+    }  # fmt: skip
     if dry_run:
         from gpcache.model.estimate import estimate_fit
 
         estimate = estimate_fit(
-            classifier, source, shots=shots, classes=classes, thumbnails=thumbnails,
-            keep_shots=keep_shots,
+            gpcache.ImageClassifier(encoder, **settings),
+            source, shots=shots, classes=classes, thumbnails=thumbnails, keep_shots=keep_shots,
         )  # fmt: skip
         _show_estimate(estimate, json)
         return
-    classifier.fit(
-        source, shots=shots, seed=seed, classes=classes, engine=engine, keep_shots=keep_shots
-    )
+    with read_early(source, encoder, device, shots=shots, seed=seed, views=views) as take:
+        with quick_imports():
+            make_classifier = gpcache.ImageClassifier
+        loaded, source = take()
+        classifier = make_classifier(loaded, **settings).fit(
+            source, shots=shots, seed=seed, classes=classes, engine=engine, keep_shots=keep_shots
+        )
     classifier.save(model, thumbnails=thumbnails)
     logger.info("saved %r", str(model))
     _show_model(classifier, model, start, json)

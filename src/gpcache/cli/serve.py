@@ -1,6 +1,5 @@
 """`gpcache serve`: the page and the API, by default only for this machine."""
 
-import asyncio
 import os
 import secrets
 import sys
@@ -62,6 +61,8 @@ def serve(
 
     - `gpcache serve pets.gpc --host 0.0.0.0`
     """
+    import asyncio  # a tenth of a second that --help need not wait for
+
     from gpcache.cluster.connection import connected
     from gpcache.errors import DataError
     from gpcache.support.extras import require

@@ -46,14 +46,20 @@ _ATTENTION = ("query", "key", "value")
 class LiteEncoder(Encoder):
     """An encoder that is small, fast and works offline; vectors have 1,664 values.
 
-    `name` is "lite" or "lite0".
+    `name` is "lite" or "lite0"; `graph` is its graph, where that is open already.
     """
 
     dim = TEXT_WIDTH + WIDTH
     has_spatial = True
     has_tokens = True
 
-    def __init__(self, device: str | torch.device = "auto", *, name: str = "lite") -> None:
+    def __init__(
+        self,
+        device: str | torch.device = "auto",
+        *,
+        name: str = "lite",
+        graph: LiteGraph | None = None,
+    ) -> None:
         super().__init__(device)
         self.name = name
         self.recipe = RECIPES[name]
@@ -61,7 +67,7 @@ class LiteEncoder(Encoder):
         # Texts are compared with √w times the ConSE part: divide by it.
         self.logit_scale = self.recipe.cosine_scale / sqrt(self.recipe.mixing)
         # On a CPU ONNX Runtime is several times faster than torch (benchmarks/extraction.py).
-        self._graph = self._opened() if self.device.type == "cpu" else None
+        self._graph = (graph or self._opened()) if self.device.type == "cpu" else None
 
     @cached_property
     def fingerprint(self) -> str:

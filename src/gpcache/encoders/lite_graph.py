@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache import __version__
-from gpcache.encoders.lite_recipes import LiteRecipe
+from gpcache.encoders.lite_recipes import TEXT_WIDTH, WIDTH, LiteRecipe
 from gpcache.encoders.vectors import Features, unit_vectors
 from gpcache.errors import DataError
 from gpcache.support.cores import usable_cores
@@ -30,6 +30,8 @@ LAYOUT = 1
 SUFFIX = ".graph"
 # As fast as any larger one, in a third of the memory of 32.
 BATCH = 8
+# What speaks of an accelerator, which "auto" would take: NVIDIA's driver, Windows' or AMD's.
+ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +43,16 @@ class LiteGraph:
     """
 
     batch_size = BATCH
+    dim = TEXT_WIDTH + WIDTH
 
-    def __init__(self, recipe: LiteRecipe, graph: bytes, fingerprint: str) -> None:
+    def __init__(
+        self, recipe: LiteRecipe, graph: bytes, fingerprint: str, threads: int | None = None
+    ) -> None:
         self.name, self.fingerprint = recipe.name, fingerprint
         self.preprocess = recipe.preprocess
         runtime = require("onnxruntime", "lite", purpose="The encoder 'lite'")
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = _threads()
+        options.intra_op_num_threads = threads or usable_threads()
         # Waiting threads that spin would steal the cores from the decoders.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = ["CPUExecutionProvider"]
@@ -64,8 +69,18 @@ class LiteGraph:
         return unit_vectors(features, "image", self.name)
 
 
-def read_graph(recipe: LiteRecipe) -> LiteGraph | None:
-    """The graph of a recipe from the user's cache; None where it is not there, or not whole."""
+def is_cpu(device: str) -> bool:
+    """Whether a device is the CPU for sure, before torch is asked."""
+    if device != "auto" or os.name == "nt":
+        return device == "cpu"
+    return not any(Path(accelerator).exists() for accelerator in ACCELERATORS)
+
+
+def read_graph(recipe: LiteRecipe, *, threads: int | None = None) -> LiteGraph | None:
+    """The graph of a recipe from the user's cache; None where it is not there, or not whole.
+
+    Of `threads`, each call of the graph uses all.
+    """
     place = _place(recipe)
     try:
         data = b"" if place is None else place.read_bytes()
@@ -74,7 +89,7 @@ def read_graph(recipe: LiteRecipe) -> LiteGraph | None:
     if not is_sealed(data):
         return None
     head, _, graph = data.partition(b"\n")
-    return LiteGraph(recipe, graph, json.loads(head)["fingerprint"])
+    return LiteGraph(recipe, graph, json.loads(head)["fingerprint"], threads)
 
 
 def keep_graph(recipe: LiteRecipe, graph: bytes, fingerprint: str) -> None:
@@ -104,7 +119,7 @@ def _place(recipe: LiteRecipe) -> Path | None:
     return user_cache() / f"{recipe.name}-{key}{SUFFIX}"
 
 
-def _threads() -> int:
+def usable_threads() -> int:
     """As many as torch would take."""
     setting = os.environ.get("OMP_NUM_THREADS", "")
     return int(setting) if setting.isdigit() and int(setting) else usable_cores()

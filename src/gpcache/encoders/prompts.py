@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from reprlib import repr as shown
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.encoders.base import Encoder
 from gpcache.errors import DataError
 from gpcache.support.files import read_json, sha256
 from gpcache.support.names import tidy_name
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
 
 # "a(n) {}" is the name with the article that fits it, or without one.
 DEFAULT_TEMPLATES: tuple[str, ...] = ("a photo of a(n) {}.",)

@@ -7,18 +7,20 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.encoders import Encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stream import Encoded, encoded
 from gpcache.images.augment import Views
 from gpcache.images.records import Record, Refused, Source, readable
 from gpcache.support.progress import progress_bar
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
 
 # Encodes the images of a source: `stream.encoded`, or `cluster.extraction.encoded_on_ray`.
 Stream: TypeAlias = Callable[..., Generator[Encoded | Refused, None, None]]

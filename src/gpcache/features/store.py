@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -28,13 +28,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from gpcache.encoders import Encoder
 from gpcache.errors import DataError, StoreError
 from gpcache.features.manifest import NAME, Manifest, StoredFile, described, read_manifest
 from gpcache.images.augment import Views
 from gpcache.images.records import Refused
 from gpcache.support.files import make_folder, sha256, sha256_of_file, write_atomic
 from gpcache.support.locks import locked_file
+
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
 
 LOCK = "lock"
 HASH_BYTES = 32

@@ -26,7 +26,7 @@ from gpcache.model.audit import Finding
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.learning import NotFittedClassifierError
 from gpcache.model.predictions import Prediction, predictions
-from gpcache.model.training_images import Example, TrainingFacts
+from gpcache.model.training_images import Example, TrainingFacts, training_source
 from gpcache.similarity import SimilarityProjection
 
 Images = str | Path | Source | Iterable[Any]
@@ -251,7 +251,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.classes
         ['dark', 'light']
         """
-        source = learning.training_source(images, labels)
+        source = training_source(images, labels)
         self._content = None  # an error below must not leave a mixture of old and new
         self._content = learning.learn(
             self, source, shots=shots, seed=seed, classes=classes, engine=engine,
@@ -289,7 +289,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> len(model.add([pixels[0] // 2], ["dark"]).examples)
         7
         """
-        learning.add(self.content, learning.training_source(images, labels), self.encoder_)
+        learning.add(self.content, training_source(images, labels), self.encoder_)
         return self
 
     def remove(self, *, names: Iterable[str] = (), label: str | None = None) -> Self:

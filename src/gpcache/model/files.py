@@ -22,16 +22,15 @@ from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model.card import model_card
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.kept_shots import IndexedShots, KeptShots
+from gpcache.model.places import check_model_place
 from gpcache.model.predictions import HeldOutScores
-from gpcache.model.schema import check_config, invalid_model
 from gpcache.model.training_images import Example, TrainingFacts, picture_of
-from gpcache.similarity.folder import KIND, is_projection
 from gpcache.support.array_folders import (
     CARD,
     CONFIG,
+    PROJECTION,
     SHOTS,
     TENSORS,
-    check_place,
     load_folder,
     save_folder,
 )
@@ -152,20 +151,14 @@ def _write_shots(shots: KeptShots, path: Path, content: Content) -> dict[str, An
     return shots.write(path, cast(CacheClassifier, content.model))._asdict()
 
 
-def check_model_place(folder: str | Path) -> None:
-    """Refuse a place that holds something other than a classifier, such as a projection."""
-    if is_projection(check_place(folder)):
-        raise DataError(
-            f"{str(folder)!r} is a similarity projection: choose another name; it was left as it "
-            "is."
-        )
-
-
 def read(folder: str | Path, *, device: str | torch.device = "auto") -> Content:
     """Read a model folder, with its model on `device`."""
+    # The schema takes a quarter of a second to build, which a fit need not wait for.
+    from gpcache.model.schema import check_config, invalid_model
+
     revision = Revision.of(folder)
     config, arrays = load_folder(folder)
-    if config.get("kind") == KIND:
+    if config.get("kind") == PROJECTION:
         raise ModelFileError(
             f"{str(folder)!r} is a similarity projection and no classifier: give it to gpcache fit "
             "as --projection."

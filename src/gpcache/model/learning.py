@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -18,15 +18,13 @@ from gpcache.cluster.fitting import rows_on_ray
 from gpcache.encoders import Encoder, load_encoder
 from gpcache.encoders.prompts import Prompts, text_weights
 from gpcache.errors import DataError
-from gpcache.features.manifest import NAME as STORE
 from gpcache.features.store import FeatureStore
 from gpcache.images.augment import Views
 from gpcache.images.records import Source
-from gpcache.images.sources import any_source, open_source
 from gpcache.methods import FeatureClassifier, TextPrior, find_method
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.model.audit import Finding, audit
-from gpcache.model.files import Content, EncoderFacts, check_model_place
+from gpcache.model.files import Content, EncoderFacts
 from gpcache.model.kept_shots import StoredShots
 from gpcache.model.training_images import (
     ExampleReader,
@@ -71,23 +69,6 @@ def templates_of(prompt: str | Sequence[str] | None) -> list[str] | None:
     if prompt is None:
         return None
     return [prompt] if isinstance(prompt, str) else list(prompt)
-
-
-def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
-    """The feature store of a path or object, or the source of any other images."""
-    if isinstance(images, str | Path) and labels is None and (Path(images) / STORE).is_file():
-        return FeatureStore.open(images)
-    return images if isinstance(images, FeatureStore) else any_source(images, labels)
-
-
-def open_training(path: Path, *, follow: bool = False) -> Source | FeatureStore:
-    """The feature store at a path, or its images; `follow` allows links that leave a folder."""
-    place = path.resolve()
-    if (place / STORE).is_file():
-        return FeatureStore.open(place)
-    source = open_source(place, follow=follow)
-    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
-    return source
 
 
 def learn(
@@ -166,16 +147,6 @@ def unfitted(
         name = "zero-shot" if text_alone else str(method)
         model = find_method(name, on_features=True).constructor(device=classifier.device)
     return cast(FeatureClassifier, model.set_params(text_prior=prior)).with_projection(projection)
-
-
-def check_new_model(folder: Path, *, replace: bool) -> None:
-    """Refuse a place where a model is already, unless it may be replaced, or something else."""
-    check_model_place(folder)
-    if not replace and folder.is_dir() and any(folder.iterdir()):
-        raise DataError(
-            f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
-            "replace it."
-        )
 
 
 def suspects(content: Content, *, hard: bool = False) -> list[Finding]:

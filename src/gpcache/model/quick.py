@@ -6,7 +6,6 @@ those of `ImageClassifier`; what this head cannot answer is left to it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gpcache.encoders.lite_graph import LiteGraph, read_graph
+from gpcache.encoders.lite_graph import LiteGraph, is_cpu, read_graph
 from gpcache.encoders.lite_recipes import RECIPES, current_name
 from gpcache.errors import GPCacheError, NumericalError
 from gpcache.images.records import Refused, Source
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 # Beyond this many training images their covariance takes longer than to import torch.
 MOST_SHOTS = 2000
-# What speaks of an accelerator, which "auto" would take: NVIDIA's driver, Windows' or AMD's.
-ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 # The arrays that an answer reads.
 KNOWN = frozenset(["coefficients", "keys", "features", "labels", "map_mean", "map_matrix", "text"])
 KNOWN |= {"belief_weights", "belief_labels", "sample_weight"}
@@ -157,7 +154,7 @@ def open_quick(folder: str | Path, device: str) -> QuickModel | None:
 
     A damaged folder is an error here as in `ImageClassifier.load`.
     """
-    if device != "cpu" and (device != "auto" or os.name == "nt" or _has_accelerator()):
+    if not is_cpu(device):
         return None
     config, arrays = load_folder(folder)
     try:
@@ -180,10 +177,6 @@ def open_quick(folder: str | Path, device: str) -> QuickModel | None:
         return model
     except (GPCacheError, ArithmeticError, LookupError, TypeError, ValueError):
         return None  # `ImageClassifier.load` says what is wrong with it, if anything
-
-
-def _has_accelerator() -> bool:
-    return any(Path(device).exists() for device in ACCELERATORS)
 
 
 def _is_default(settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bool:

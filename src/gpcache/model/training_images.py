@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gpcache.encoders import Encoder
 from gpcache.encoders.vectors import Features
 from gpcache.errors import DataError, ImageRefusedError
 from gpcache.features.extract import gather
+from gpcache.features.manifest import NAME as STORE
 from gpcache.features.splits import Draw, draw_shots
 from gpcache.features.store import FeatureStore, Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.images.augment import Views
 from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source, listed
+from gpcache.images.sources import any_source, open_source
 from gpcache.images.workers import small_picture
 from gpcache.support.files import sha256
 from gpcache.support.names import tidy_name
 
+if TYPE_CHECKING:
+    from gpcache.encoders import Encoder
+
 UNLABELLED = "it has no label"
+
+logger = logging.getLogger(__name__)
 
 Image = TypeVar("Image", Record, Item)
 
@@ -58,6 +66,35 @@ class TrainingSet(NamedTuple):
     copies: int = 0
 
 
+def training_source(images: Any, labels: Any = None) -> Source | FeatureStore:
+    """The feature store of a path or object, or the source of any other images."""
+    if isinstance(images, str | Path) and labels is None and (Path(images) / STORE).is_file():
+        return FeatureStore.open(images)
+    return images if isinstance(images, FeatureStore) else any_source(images, labels)
+
+
+def open_training(path: Path, *, follow: bool = False) -> Source | FeatureStore:
+    """The feature store at a path, or its images; `follow` allows links that leave a folder."""
+    place = path.resolve()
+    if (place / STORE).is_file():
+        return FeatureStore.open(place)
+    source = open_source(place, follow=follow)
+    logger.info("%r: %s images, %d classes", source.name, source.total, len(source.classes))
+    return source
+
+
+@dataclass(kw_only=True)
+class StartedSource(Source):
+    """Images that `model.early` is reading already: `reading` of the encoder with `fingerprint`.
+
+    `training` holds what is left out, and is complete when the reading ends.
+    """
+
+    fingerprint: str
+    training: TrainingFacts
+    reading: Future[TrainingSet]
+
+
 def source_name(source: Source | FeatureStore) -> str:
     """The name of a source in notices and errors: the folder of a feature store."""
     return str(source.folder) if isinstance(source, FeatureStore) else source.name
@@ -82,6 +119,11 @@ class ExampleReader:
         """All labelled images, or `shots` of each class; vectors of a store are not read yet."""
         if isinstance(source, FeatureStore):
             return self._stored(source, shots, seed)
+        if isinstance(source, StartedSource) and self._asks_for(source, shots, seed):
+            training_set = source.reading.result()
+            self.training.refused += source.training.refused
+            self.training.notices += source.training.notices
+            return training_set
         return self._all(source) if shots is None else self._drawn(source, shots, seed)
 
     def new(self, source: Source | FeatureStore) -> TrainingSet:
@@ -121,6 +163,12 @@ class ExampleReader:
         kept = rows_without_copies(examples, self.training, [*self.known, *accepted])
         kept_examples = [examples[row] for row in kept]
         return TrainingSet(gathered.features[kept], kept_examples, len(examples) - len(kept))
+
+    def _asks_for(self, source: StartedSource, shots: int | None, seed: int) -> bool:
+        """Whether a source is being read in the way that is asked for now."""
+        drawn = (shots, None if shots is None else seed)
+        same = self.encoder.fingerprint == source.fingerprint and self.views is None
+        return same and drawn == (source.training.shots, source.training.seed)
 
     def _stored(self, store: FeatureStore, shots: int | None, seed: int) -> TrainingSet:
         store.require_encoder(self.encoder)

@@ -10,9 +10,13 @@ import torch
 from gpcache import __version__
 from gpcache.errors import DataError, ModelFileError
 from gpcache.similarity.projection import ProjectionFacts, SimilarityProjection
-from gpcache.support.array_folders import check_place, load_folder, save_folder, unchecked_config
-
-KIND = "similarity projection"
+from gpcache.support.array_folders import (
+    PROJECTION,
+    check_place,
+    is_projection,
+    load_folder,
+    save_folder,
+)
 
 
 def save_projection(
@@ -20,7 +24,7 @@ def save_projection(
 ) -> None:
     """Write config.json, model.safetensors and README.md in one step."""
     check_projection_place(folder)
-    config = {"gpcache": __version__, "kind": KIND, "residual": projection.residual}
+    config = {"gpcache": __version__, "kind": PROJECTION, "residual": projection.residual}
     weights = enumerate(projection.weights)
     arrays = {f"weights{number}": weight.detach().cpu().numpy() for number, weight in weights}
     save_folder(folder, config | asdict(facts), arrays, _card(projection, facts))
@@ -33,18 +37,13 @@ def check_projection_place(folder: str | Path) -> None:
         raise DataError(f"{str(place)!r} is a model of another kind: choose another name.")
 
 
-def is_projection(folder: str | Path) -> bool:
-    """Whether the files of this folder say that it is a projection, damaged or not."""
-    return unchecked_config(Path(folder)).get("kind") == KIND
-
-
 def load_projection(folder: str | Path) -> tuple[SimilarityProjection, ProjectionFacts]:
     """Read a projection folder; a damaged one, or one of another kind, is refused.
 
     The projection holds its facts, so that an estimator or a classifier can report them.
     """
     config, arrays = load_folder(folder)
-    if config.get("kind") != KIND:
+    if config.get("kind") != PROJECTION:
         raise ModelFileError(
             f"{str(folder)!r} is not a similarity projection: make one with gpcache project."
         )

@@ -27,6 +27,8 @@ from gpcache.support.temporary import SUFFIX, copy_access, remove_stale, tempora
 SCHEMA = 1
 CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
 SHOTS = "shots.safetensors"
+# The `kind` of a folder that holds no classifier.
+PROJECTION = "similarity projection"
 
 _LITTER = (".DS_Store", "desktop.ini")  # what file managers leave behind
 _ASIDE = ".gpcache-old"
@@ -150,6 +152,11 @@ def unchecked_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def is_projection(folder: Path) -> bool:
+    """Whether the files of this folder say that it is a projection, damaged or not."""
+    return unchecked_config(folder).get("kind") == PROJECTION
 
 
 def _put(place: Path, target: Path) -> None:
