@@ -63,7 +63,7 @@ def skip_requests(_app, _what, name: str, _member, skip: bool, _options) -> bool
 
 def refuse_outside_loads(app: Sphinx, failure: Exception | None) -> None:
     """Fail if a page would load a script, a style, a font or a picture from another host."""
-    loads = re.compile(r'<(script|img|iframe)[^>]*src="http|<link[^>]*rel="(?!canonical)[^>]*"http')
+    loads = re.compile(r'<(script|img|iframe)[^>]*src="\w+://|<link[^>]*rel="(?!canonical)[^>]*://')
     pages = [] if failure else sorted(Path(app.outdir).rglob("*.html"))
     outside = [page.name for page in pages if loads.search(page.read_text())]
     if outside:
