@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from faults_files import flipped_files, forged_models
-from faults_images import check_costs, damaged_images
+from faults_files import check_costs, damaged_images, flipped_files, forged_models
 from faults_processes import fuzzed_requests, killed_extractions, killed_updates, parallel_writers
 from pages import SECTIONS, table, text, write_page
 

@@ -23,7 +23,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -200,10 +199,8 @@ class Load(NamedTuple):
 async def open_loop(server: Server, rate: float, seconds: float) -> Load:
     """Requests that come at random, `rate` a second, whether or not the others are answered."""
     clients, random = Clients(server), np.random.default_rng(0)
-    tasks: list[asyncio.Task[Answer]] = []
-    memory: list[float] = []
-    start = due = time.perf_counter()
-    end = start + seconds
+    tasks, memory, due = [], [], time.perf_counter()
+    end = due + seconds
 
     async def watch() -> None:
         while True:
@@ -260,13 +257,11 @@ async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
 
     idle = await waited()
     promised = PROMISED.format(token=server.token, length=100_000)
-    address = urlsplit(server.address)
+    address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
     with ExitStack() as held:
-        streams = []
-        for number in range(SLOW):
-            stream = socket.create_connection((address.hostname, address.port))
+        streams = [held.enter_context(socket.create_connection(address)) for _ in range(SLOW)]
+        for number, stream in enumerate(streams):
             stream.sendall(("GET / HT" if number % 2 else promised).encode())
-            streams.append(held.enter_context(stream))
         dripping = asyncio.create_task(drip(streams[::2]))
         beside = await waited()
         assert not dripping.done(), "A connection was let go too early."
@@ -284,10 +279,8 @@ def change_after(classes: int = 40, each: int = 40) -> float:
             opened.folder.put(one)
         for number in range(classes):
             opened.add(photos[: classes * each][number::classes], f"class {number}", None)
-        times = [
-            least(partial(opened.add, [one], f"class {number}", None))
-            for number, one in enumerate(photos[classes * each :])
-        ]
+        add = partial(opened.add, label="class 0", revision=None)
+        times = [least(partial(add, [one])) for one in photos[classes * each :]]
         opened.folder.close()
     return milliseconds(times, 0.5)
 
@@ -327,9 +320,8 @@ def main() -> None:
         "slow": SLOW, "idle": idle, "beside": beside, "times": beside / idle, "before": before,
         "over": over, "offered": over.offered / capacity, "goodput": over.goodput / able,
         "most": max(over.memory), "soak": soak, "soaked": soak.offered / capacity,
-        "first": soak.memory[0], "last": soak.memory[-1],
+        "first": soak.memory[0], "last": soak.memory[-1], "change": change_after(), "n": 1600,
         "slope": 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0]),
-        "change": change_after(), "n": 1600,
     }  # fmt: skip
     write_page("serving", "The server under load", text("serving", **measured))
 

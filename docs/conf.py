@@ -43,17 +43,10 @@ numpydoc_xref_param_type = False
 
 # It looks for names in parent packages, where gpcache says by an ImportError what moved.
 backreferences._get_short_module_name = lambda module_name, _: module_name
-sphinx_gallery_conf = {
-    "examples_dirs": "examples",
-    "gallery_dirs": "gallery",
-    "filename_pattern": r"\.py$",
-    "show_memory": False,
-    "show_signature": False,
-    "min_reported_time": 1e9,
-    "remove_config_comments": True,
-    "download_all_examples": False,
-    "write_computation_times": False,
-}
+sphinx_gallery_conf = {"examples_dirs": "examples", "gallery_dirs": "gallery"}
+sphinx_gallery_conf |= {"filename_pattern": r"\.py$", "remove_config_comments": True}
+sphinx_gallery_conf |= {"show_memory": False, "show_signature": False, "min_reported_time": 1e9}
+sphinx_gallery_conf |= {"download_all_examples": False, "write_computation_times": False}
 
 
 def skip_requests(_app, _what, name: str, _member, skip: bool, _options) -> bool:
