@@ -68,7 +68,7 @@ def _calls(log: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    HEAD = ["command", "calls about this machine", "calls about any other"]
+    rows = [["command", "calls about this machine", "calls about any other"]]
     with tempfile.TemporaryDirectory() as temporary:
-        rows = list(connections(Path(temporary)))
-    write_page("connections", "Connections", text("connections"), table([HEAD, *rows]))
+        rows += connections(Path(temporary))
+    write_page("connections", "Connections", text("connections"), table(rows))

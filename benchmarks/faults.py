@@ -35,7 +35,6 @@ PROCESS_OUTCOMES = {
     "failed": "lost, damaged, server error or traceback",
 }
 CHECK_HEAD = ["file", "MB", "decoding, ms", "checks, ms", "share"]
-SECTION = SECTIONS / "damage.json"
 
 
 def counted(
@@ -69,12 +68,12 @@ def parts_of(body: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    parts = parts_of(json.loads(SECTION.read_text(encoding="utf-8"))["body"])
-    about = parts_of(text("faults"))
+    section = json.loads((SECTIONS / "damage.json").read_text(encoding="utf-8"))
+    parts, about = parts_of(section["body"]), parts_of(text("faults"))
     for name in sys.argv[1:] or EXPERIMENTS:
         parts[name] = f"{about[name]}\n\n{EXPERIMENTS[name]()}"
     write_page(
-        SECTION.stem,
+        "damage",
         "Damaged files, hostile requests, writers and kills",
         "What was tried, how often, and the outcome. The goal of the last column is zero.",
         *(f"## {name}\n\n{parts[name]}" for name in EXPERIMENTS if name in parts),

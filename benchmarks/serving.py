@@ -35,6 +35,7 @@ from ray_nodes import descendants
 from gpcache import load_encoder
 from gpcache.images.records import plural
 from gpcache.web.open_workspace import open_workspace
+from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 CONCURRENCY = (1, 8, 64)
@@ -56,9 +57,8 @@ def photo(seed: int) -> bytes:
     """A drawing of 640 × 480 pixels."""
     random, stream = np.random.default_rng(seed), io.BytesIO()
     image = Image.fromarray(random.integers(0, 80, (480, 640, 3), dtype=np.uint8))
-    left, top = random.integers(50, 200, 2).tolist()
-    box = (left, top, left + 250, top + 200)
-    ImageDraw.Draw(image).ellipse(box, fill=COLOURS[seed % 3])
+    x, y = random.integers(50, 200, 2).tolist()
+    ImageDraw.Draw(image).ellipse((x, y, x + 250, y + 200), fill=COLOURS[seed % 3])
     image.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
@@ -109,9 +109,9 @@ def served(
 
 def add_photo(client: httpx.Client, number: int) -> str:
     """Add a drawing to a workspace; returns its name once that is acknowledged."""
-    name = f"{number}.jpg"
-    files, label = [("files", (name, photo(number)))], COLOURS[number % 3]
-    client.post("/v1/examples", data={"label": label}, files=files).raise_for_status()
+    files = [("files", (name := f"{number}.jpg", photo(number)))]
+    data = {"label": COLOURS[number % 3]}
+    client.post("/v1/examples", data=data, files=files).raise_for_status()
     return name
 
 
@@ -163,8 +163,7 @@ class Clients:
 
 async def closed_loop(server: Server, count: int, seconds: float) -> list[Answer]:
     """Clients that ask one after the other; what they got in time."""
-    clients, found = Clients(server), []
-    end = time.perf_counter() + seconds
+    clients, found, end = Clients(server), [], time.perf_counter() + seconds
 
     async def client(number: int) -> None:
         while time.perf_counter() < end:
@@ -277,8 +276,15 @@ def change_after(classes: int = 40, each: int = 40) -> float:
         photos = [EncodedPhoto(f"{n}", row, name=f"{n}.jpg") for n, row in enumerate(rows)]
         for one in photos:
             opened.folder.put(one)
-        for number in range(classes):
-            opened.add(photos[: classes * each][number::classes], f"class {number}", None)
+        names = [f"class {number % classes}" for number in range(classes * each)]
+
+        def fill(contents: Contents) -> Contents:
+            for name in names[:classes]:
+                contents = contents.with_class(name)
+            pairs = zip(photos, names, strict=False)
+            return contents.with_photos(Photo(f"old{p.hash}", p.name, k, p.hash) for p, k in pairs)
+
+        opened.change(fill, "filling", None)
         add = partial(opened.add, label="class 0", revision=None)
         times = [least(partial(add, [one])) for one in photos[classes * each :]]
         opened.folder.close()

@@ -37,9 +37,7 @@ suppress_warnings = ["misc.highlighting_failure", "config.cache"]
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_inherit_docstrings = True
 numpydoc_show_class_members = False
-numpydoc_xref_param_type = False
 
 # It looks for names in parent packages, where gpcache says by an ImportError what moved.
 backreferences._get_short_module_name = lambda module_name, _: module_name

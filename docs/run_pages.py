@@ -26,7 +26,6 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 CLASSES = ("bricks", "marble", "wood")
-SECONDS = 600
 TASKS = ("get-started/first-model", "how-to/fix-labels", "how-to/clip", "how-to/deploy")
 TASKS += ("reference/http", "how-to/write-a-method")
 
@@ -55,7 +54,7 @@ def run_shell(code: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -e\n{code}"], cwd=folder, env=os.environ | {"PATH": path},
-        capture_output=True, text=True, timeout=SECONDS, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     last = code.strip().splitlines()[-1].strip()
     allowed = (0, 1) if last.startswith("gpcache check") else (0,)
