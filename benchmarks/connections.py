@@ -29,32 +29,8 @@ import test_telemetry
 
 TRACER = Path(test_telemetry.__file__).with_name("network.c")
 PICTURES = {"photos": CLASSES, "test": CLASSES, "pool": ["wood"], "more": ["grass"]}
-SPEC = """datasets = ["data/photos"]
-encoders = ["lite"]
-shots = 2
-seeds = [1]
-[[methods]]
-name = "gpcache"
-"""
-# `gpcache fetch` is not here: to download is its purpose.
-COMMANDS = """fit photos -o materials.gpc
-predict materials.gpc photos
-predict materials.gpc photos --why
-evaluate materials.gpc test
-check photos
-suggest materials.gpc pool -n 2
-add materials.gpc more
-relabel materials.gpc bricks/00.jpg wood
-remove materials.gpc --class grass
-inspect materials.gpc
-export materials.gpc -o materials.onnx --images
-extract photos -o photos.store
-extract photos -o ray.store --engine ray
-store info photos.store
-extract photos -o views.store --views 2 --keep-views
-project photos.store --views views.store -o photos.projection -r 8 --epochs 2
-benchmark table.toml -o results
-demo"""
+SPEC = 'datasets = ["data/photos"]\nencoders = ["lite"]\nshots = 2\nseeds = [1]\n'
+SPEC += '[[methods]]\nname = "gpcache"\n'
 
 
 def connections(place: Path) -> Iterator[list[object]]:
@@ -71,7 +47,8 @@ def connections(place: Path) -> Iterator[list[object]]:
     environment |= {"HOME": str(place), "LD_PRELOAD": str(library)}
     environment |= {"NETWORK_LOG": str(log), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
     run = partial(subprocess.run, cwd=place, env=environment, capture_output=True)
-    for command in COMMANDS.splitlines():
+    # `gpcache fetch` is not among them: to download is its purpose.
+    for command in text("connections-commands").splitlines():
         done = run([*GPCACHE, *shlex.split(command)])
         assert done.returncode in (0, 1), done.stderr.decode()
         yield [f"`gpcache {command}`", *_calls(log)]
@@ -91,7 +68,7 @@ def _calls(log: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    HEAD = ["command", "calls about this machine", "calls about any other"]
+    rows = [["command", "calls about this machine", "calls about any other"]]
     with tempfile.TemporaryDirectory() as temporary:
-        rows = list(connections(Path(temporary)))
-    write_page("connections", "Connections", text("connections"), table([HEAD, *rows]))
+        rows += connections(Path(temporary))
+    write_page("connections", "Connections", text("connections"), table(rows))

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from faults_files import flipped_files, forged_models
-from faults_images import check_costs, damaged_images
+from faults_files import check_costs, damaged_images, flipped_files, forged_models
 from faults_processes import fuzzed_requests, killed_extractions, killed_updates, parallel_writers
 from pages import SECTIONS, table, text, write_page
 
@@ -36,7 +35,6 @@ PROCESS_OUTCOMES = {
     "failed": "lost, damaged, server error or traceback",
 }
 CHECK_HEAD = ["file", "MB", "decoding, ms", "checks, ms", "share"]
-SECTION = SECTIONS / "damage.json"
 
 
 def counted(
@@ -70,12 +68,12 @@ def parts_of(body: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    parts = parts_of(json.loads(SECTION.read_text(encoding="utf-8"))["body"])
-    about = parts_of(text("faults"))
+    section = json.loads((SECTIONS / "damage.json").read_text(encoding="utf-8"))
+    parts, about = parts_of(section["body"]), parts_of(text("faults"))
     for name in sys.argv[1:] or EXPERIMENTS:
         parts[name] = f"{about[name]}\n\n{EXPERIMENTS[name]()}"
     write_page(
-        SECTION.stem,
+        "damage",
         "Damaged files, hostile requests, writers and kills",
         "What was tried, how often, and the outcome. The goal of the last column is zero.",
         *(f"## {name}\n\n{parts[name]}" for name in EXPERIMENTS if name in parts),

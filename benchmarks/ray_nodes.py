@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-CPUS = 1
 OBJECT_BYTES = 80_000_000  # Ray asks for 75 MB at least
 # Tests that use a browser share this lock. It takes a browser seconds to notice a change.
 NETWORK_LOCK, SETTLED = Path(tempfile.gettempdir()) / "gpcache-network.lock", 4.0
@@ -95,7 +94,7 @@ class Cluster:
 
 
 @contextmanager
-def three_nodes(cpus: int = CPUS) -> Iterator[Cluster]:
+def three_nodes() -> Iterator[Cluster]:
     """Start a head and two workers, wait until they have joined, and stop them at the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")))
@@ -104,7 +103,7 @@ def three_nodes(cpus: int = CPUS) -> Iterator[Cluster]:
         with socket.create_server((hosts[0], 0)) as server:  # its port is free afterwards
             address = f"{hosts[0]}:{server.getsockname()[1]}"
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        options = ["--num-cpus", str(cpus), "--object-store-memory", str(OBJECT_BYTES)]
+        options = ["--num-cpus", "1", "--object-store-memory", str(OBJECT_BYTES)]
 
         def start(number: int) -> Node:
             joined = ["--address", address]

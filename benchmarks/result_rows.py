@@ -186,8 +186,8 @@ def inside(found: Results, cell: Cell) -> int:
     """In how many draws the test accuracy lies in the 95 % interval of the held-out one."""
     count = 0
     for row in found.draws(cell, DEFAULT):
-        right = round(row["held_out_accuracy"] * row["held_out_rows"])
-        low, high = metrics.wilson_interval(right, row["held_out_rows"])
+        n = row["held_out_rows"]
+        low, high = metrics.wilson_interval(round(row["held_out_accuracy"] * n), n)
         count += low <= row["accuracy"] <= high
     return count
 

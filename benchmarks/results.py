@@ -2,11 +2,11 @@
 
     python benchmarks/results.py            # make results: render everything from rows and sections
     python benchmarks/results.py --run      # make results RUN=1: first run what is missing
-    python benchmarks/results.py --check    # are the pages those of the rows? 1 if not
 
 A page is a template in text/pages, filled with rows (docs/results/rows, one file per spec) and with
 sections that scripts for time and faults wrote (docs/results/sections). `--run` needs the data of
-`prepare_data.py`; it goes on where it was stopped, and `--only NAME` runs one spec.
+`prepare_data.py`; it goes on where it was stopped, and `--only NAME` runs one spec. `problems` says
+where the pages are not those of the rows; a test asks it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from result_rows import SPECS, headline_csv, results
 from gpcache.images.records import plural
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNS = ROOT / "build" / "results"
+RUNS, DATA = ROOT / "build" / "results", ROOT / "build" / "data"
 # features.toml has no rows; similarity.toml needs projections, see its first lines.
 RUN_BY_DEFAULT = sorted({path.stem for path in SPECS.glob("*.toml")} - {"features", "similarity"})
 README = re.compile(r"(<!-- headline table: make results -->\n).*?(\n<!-- end of the h)", re.DOTALL)
@@ -113,33 +113,26 @@ def problems() -> list[str]:
 def run(names: Iterable[str], jobs: int) -> None:
     """Run what is missing of the specs, and append the rows."""
     for name in names:
-        command = [sys.executable, ROOT / "benchmarks" / "run_spec.py", SPECS / f"{name}.toml"]
-        command += ["-o", RUNS, "--jobs", str(jobs), "--device", "cpu"]
-        command += ["--root", ROOT / "build" / "data"]
+        command = [sys.executable, ROOT / "benchmarks/run_spec.py", SPECS / f"{name}.toml"]
+        command += ["-o", RUNS, "--jobs", str(jobs), "--device", "cpu", "--root", DATA]
         subprocess.run(command, check=False)  # what failed has a row that says why
         if (RUNS / f"{name}.jsonl").exists():
             row_files.append([RUNS / f"{name}.jsonl"])
 
 
-def main() -> int:
-    """Run, check or render."""
+def main() -> None:
+    """Run and render."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true")
-    parser.add_argument("--check", action="store_true")
     parser.add_argument("--only", nargs="*", default=RUN_BY_DEFAULT, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.run:
         run(options.only, options.jobs)
-    if options.check:
-        found = problems()
-        print("\n".join(found))
-        return 1 if found else 0
     for path, content in generated().items():
         path.write_text(content, encoding="utf-8")
         print(path.relative_to(ROOT))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -43,14 +43,12 @@ def go(page: Page, step: str) -> None:
 
 def take(page: Page, name: str, height: int) -> None:
     """Write a picture of the top of the page, once all of it is there."""
-    width = page.viewport_size["width"] if page.viewport_size else WIDTH
-    page.set_viewport_size({"width": width, "height": height})
+    page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
     page.wait_for_function("[...document.images].every((image) => image.complete)")
     # Notices say what was just done, and go after some seconds.
     expect(page.locator("#messages")).to_be_empty()
     page.mouse.move(0, 0)
-    page.evaluate("scrollTo(0, 0)")
-    page.evaluate("document.querySelector('main').scrollTo(0, 0)")
+    page.evaluate("for (const one of [window, document.querySelector('main')]) one.scrollTo(0, 0)")
     save(page, name)
 
 

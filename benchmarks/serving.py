@@ -23,7 +23,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -36,6 +35,7 @@ from ray_nodes import descendants
 from gpcache import load_encoder
 from gpcache.images.records import plural
 from gpcache.web.open_workspace import open_workspace
+from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
 
 CONCURRENCY = (1, 8, 64)
@@ -57,9 +57,8 @@ def photo(seed: int) -> bytes:
     """A drawing of 640 × 480 pixels."""
     random, stream = np.random.default_rng(seed), io.BytesIO()
     image = Image.fromarray(random.integers(0, 80, (480, 640, 3), dtype=np.uint8))
-    left, top = random.integers(50, 200, 2).tolist()
-    box = (left, top, left + 250, top + 200)
-    ImageDraw.Draw(image).ellipse(box, fill=COLOURS[seed % 3])
+    x, y = random.integers(50, 200, 2).tolist()
+    ImageDraw.Draw(image).ellipse((x, y, x + 250, y + 200), fill=COLOURS[seed % 3])
     image.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
@@ -110,9 +109,9 @@ def served(
 
 def add_photo(client: httpx.Client, number: int) -> str:
     """Add a drawing to a workspace; returns its name once that is acknowledged."""
-    name = f"{number}.jpg"
-    files, label = [("files", (name, photo(number)))], COLOURS[number % 3]
-    client.post("/v1/examples", data={"label": label}, files=files).raise_for_status()
+    files = [("files", (name := f"{number}.jpg", photo(number)))]
+    data = {"label": COLOURS[number % 3]}
+    client.post("/v1/examples", data=data, files=files).raise_for_status()
     return name
 
 
@@ -164,8 +163,7 @@ class Clients:
 
 async def closed_loop(server: Server, count: int, seconds: float) -> list[Answer]:
     """Clients that ask one after the other; what they got in time."""
-    clients, found = Clients(server), []
-    end = time.perf_counter() + seconds
+    clients, found, end = Clients(server), [], time.perf_counter() + seconds
 
     async def client(number: int) -> None:
         while time.perf_counter() < end:
@@ -200,10 +198,8 @@ class Load(NamedTuple):
 async def open_loop(server: Server, rate: float, seconds: float) -> Load:
     """Requests that come at random, `rate` a second, whether or not the others are answered."""
     clients, random = Clients(server), np.random.default_rng(0)
-    tasks: list[asyncio.Task[Answer]] = []
-    memory: list[float] = []
-    start = due = time.perf_counter()
-    end = start + seconds
+    tasks, memory, due = [], [], time.perf_counter()
+    end = due + seconds
 
     async def watch() -> None:
         while True:
@@ -260,13 +256,11 @@ async def slow_clients(server: Server, seconds: float) -> tuple[float, float]:
 
     idle = await waited()
     promised = PROMISED.format(token=server.token, length=100_000)
-    address = urlsplit(server.address)
+    address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
     with ExitStack() as held:
-        streams = []
-        for number in range(SLOW):
-            stream = socket.create_connection((address.hostname, address.port))
+        streams = [held.enter_context(socket.create_connection(address)) for _ in range(SLOW)]
+        for number, stream in enumerate(streams):
             stream.sendall(("GET / HT" if number % 2 else promised).encode())
-            streams.append(held.enter_context(stream))
         dripping = asyncio.create_task(drip(streams[::2]))
         beside = await waited()
         assert not dripping.done(), "A connection was let go too early."
@@ -282,12 +276,17 @@ def change_after(classes: int = 40, each: int = 40) -> float:
         photos = [EncodedPhoto(f"{n}", row, name=f"{n}.jpg") for n, row in enumerate(rows)]
         for one in photos:
             opened.folder.put(one)
-        for number in range(classes):
-            opened.add(photos[: classes * each][number::classes], f"class {number}", None)
-        times = [
-            least(partial(opened.add, [one], f"class {number}", None))
-            for number, one in enumerate(photos[classes * each :])
-        ]
+        names = [f"class {number % classes}" for number in range(classes * each)]
+
+        def fill(contents: Contents) -> Contents:
+            for name in names[:classes]:
+                contents = contents.with_class(name)
+            pairs = zip(photos, names, strict=False)
+            return contents.with_photos(Photo(f"old{p.hash}", p.name, k, p.hash) for p, k in pairs)
+
+        opened.change(fill, "filling", None)
+        add = partial(opened.add, label="class 0", revision=None)
+        times = [least(partial(add, [one])) for one in photos[classes * each :]]
         opened.folder.close()
     return milliseconds(times, 0.5)
 
@@ -327,9 +326,8 @@ def main() -> None:
         "slow": SLOW, "idle": idle, "beside": beside, "times": beside / idle, "before": before,
         "over": over, "offered": over.offered / capacity, "goodput": over.goodput / able,
         "most": max(over.memory), "soak": soak, "soaked": soak.offered / capacity,
-        "first": soak.memory[0], "last": soak.memory[-1],
+        "first": soak.memory[0], "last": soak.memory[-1], "change": change_after(), "n": 1600,
         "slope": 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0]),
-        "change": change_after(), "n": 1600,
     }  # fmt: skip
     write_page("serving", "The server under load", text("serving", **measured))
 

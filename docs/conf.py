@@ -37,23 +37,14 @@ suppress_warnings = ["misc.highlighting_failure", "config.cache"]
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_inherit_docstrings = True
 numpydoc_show_class_members = False
-numpydoc_xref_param_type = False
 
 # It looks for names in parent packages, where gpcache says by an ImportError what moved.
 backreferences._get_short_module_name = lambda module_name, _: module_name
-sphinx_gallery_conf = {
-    "examples_dirs": "examples",
-    "gallery_dirs": "gallery",
-    "filename_pattern": r"\.py$",
-    "show_memory": False,
-    "show_signature": False,
-    "min_reported_time": 1e9,
-    "remove_config_comments": True,
-    "download_all_examples": False,
-    "write_computation_times": False,
-}
+sphinx_gallery_conf = {"examples_dirs": "examples", "gallery_dirs": "gallery"}
+sphinx_gallery_conf |= {"filename_pattern": r"\.py$", "remove_config_comments": True}
+sphinx_gallery_conf |= {"show_memory": False, "show_signature": False, "min_reported_time": 1e9}
+sphinx_gallery_conf |= {"download_all_examples": False, "write_computation_times": False}
 
 
 def skip_requests(_app, _what, name: str, _member, skip: bool, _options) -> bool:
@@ -63,7 +54,7 @@ def skip_requests(_app, _what, name: str, _member, skip: bool, _options) -> bool
 
 def refuse_outside_loads(app: Sphinx, failure: Exception | None) -> None:
     """Fail if a page would load a script, a style, a font or a picture from another host."""
-    loads = re.compile(r'<(script|img|iframe)[^>]*src="http|<link[^>]*rel="(?!canonical)[^>]*"http')
+    loads = re.compile(r'<(script|img|iframe)[^>]*src="\w+://|<link[^>]*rel="(?!canonical)[^>]*://')
     pages = [] if failure else sorted(Path(app.outdir).rglob("*.html"))
     outside = [page.name for page in pages if loads.search(page.read_text())]
     if outside:

@@ -10,7 +10,6 @@ import numpy as np
 
 from gpcache import GPCacheClassifier
 
-COLOURS = np.array(["tab:blue", "tab:orange"])
 plt.rcParams["svg.hashsalt"] = "gpcache"
 
 
@@ -33,7 +32,7 @@ panels = {
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
 for place, (title, (values, colours)) in zip(axes, panels.items(), strict=True):
     drawn = place.contourf(axis, axis, values.reshape(120, 120), 12, cmap=colours)
-    place.scatter(*shots.T, c=COLOURS[labels], edgecolors="white", zorder=3)
+    place.scatter(*shots.T, c=np.where(labels, "tab:orange", "tab:blue"), edgecolors="w", zorder=3)
     place.set(title=title, xticks=[], yticks=[])
     figure.colorbar(drawn, ax=place)
 figure.savefig(Path(__file__).parent / "images" / "method.svg", metadata={"Date": None})
