@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from gpcache.metrics.checks import Floats
 
 # Penalty on the square of a scale (in units where the logits it multiplies have unit size): no
 # effect on real data, but scales stay finite if the rows are separable.
@@ -17,40 +20,56 @@ NEAR_BOUND = 0.05
 
 
 class _ScaleProblem(NamedTuple):
-    """e convex problems of k scales each, in units where the directions have unit size."""
+    """e convex problems of k scales each, in units where the directions have unit size.
 
-    unit: Tensor  # (k, e, n, c)
+    The few numbers of each problem (scales, loss, gradient, Hessian) are numpy arrays in float64.
+    """
+
+    unit: Tensor  # (e, k, n · c)
     offset: Tensor | None  # (n, c)
-    centre: Tensor  # (e, k): where the scales are pulled to
+    centre: Floats  # (e, k): where the scales are pulled to
     pull: float
     share: Tensor  # (n, 1): the weights of the rows
     inverse_roots: Tensor  # (n,): of these weights
     targets: Tensor  # (n, c): the smoothed labels, times these weights
 
-    def logits(self, scales: Tensor) -> Tensor:
+    def logits(self, scales: Floats) -> Tensor:
         """(e, n, c) at scales (e, k)."""
-        # Element by element, here and below: matrix products this long and thin are slow on a GPU.
-        fused = (self.unit * scales.mT[..., None, None]).sum(0)
-        return fused if self.offset is None else fused + self.offset
+        fused = torch.from_numpy(scales[:, None]).to(self.unit) @ self.unit
+        fused = fused.view(-1, *self.targets.shape)
+        return fused if self.offset is None else fused.add_(self.offset)
 
-    def evaluated(self, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluated(self, scales: Floats) -> tuple[Floats, Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
         logs = self.logits(scales).log_softmax(-1)
-        penalty = (scales - self.centre).square().sum(-1)
-        return torch.sub(0.5 * self.pull * penalty, (logs * self.targets).sum((-2, -1))), logs
+        penalty = ((scales - self.centre) ** 2).sum(-1)
+        return 0.5 * self.pull * penalty - _numbers((logs * self.targets).sum((-2, -1))), logs
 
-    def derivatives(self, scales: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient (e, k) and Hessian (e, k, k), where the probabilities are these (e, n, c)."""
-        weighted = probability * self.share
-        slope = (self.unit * (weighted - self.targets)).sum((-2, -1))  # (k, e)
-        gradient = torch.add(slope.mT, scales - self.centre, alpha=self.pull)
-        weighted = self.unit * weighted
-        second = torch.stack([(row * self.unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
+    def derivatives(self, scales: Floats, logs: Tensor) -> tuple[Floats, Floats]:
+        """Gradient (e, k) and Hessian (e, k, k), where the log-probabilities are these."""
+        e, k, _ = self.unit.shape
+        weighted = logs.exp().mul_(self.share)
+        residual = (weighted - self.targets).view(e, 1, -1)
+        slope = _numbers(_inner(self.unit, residual)[..., 0])
+        parts = self.unit.view(e, k, *self.targets.shape) * weighted[:, None]
         # A row of weight w and expectation m takes away w m² = (w m)² / w.
-        expected = (weighted.sum(-1) * self.inverse_roots).transpose(0, 1)  # (e, k, n)
-        hessian = torch.baddbmm(second.permute(2, 0, 1), expected, expected.mT, alpha=-1)
-        hessian.diagonal(dim1=1, dim2=2).add_(self.pull)
-        return gradient, hessian
+        expected = parts.sum(-1).mul_(self.inverse_roots)
+        second = _inner(parts.view(e, k, -1), self.unit)
+        hessian = _numbers(torch.baddbmm(second, expected, expected.mT, alpha=-1))
+        return slope + self.pull * (scales - self.centre), hessian + self.pull * np.eye(k)
+
+
+def _inner(one: Tensor, other: Tensor) -> Tensor:
+    """Inner products (e, k, j) of rows (e, k, p) and rows (e, j, p)."""
+    if one.device.type == "cpu":
+        return one @ other.mT
+    # Element by element: matrix products this long and thin are slow on a GPU.
+    return torch.stack([(one * row[:, None]).sum(-1) for row in other.unbind(1)], -1)
+
+
+def _numbers(tensor: Tensor) -> Floats:
+    numbers: Floats = tensor.cpu().double().numpy()
+    return numbers
 
 
 def fit_scales(
@@ -106,65 +125,68 @@ def fit_scales(
     k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
     tiny = torch.finfo(directions.dtype).tiny
-    largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
-    size = largest * (directions / largest[..., None, None]).square().mean((-2, -1)).sqrt()
-    size = size.clamp(min=tiny)
-    unit = directions / size[..., None, None]
+    rows = directions.transpose(0, 1).reshape(e, k, n * c)
+    largest = rows.abs().amax(-1, keepdim=True).clamp_(min=tiny)
+    size = (rows / largest).square_().mean(-1, keepdim=True).sqrt_().mul_(largest).clamp_(min=tiny)
+    unit, sizes = rows / size, _numbers(size[..., 0])
     share = unit.new_ones(n) if row_weights is None else row_weights.to(unit)
     share = share / n
     inverse_roots = share.clamp(min=tiny).rsqrt()
     share = share[:, None]
-    centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
+    centre = np.zeros((e, k)) if toward is None else _numbers(toward) * sizes
     targets = smoothed_targets(labels, c, unit.dtype) * share
     problem = _ScaleProblem(unit, offset, centre, pull, share, inverse_roots, targets)
-    begin = unit.new_ones(e, k) if toward is None else centre
-    begin = begin if start is None else start.to(unit) * size.mT
-    scales = _minimised(problem, begin)
-    return scales / size.mT, smoothed_nll(problem.logits(scales), labels)
+    begin = np.ones((e, k)) if toward is None else centre
+    scales = _minimised(problem, begin if start is None else _numbers(start) * sizes)
+    losses = smoothed_nll(problem.logits(scales), labels)
+    return torch.from_numpy(scales / sizes).to(unit), losses
 
 
-def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
+def _minimised(problem: _ScaleProblem, scales: Floats) -> Floats:
     """The scales (e, k) that minimise the objective, by damped Newton steps from these."""
     value, logs = problem.evaluated(scales)
     # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
-    rounding = 4 * torch.finfo(scales.dtype).eps
+    rounding = 4 * torch.finfo(logs.dtype).eps
     for _ in range(ITERATIONS):
-        step = _newton_step(scales, *problem.derivatives(scales, logs.exp()))
-        least = rounding * value.abs()
+        gradient, hessian = problem.derivatives(scales, logs)
+        step, least = _newton_step(scales, gradient, hessian), rounding * abs(value)
+        move = scales - np.maximum(scales - step, 0)
+        expected = ((gradient - 0.5 * (hessian @ move[..., None])[..., 0]) * move).sum(-1)
+        if (abs(expected) <= TOLERANCE + least).all():  # the gradient knows more than the loss
+            return scales - move
         for _ in range(HALVINGS):
-            proposal = (scales - step).clamp(min=0)
+            proposal = np.maximum(scales - step, 0)
             proposed, proposed_logs = problem.evaluated(proposal)
             worse = ~(proposed <= value + least)
-            if not bool(worse.any()):
+            if not worse.any():
                 break
-            step = torch.where(worse[:, None], step / 2, step)
+            step = np.where(worse[:, None], step / 2, step)
         else:
             # No step of these problems gains: they stay where they are.
-            proposal = torch.where(worse[:, None], scales, proposal)
-            proposed = torch.where(worse, value, proposed)
-            proposed_logs = torch.where(worse[:, None, None], logs, proposed_logs)
-        # A step that loses no more than rounding is taken: the gradient knows more than the loss.
+            proposal = np.where(worse[:, None], scales, proposal)
+            proposed = np.where(worse, value, proposed)
+            same = torch.from_numpy(worse).to(logs.device)[:, None, None]
+            proposed_logs = torch.where(same, logs, proposed_logs)
         gain = value - proposed
         scales, value, logs = proposal, proposed, proposed_logs
-        if bool((gain <= TOLERANCE + least).all()):
+        if (gain <= TOLERANCE + least).all():
             break
     return scales
 
 
-def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+def _newton_step(scales: Floats, gradient: Floats, hessian: Floats) -> Floats:
     """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others.
 
     A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
     step of similar directions would get stuck there.
     """
-    if not bool((scales > NEAR_BOUND).all()):
-        residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
-        free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
-        eye = torch.eye(scales.shape[1], dtype=torch.bool, device=scales.device)
-        held = ~(free[:, :, None] & free[:, None, :]) & ~eye
-        hessian = hessian.masked_fill(held, 0)
-    step: Tensor = torch.linalg.solve(hessian, gradient)
+    if not (scales > NEAR_BOUND).all():
+        residual = abs(scales - np.maximum(scales - gradient, 0)).max(-1, keepdims=True)
+        free = (scales > np.minimum(residual, NEAR_BOUND)) | (gradient < 0)
+        joint = (free[:, :, None] & free[:, None, :]) | np.eye(scales.shape[1], dtype=bool)
+        hessian = np.where(joint, hessian, 0.0)
+    step: Floats = np.linalg.solve(hessian, gradient[..., None])[..., 0]
     return step
 
 
