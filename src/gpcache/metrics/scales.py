@@ -16,6 +16,8 @@ RIDGE = 1e-6
 ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
+# A Newton step that is expected to gain no more is the last: what remains is its square.
+LAST_STEP = 1e-7
 NEAR_BOUND = 0.05
 
 
@@ -26,7 +28,7 @@ class _ScaleProblem(NamedTuple):
     """
 
     unit: Tensor  # (e, k, n · c)
-    offset: Tensor | None  # (n, c)
+    offset: Tensor  # (e, 1, n · c), or anything that expands to it
     centre: Floats  # (e, k): where the scales are pulled to
     pull: float
     share: Tensor  # (n, 1): the weights of the rows
@@ -35,34 +37,35 @@ class _ScaleProblem(NamedTuple):
 
     def logits(self, scales: Floats) -> Tensor:
         """(e, n, c) at scales (e, k)."""
-        fused = torch.from_numpy(scales[:, None]).to(self.unit) @ self.unit
-        fused = fused.view(-1, *self.targets.shape)
-        return fused if self.offset is None else fused.add_(self.offset)
+        factors = torch.from_numpy(scales[:, None]).to(self.unit)
+        return torch.baddbmm(self.offset, factors, self.unit).view(-1, *self.targets.shape)
 
     def evaluated(self, scales: Floats) -> tuple[Floats, Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
         logs = self.logits(scales).log_softmax(-1)
-        penalty = ((scales - self.centre) ** 2).sum(-1)
-        return 0.5 * self.pull * penalty - _numbers((logs * self.targets).sum((-2, -1))), logs
+        away = scales - self.centre
+        penalty = 0.5 * self.pull * np.add.reduce(away * away, -1)
+        return penalty - _numbers((logs * self.targets).sum((-2, -1))), logs
 
     def derivatives(self, scales: Floats, logs: Tensor) -> tuple[Floats, Floats]:
         """Gradient (e, k) and Hessian (e, k, k), where the log-probabilities are these."""
-        e, k, _ = self.unit.shape
+        e, k, size = self.unit.shape
         weighted = logs.exp().mul_(self.share)
-        residual = (weighted - self.targets).view(e, 1, -1)
-        slope = _numbers(_inner(self.unit, residual)[..., 0])
         parts = self.unit.view(e, k, *self.targets.shape) * weighted[:, None]
         # A row of weight w and expectation m takes away w m² = (w m)² / w.
         expected = parts.sum(-1).mul_(self.inverse_roots)
-        second = _inner(parts.view(e, k, -1), self.unit)
-        hessian = _numbers(torch.baddbmm(second, expected, expected.mT, alpha=-1))
-        return slope + self.pull * (scales - self.centre), hessian + self.pull * np.eye(k)
+        slope = _inner(self.unit, weighted.sub_(self.targets).view(e, 1, size))
+        second = _inner(parts.view(e, k, size), self.unit)
+        second = second.baddbmm_(expected, expected.mT, alpha=-1)
+        both = _numbers(torch.cat([slope, second], -1))
+        gradient = both[..., 0] + self.pull * (scales - self.centre)
+        return gradient, both[..., 1:] + self.pull * np.eye(k)
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
     """Inner products (e, k, j) of rows (e, k, p) and rows (e, j, p)."""
     if one.device.type == "cpu":
-        return one @ other.mT
+        return torch.bmm(one, other.mT)
     # Element by element: matrix products this long and thin are slow on a GPU.
     return torch.stack([(one * row[:, None]).sum(-1) for row in other.unbind(1)], -1)
 
@@ -124,19 +127,23 @@ def fit_scales(
     """
     k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
-    tiny = torch.finfo(directions.dtype).tiny
-    rows = directions.transpose(0, 1).reshape(e, k, n * c)
-    largest = rows.abs().amax(-1, keepdim=True).clamp_(min=tiny)
-    size = (rows / largest).square_().mean(-1, keepdim=True).sqrt_().mul_(largest).clamp_(min=tiny)
-    unit, sizes = rows / size, _numbers(size[..., 0])
+    tiny, rows = torch.finfo(directions.dtype).tiny, directions.transpose(0, 1)
+    largest = rows.abs().amax((-2, -1), keepdim=True).clamp_(min=tiny)
+    mean = (rows / largest).square_().mean((-2, -1), keepdim=True)
+    size = mean.sqrt_().mul_(largest).clamp_(min=tiny)
+    unit, sizes = (rows / size).reshape(e, k, n * c), _numbers(size[..., 0, 0])
     share = unit.new_ones(n) if row_weights is None else row_weights.to(unit)
-    share = share / n
-    inverse_roots = share.clamp(min=tiny).rsqrt()
-    share = share[:, None]
-    centre = np.zeros((e, k)) if toward is None else _numbers(toward) * sizes
-    targets = smoothed_targets(labels, c, unit.dtype) * share
-    problem = _ScaleProblem(unit, offset, centre, pull, share, inverse_roots, targets)
-    begin = np.ones((e, k)) if toward is None else centre
+    share = (share / n)[:, None]
+    problem = _ScaleProblem(
+        unit,
+        unit.new_zeros(e, 1, 1) if offset is None else offset.reshape(-1, 1, n * c),
+        np.zeros((e, k)) if toward is None else _numbers(toward) * sizes,
+        pull,
+        share,
+        share[:, 0].clamp(min=tiny).rsqrt(),
+        smoothed_targets(labels, c, unit.dtype) * share,
+    )
+    begin = np.ones((e, k)) if toward is None else problem.centre
     scales = _minimised(problem, begin if start is None else _numbers(start) * sizes)
     losses = smoothed_nll(problem.logits(scales), labels)
     return torch.from_numpy(scales / sizes).to(unit), losses
@@ -151,23 +158,23 @@ def _minimised(problem: _ScaleProblem, scales: Floats) -> Floats:
     for _ in range(ITERATIONS):
         gradient, hessian = problem.derivatives(scales, logs)
         step, least = _newton_step(scales, gradient, hessian), rounding * abs(value)
-        move = scales - np.maximum(scales - step, 0)
-        expected = ((gradient - 0.5 * (hessian @ move[..., None])[..., 0]) * move).sum(-1)
-        if (abs(expected) <= TOLERANCE + least).all():  # the gradient knows more than the loss
-            return scales - move
+        proposal = np.maximum(scales - step, 0)
+        if (abs(gradient * (scales - proposal)).sum(-1) <= LAST_STEP).all():
+            return proposal
         for _ in range(HALVINGS):
-            proposal = np.maximum(scales - step, 0)
             proposed, proposed_logs = problem.evaluated(proposal)
             worse = ~(proposed <= value + least)
             if not worse.any():
                 break
             step = np.where(worse[:, None], step / 2, step)
+            proposal = np.maximum(scales - step, 0)
         else:
             # No step of these problems gains: they stay where they are.
             proposal = np.where(worse[:, None], scales, proposal)
             proposed = np.where(worse, value, proposed)
             same = torch.from_numpy(worse).to(logs.device)[:, None, None]
             proposed_logs = torch.where(same, logs, proposed_logs)
+        # A step that loses no more than rounding is taken: the gradient knows more than the loss.
         gain = value - proposed
         scales, value, logs = proposal, proposed, proposed_logs
         if (gain <= TOLERANCE + least).all():
