@@ -214,13 +214,12 @@ def is_constant(rows: Tensor) -> bool:
 
 def within_class(rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """x − class mean (n, d) of rows (n, d) with weights (n,)."""
-    _, member, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    counted = rows
+    counted, counts = rows, torch.bincount(labels)
     if weights is not None:
         counted = rows * weights[:, None]
-        counts = rows.new_zeros(len(counts)).index_add(0, member, weights.to(rows))
-    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, counted)
-    centred: Tensor = rows - (sums / counts[:, None])[member]
+        counts = rows.new_zeros(len(counts)).index_add(0, labels, weights.to(rows))
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, labels, counted)
+    centred: Tensor = rows - (sums / counts[:, None])[labels]
     return centred
 
 

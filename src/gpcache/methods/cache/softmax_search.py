@@ -35,7 +35,6 @@ from gpcache.methods.cache.softmax_weights import (
     NOISE_MATTERS,
     LabelNoise,
     WeightFit,
-    at_label,
     combined,
     text_gain,
 )
@@ -274,13 +273,10 @@ class _Search:
         self._look()
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
-        weights = self._fit.fit(
-            setting, parts, labels, start=self._weights, row_weights=folds.row_weights
+        weights, logits, right, label_noise = self._fit.weighed(
+            setting, parts, labels, self._weights, folds.row_weights
         )
         self._weights = weights
-        logits = combined(weights, parts) + self._fit.frequency
-        right = at_label(logits, labels)
-        label_noise = LabelNoise.of(right, logits.shape[1])
         losses = label_noise.losses(right, logits.shape[1])
         hits = logits.argmax(1) == labels
         away = sum(

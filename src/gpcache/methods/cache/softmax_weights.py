@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,15 +52,34 @@ class LabelNoise(NamedTuple):
         """
         noise, n = 0.05, len(right)
         # One transfer and small steps; a label of probability zero gets no weight.
-        inverse = (1 / right.double()).cpu().numpy()
+        inverse = right.double().reciprocal_().cpu().numpy()
+        is_right = np.empty_like(inverse)
         for _ in range(NOISE_ROUNDS):
-            is_right = 1 / (1 + noise / ((1 - noise) * n_classes) * inverse)
-            noise = (n - float(is_right.sum()) + 1) / (n + 1 + NOISE_PRIOR)
+            np.multiply(inverse, noise / ((1 - noise) * n_classes), out=is_right)
+            np.add(is_right, 1, out=is_right)
+            np.reciprocal(is_right, out=is_right)
+            noise = (n - float(np.add.reduce(is_right)) + 1) / (n + 1 + NOISE_PRIOR)
         return cls(noise, torch.from_numpy(is_right).to(right))
 
     def losses(self, right: Tensor, n_classes: int) -> Tensor:
         """−log probability (r,) of the labels, some of which may be wrong."""
         return -torch.log((1 - self.share) * right + self.share / n_classes)
+
+
+class WeighedParts(NamedTuple):
+    """Weights (k,), the logits (r, c) and probabilities (r,) of the labels, and their noise."""
+
+    weights: Tensor
+    logits: Tensor
+    right: Tensor
+    label_noise: LabelNoise
+
+    @classmethod
+    def of(cls, weights: Tensor, parts: Tensor, labels: Tensor, frequency: Tensor) -> WeighedParts:
+        """Of parts (k, r, c), where classes are as frequent (c,) as among the shots."""
+        logits = combined(weights, parts) + frequency
+        right = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+        return cls(weights, logits, right, LabelNoise.of(right, logits.shape[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +127,17 @@ class WeightFit:
 
         `start` (k,) are the weights of a similar problem. Rows may have weights (r,).
         """
+        return self.weighed(setting, parts, labels, start, row_weights).weights
+
+    def weighed(
+        self,
+        setting: SoftmaxSetting,
+        parts: Tensor,
+        labels: Tensor,
+        start: Tensor | None,
+        row_weights: Tensor | None,
+    ) -> WeighedParts:
+        """As `fit`, with what follows from the weights."""
         toward = self.prior(setting, self.shots_left)
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
@@ -130,7 +161,7 @@ class WeightFit:
         weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
         weights = weights.to(toward)
         if not bool(free.any()):
-            return weights
+            return WeighedParts.of(weights, parts, labels, self.frequency)
         offset = self.frequency.expand(len(labels), -1)
         if not bool(free.all()):
             offset = offset + combined(weights[~free], parts[~free])
@@ -147,24 +178,18 @@ class WeightFit:
             )
             begin = scales[0]
             weights[free] = begin.to(weights)
-            right = at_label(combined(weights, parts) + self.frequency, labels)
-            label_noise = LabelNoise.of(right, parts.shape[2])
-            if self.few or label_noise.share < NOISE_MATTERS:
+            weighed = WeighedParts.of(weights, parts, labels, self.frequency)
+            if self.few or weighed.label_noise.share < NOISE_MATTERS:
                 break
-            row_weights = label_noise.right
+            row_weights = weighed.label_noise.right
             if given_weights is not None:
                 row_weights = row_weights * given_weights
-        return weights
+        return weighed
 
 
 def combined(weights: Tensor, parts: Tensor) -> Tensor:
     """Σ_k weights_k · parts_k (r, c)."""
-    return (weights.to(parts)[:, None, None] * parts).sum(0)
-
-
-def at_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Probabilities (r,) that logits (r, c) give to the labels (r,)."""
-    return logits.softmax(1).gather(1, labels[:, None])[:, 0]
+    return (weights.to(parts) @ parts.flatten(1)).view(parts.shape[1:])
 
 
 def text_gain(shots: Shots, settings: SearchOptions) -> float:
