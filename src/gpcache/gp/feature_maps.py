@@ -171,8 +171,9 @@ class KernelSpace:
             return None
         ridge = self.shrinkage * spread
         # For few rows R, a factorisation of RRᵀ costs less than one of RᵀR.
-        few = 2 * len(centred) <= centred.shape[1]
-        matrix = _few_rows(centred, ridge) if few else _from_scatter(centred.mT @ centred, ridge)
+        if 2 * len(centred) <= centred.shape[1]:
+            return _few_rows(centred, ridge, scale)
+        matrix = _from_scatter(centred.mT @ centred, ridge)
         return matrix if scale is None else scale[:, None] * matrix
 
     def feature_scale(self, centred: Tensor) -> Tensor | None:
@@ -231,17 +232,18 @@ def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
     return whitening.mT
 
 
-def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ.
+def _few_rows(centred: Tensor, ridge: Tensor, scale: Tensor | None) -> Tensor:
+    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ; its rows times a scale (d,).
 
     (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
     """
     values, vectors = torch.linalg.eigh(centred @ centred.mT)
     roots, root = (values.clamp(min=0) + ridge).sqrt(), ridge.sqrt()
     reach = vectors.mT @ centred
-    lowered = (reach.mT / (roots * root * (roots + root))) @ reach
-    eye = torch.eye(centred.shape[1], dtype=centred.dtype, device=centred.device)
-    whitening: Tensor = eye / root - lowered
+    scale = centred.new_ones(centred.shape[1]) if scale is None else scale
+    lowered = reach.mT * scale[:, None] / (roots * root * (roots + root))
+    whitening = -lowered @ reach
+    whitening.diagonal().add_(scale / root)
     return whitening
 
 

@@ -102,16 +102,16 @@ class WhitenedProducts:
         if space.diagonal:
             scale = space.feature_scale(differences(rows[:n]))
             rows = rows if scale is None else rows * scale
-        products = rows @ rows[:n].mT
-        across = differences(products.mT)
+        products = rows[:n] @ rows.mT
+        across = differences(products)
         scatter = differences(across[:, :n].mT)
         member = torch.nn.functional.one_hot(labels, n_classes).to(rows).mT
         member = member if weights is None else member * weights
         total = n if weights is None else float(weights.sum())
         sums = member.sum(1, keepdim=True)
         return cls(
-            products=products,
-            lengths=rows.square().sum(1),
+            products=products.mT,
+            lengths=torch.linalg.vector_norm(rows, dim=1).square_(),
             across=across,
             scatter=scatter,
             spread=scatter.diagonal().sum() / max(1.0, total - 1),
@@ -148,15 +148,16 @@ class WhitenedProducts:
     def at(self, shrinkage: float, dtype: torch.dtype) -> Similarities:
         """The similarities at a shrinkage, in this dtype."""
         n, ridge = self.n_rows, shrinkage * self.spread
-        eye = torch.eye(n, dtype=self.scatter.dtype, device=self.scatter.device)
-        factor = torch.linalg.cholesky(self.scatter + ridge * eye)
+        shrunk = self.scatter.clone()
+        shrunk.diagonal(dim1=-2, dim2=-1).add_(ridge.squeeze(-1))
+        factor = torch.linalg.cholesky(shrunk)
         reach = torch.linalg.solve_triangular(factor, self.across, upper=False)
-        products = (self.products - reach.mT @ reach[..., :n]) / ridge
-        lengths = (self.lengths - reach.square().sum(-2)) / ridge.squeeze(-1)
-        inverse = torch.where(lengths > 0, lengths.clamp(min=0).rsqrt(), 0.0)
-        cosines = (products * inverse[..., None] * inverse[..., None, :n]).to(dtype)
+        products = self.products - reach.mT @ reach[..., :n]  # times δ, as the lengths are
+        lengths = self.lengths - torch.linalg.vector_norm(reach, dim=-2).square_()
+        inverse = torch.where(lengths > 0, lengths.rsqrt(), 0.0)
         halves = 0.5 * ((self.means @ products[..., :n, :]) * self.means).sum(-1)
-        scores = products[..., n:, :] @ self.means.mT - halves[..., None, :]
+        scores = (products[..., n:, :] @ self.means.mT).sub_(halves[..., None, :]).div_(ridge)
+        cosines = products.mul_(inverse[..., None]).mul_(inverse[..., None, :n]).to(dtype)
         return Similarities(cosines[..., :n, :], cosines[..., n:, :], scores.to(dtype))
 
 
