@@ -19,7 +19,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import NumericalError
@@ -324,31 +326,38 @@ class _Line(NamedTuple):
 
         `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
         """
-        low = torch.zeros_like(slope)
-        high = torch.full_like(slope, torch.inf)
-        length, first, probability = low, slope, self.probability
+        # The few numbers of each problem are numpy arrays: many small steps, and one transfer each.
+        begin, bend = _numbers(slope), _numbers(curve)
+        low, high = np.zeros_like(begin), np.full_like(begin, np.inf)
+        length, first, probability = low, begin, self.probability
         least = self.present.clamp(min=torch.finfo(slope.dtype).tiny)
         # Below the rounding error of the probabilities a slope says nothing; Newton's step does.
         rounding = torch.finfo(slope.dtype).eps * _dot(probability, self.direction.abs())
-        enough = torch.maximum(LINE_SHARE * slope.abs(), rounding)
+        enough = np.maximum(LINE_SHARE * abs(begin), _numbers(rounding))
         for _ in range(LINE_STEPS):
             weighted = probability * self.direction
             expected = weighted.sum(-1, keepdim=True)
             # A row of weight w adds w times the variance of its direction under the probabilities.
-            known = (expected.square() / least).sum(-2, keepdim=True)
-            second = _dot(weighted, self.direction) - known
-            newton = length - first / (second + curve)
+            known = expected.square_().div_(least).sum(-2, keepdim=True)
+            second = _numbers(weighted.mul_(self.direction).sum((-2, -1), keepdim=True) - known)
+            newton = length - first / (second + bend)
             # Outside of the bracket: take the middle, or double the step if there is no upper end.
-            inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
-            length = torch.where((newton > low) & (newton < high), newton, inner)
-            probability = torch.addcmul(self.logits, self.direction, length).softmax(-1)
+            inner = np.where(np.isinf(high), 2 * low, (low + high) / 2)
+            length = np.where((newton > low) & (newton < high), newton, inner)
+            step = torch.from_numpy(length).to(slope)
+            probability = torch.addcmul(self.logits, self.direction, step).softmax(-1)
             probability.mul_(self.present)
-            first = slope + _dot(probability - self.probability, self.direction) + length * curve
-            if bool((first.abs() <= enough).all()):
+            gone = _dot(probability - self.probability, self.direction)
+            first = begin + _numbers(gone) + length * bend
+            if (abs(first) <= enough).all():
                 break
-            low = torch.where(first < 0, length, low)
-            high = torch.where(first >= 0, length, high)
-        return length, probability
+            low, high = np.where(first < 0, length, low), np.where(first >= 0, length, high)
+        return step, probability
+
+
+def _numbers(tensor: Tensor) -> NDArray[np.float64]:
+    numbers: NDArray[np.float64] = tensor.cpu().double().numpy()
+    return numbers
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:
