@@ -183,7 +183,7 @@ class KernelSpace:
         """
         variance = centred.square().mean(0)
         mean = variance.mean()
-        if float(mean.detach()) <= _tiny(centred) ** 2:
+        if float(mean.detach()) <= tiny_of(centred) ** 2:
             return None
         return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
 
@@ -198,19 +198,23 @@ def weighted_rows(rows: Tensor, weights: Tensor | None) -> Tensor:
     return rows if weights is None else rows * weights.sqrt()[:, None]
 
 
-def spread_of(centred: Tensor, weights: Tensor | None = None) -> Tensor | None:
+def spread_of(
+    centred: Tensor, weights: Tensor | None = None, tiny: float | None = None
+) -> Tensor | None:
     """tr(S) / (n − 1) of the (weighted) differences (n, d) to the class means.
 
     None with one shot a class (or copies of it): nothing is known of the scatter within classes.
+    `tiny` is the length of a rounding error; that of the dtype by default.
     """
     total = len(centred) if weights is None else float(weights.sum())
     spread = centred.square().sum() / max(1.0, total - 1)
-    return None if float(spread.detach()) <= _tiny(centred) ** 2 else spread
+    tiny = tiny_of(centred) if tiny is None else tiny
+    return None if float(spread.detach()) <= tiny**2 else spread
 
 
 def is_constant(rows: Tensor) -> bool:
     """Whether no row (n, d) differs from the mean of all."""
-    return not bool(((rows - rows.mean(0)).norm(dim=1) > _tiny(rows)).any())
+    return not bool(((rows - rows.mean(0)).norm(dim=1) > tiny_of(rows)).any())
 
 
 def within_class(rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -258,5 +262,6 @@ def projected(projection: Projection, features: Tensor) -> Tensor:
     return unit_rows(rows)
 
 
-def _tiny(rows: Tensor) -> float:
+def tiny_of(rows: Tensor) -> float:
+    """Lengths up to this are those of rounding errors."""
     return 100 * float(torch.finfo(rows.dtype).eps)

@@ -20,10 +20,10 @@ from gpcache.gp.cholesky import cholesky, quadratic
 from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
-    is_constant,
     mean_row,
     projected,
     spread_of,
+    tiny_of,
     weighted_rows,
     within_class,
 )
@@ -86,11 +86,9 @@ class WhitenedProducts:
         rows = torch.cat([features, others])
         if space.projection is not None:
             rows = projected(space.projection, rows)
-        known = within_class(rows[:n], labels)
-        whitens = space.name == "whitened" and not is_constant(rows[:n])
-        few = n <= FEW_SHARE * rows.shape[1]
-        if not (whitens and few) or spread_of(known) is None:
+        if space.name != "whitened" or n > FEW_SHARE * rows.shape[1]:
             return None
+        tiny = tiny_of(rows)
         # Differences of large numbers below: float32 would keep few of their digits.
         rows = rows if rows.device.type == "mps" else rows.double()
         weights = None if weights is None else weights.to(rows)
@@ -99,8 +97,12 @@ class WhitenedProducts:
         def differences(rows: Tensor) -> Tensor:
             return weighted_rows(within_class(rows, labels, weights), weights)
 
+        known = differences(rows[:n])
+        is_constant = not bool((torch.linalg.vector_norm(rows[:n], dim=1) > tiny).any())
+        if is_constant or spread_of(known, weights, tiny) is None:
+            return None
         if space.diagonal:
-            scale = space.feature_scale(differences(rows[:n]))
+            scale = space.feature_scale(known)
             rows = rows if scale is None else rows * scale
         products = rows[:n] @ rows.mT
         across = differences(products)
@@ -114,7 +116,7 @@ class WhitenedProducts:
             lengths=torch.linalg.vector_norm(rows, dim=1).square_(),
             across=across,
             scatter=scatter,
-            spread=scatter.diagonal().sum() / max(1.0, total - 1),
+            spread=scatter.diagonal().sum()[None, None] / max(1.0, total - 1),
             means=member / torch.where(sums > 0, sums, 1.0),
         )
 
@@ -133,11 +135,12 @@ class WhitenedProducts:
                 lengths=rows(one.lengths[:, None])[:, 0],
                 across=rows(padded(one.across, n).mT).mT,
                 scatter=padded(padded(one.scatter, n).mT, n),
-                spread=one.spread[None, None],
+                spread=one.spread,
                 means=padded(one.means.mT, n).mT,
             )
 
-        every = [vars(filled(one)) for one in problems]
+        alike = all(one.products.shape == (n + m, n) for one in problems)
+        every = [vars(one if alike else filled(one)) for one in problems]
         return cls(**{name: torch.stack([one[name] for one in every]) for name in every[0]})
 
     @property

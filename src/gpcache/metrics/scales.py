@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gpcache.metrics.checks import Floats
+Numbers = list[list[float]]
 
 # Penalty on the square of a scale (in units where the logits it multiplies have unit size): no
 # effect on real data, but scales stay finite if the rows are separable.
@@ -24,30 +25,31 @@ NEAR_BOUND = 0.05
 class _ScaleProblem(NamedTuple):
     """e convex problems of k scales each, in units where the directions have unit size.
 
-    The few numbers of each problem (scales, loss, gradient, Hessian) are numpy arrays in float64.
+    The few numbers of each problem (scales, loss, gradient, Hessian) are lists.
     """
 
     unit: Tensor  # (e, k, n · c)
     offset: Tensor  # (e, 1, n · c), or anything that expands to it
-    centre: Floats  # (e, k): where the scales are pulled to
+    centre: Numbers  # (e, k): where the scales are pulled to
     pull: float
     share: Tensor  # (n, 1): the weights of the rows
     inverse_roots: Tensor  # (n,): of these weights
     targets: Tensor  # (n, c): the smoothed labels, times these weights
 
-    def logits(self, scales: Floats) -> Tensor:
+    def logits(self, scales: Numbers) -> Tensor:
         """(e, n, c) at scales (e, k)."""
-        factors = torch.from_numpy(scales[:, None]).to(self.unit)
+        factors = self.unit.new_tensor(scales)[:, None]
         return torch.baddbmm(self.offset, factors, self.unit).view(-1, *self.targets.shape)
 
-    def evaluated(self, scales: Floats) -> tuple[Floats, Tensor]:
+    def evaluated(self, scales: Numbers) -> tuple[list[float], Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
         logs = self.logits(scales).log_softmax(-1)
-        away = scales - self.centre
-        penalty = 0.5 * self.pull * np.add.reduce(away * away, -1)
-        return penalty - _numbers((logs * self.targets).sum((-2, -1))), logs
+        gains: list[float] = (logs * self.targets).sum((-2, -1)).tolist()
+        away = zip(scales, self.centre, strict=True)
+        penalties = [0.5 * self.pull * math.dist(*pair) ** 2 for pair in away]
+        return [one - gain for one, gain in zip(penalties, gains, strict=True)], logs
 
-    def derivatives(self, scales: Floats, logs: Tensor) -> tuple[Floats, Floats]:
+    def derivatives(self, scales: Numbers, logs: Tensor) -> tuple[Numbers, list[Numbers]]:
         """Gradient (e, k) and Hessian (e, k, k), where the log-probabilities are these."""
         e, k, size = self.unit.shape
         weighted = logs.exp().mul_(self.share)
@@ -57,9 +59,14 @@ class _ScaleProblem(NamedTuple):
         slope = _inner(self.unit, weighted.sub_(self.targets).view(e, 1, size))
         second = _inner(parts.view(e, k, size), self.unit)
         second = second.baddbmm_(expected, expected.mT, alpha=-1)
-        both = _numbers(torch.cat([slope, second], -1))
-        gradient = both[..., 0] + self.pull * (scales - self.centre)
-        return gradient, both[..., 1:] + self.pull * np.eye(k)
+        both = torch.cat([slope, second], -1).tolist()
+        for rows, point, centre in zip(both, scales, self.centre, strict=True):
+            for i, row in enumerate(rows):
+                row[0] += self.pull * (point[i] - centre[i])
+                row[i + 1] += self.pull
+        return [[row[0] for row in rows] for rows in both], [
+            [row[1:] for row in rows] for rows in both
+        ]
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
@@ -68,11 +75,6 @@ def _inner(one: Tensor, other: Tensor) -> Tensor:
         return torch.bmm(one, other.mT)
     # Element by element: matrix products this long and thin are slow on a GPU.
     return torch.stack([(one * row[:, None]).sum(-1) for row in other.unbind(1)], -1)
-
-
-def _numbers(tensor: Tensor) -> Floats:
-    numbers: Floats = tensor.cpu().double().numpy()
-    return numbers
 
 
 def fit_scales(
@@ -131,70 +133,100 @@ def fit_scales(
     largest = rows.abs().amax((-2, -1), keepdim=True).clamp_(min=tiny)
     mean = (rows / largest).square_().mean((-2, -1), keepdim=True)
     size = mean.sqrt_().mul_(largest).clamp_(min=tiny)
-    unit, sizes = (rows / size).reshape(e, k, n * c), _numbers(size[..., 0, 0])
+    unit, size = (rows / size).reshape(e, k, n * c), size[..., 0, 0]
     share = unit.new_ones(n) if row_weights is None else row_weights.to(unit)
     share = (share / n)[:, None]
     problem = _ScaleProblem(
         unit,
         unit.new_zeros(e, 1, 1) if offset is None else offset.reshape(-1, 1, n * c),
-        np.zeros((e, k)) if toward is None else _numbers(toward) * sizes,
+        [[0.0] * k] * e if toward is None else (toward.to(size) * size).tolist(),
         pull,
         share,
         share[:, 0].clamp(min=tiny).rsqrt(),
         smoothed_targets(labels, c, unit.dtype) * share,
     )
-    begin = np.ones((e, k)) if toward is None else problem.centre
-    scales = _minimised(problem, begin if start is None else _numbers(start) * sizes)
-    losses = smoothed_nll(problem.logits(scales), labels)
-    return torch.from_numpy(scales / sizes).to(unit), losses
+    begin = [[1.0] * k] * e if toward is None else problem.centre
+    scales = _minimised(problem, begin if start is None else (start.to(size) * size).tolist())
+    return unit.new_tensor(scales) / size, smoothed_nll(problem.logits(scales), labels)
 
 
-def _minimised(problem: _ScaleProblem, scales: Floats) -> Floats:
+def _minimised(problem: _ScaleProblem, scales: Numbers) -> Numbers:
     """The scales (e, k) that minimise the objective, by damped Newton steps from these."""
-    value, logs = problem.evaluated(scales)
+    values, logs = problem.evaluated(scales)
     # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
     rounding = 4 * torch.finfo(logs.dtype).eps
     for _ in range(ITERATIONS):
-        gradient, hessian = problem.derivatives(scales, logs)
-        step, least = _newton_step(scales, gradient, hessian), rounding * abs(value)
-        proposal = np.maximum(scales - step, 0)
-        if (abs(gradient * (scales - proposal)).sum(-1) <= LAST_STEP).all():
-            return proposal
+        slopes, hessians = problem.derivatives(scales, logs)
+        steps = list(map(_newton_step, scales, slopes, hessians))
+        proposals = list(map(_moved, scales, steps))
+        moves = zip(scales, proposals, slopes, strict=True)
+        if all(sum(map(_gain, *move)) <= LAST_STEP for move in moves):
+            return proposals
+        least = [rounding * abs(value) for value in values]
         for _ in range(HALVINGS):
-            proposed, proposed_logs = problem.evaluated(proposal)
-            worse = ~(proposed <= value + least)
-            if not worse.any():
+            proposed, proposed_logs = problem.evaluated(proposals)
+            trios = zip(proposed, values, least, strict=True)
+            worse = [not new <= old + rounding for new, old, rounding in trios]
+            if not any(worse):
                 break
-            step = np.where(worse[:, None], step / 2, step)
-            proposal = np.maximum(scales - step, 0)
+            steps = [
+                [0.5 * one for one in step] if bad else step
+                for step, bad in zip(steps, worse, strict=True)
+            ]
+            proposals = list(map(_moved, scales, steps))
         else:
             # No step of these problems gains: they stay where they are.
-            proposal = np.where(worse[:, None], scales, proposal)
-            proposed = np.where(worse, value, proposed)
-            same = torch.from_numpy(worse).to(logs.device)[:, None, None]
-            proposed_logs = torch.where(same, logs, proposed_logs)
+            choices = zip(worse, scales, proposals, strict=True)
+            proposals = [old if bad else new for bad, old, new in choices]
+            proposed, proposed_logs = problem.evaluated(proposals)
         # A step that loses no more than rounding is taken: the gradient knows more than the loss.
-        gain = value - proposed
-        scales, value, logs = proposal, proposed, proposed_logs
-        if (gain <= TOLERANCE + least).all():
+        trios = zip(values, proposed, least, strict=True)
+        done = all(old - new <= TOLERANCE + rounding for old, new, rounding in trios)
+        scales, values, logs = proposals, proposed, proposed_logs
+        if done:
             break
     return scales
 
 
-def _newton_step(scales: Floats, gradient: Floats, hessian: Floats) -> Floats:
-    """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others.
+def _moved(scales: Sequence[float], step: Sequence[float]) -> list[float]:
+    return [max(scale - one, 0.0) for scale, one in zip(scales, step, strict=True)]
+
+
+def _gain(old: float, new: float, slope: float) -> float:
+    return abs(slope * (old - new))
+
+
+def _newton_step(
+    scales: Sequence[float], gradient: Sequence[float], hessian: Sequence[Sequence[float]]
+) -> list[float]:
+    """H⁻¹ g (k,) of the scales that are free to move, and the plain gradient of the others.
 
     A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
     step of similar directions would get stuck there.
     """
-    if not (scales > NEAR_BOUND).all():
-        residual = abs(scales - np.maximum(scales - gradient, 0)).max(-1, keepdims=True)
-        free = (scales > np.minimum(residual, NEAR_BOUND)) | (gradient < 0)
-        joint = (free[:, :, None] & free[:, None, :]) | np.eye(scales.shape[1], dtype=bool)
-        hessian = np.where(joint, hessian, 0.0)
-    step: Floats = np.linalg.solve(hessian, gradient[..., None])[..., 0]
-    return step
+    if min(scales) <= NEAR_BOUND:
+        pairs = list(zip(scales, gradient, strict=True))
+        residual = max(abs(scale - max(scale - slope, 0.0)) for scale, slope in pairs)
+        free = [scale > min(residual, NEAR_BOUND) or slope < 0 for scale, slope in pairs]
+        hessian = [
+            [one if i == j or (free[i] and free[j]) else 0.0 for j, one in enumerate(row)]
+            for i, row in enumerate(hessian)
+        ]
+    return _solved([[*row, slope] for row, slope in zip(hessian, gradient, strict=True)])
+
+
+def _solved(rows: Numbers) -> list[float]:
+    """x (k,) with A x = b for rows [A b] (k, k + 1), by elimination with pivots."""
+    k = len(rows)
+    for i in range(k):
+        pivot = max(range(i, k), key=lambda j: abs(rows[j][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for j in range(k):
+            if j != i:
+                factor = rows[j][i] / rows[i][i]
+                rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
+    return [rows[i][k] / rows[i][i] for i in range(k)]
 
 
 def doubt_of(n: int, c: int) -> float:
