@@ -18,7 +18,7 @@ ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
 # A Newton step that is expected to gain no more is the last: what remains is its square.
-LAST_STEP = 1e-7
+LAST_STEP = 1e-8
 NEAR_BOUND = 0.05
 
 
