@@ -140,9 +140,14 @@ def _solve(
         k_gradient = product(gradient)
         gradient = gradient.to(k_gradient)
         distance = _dot(gradient, k_gradient)
-        solved = distance <= bound
-        if bool(solved.all()):
+        shares = (distance / bound).flatten().tolist()
+        if all(share <= 1 for share in shares):
             return Coefficients(a, ka, iteration)
+        if not all(map(math.isfinite, shares)):
+            raise NumericalError(
+                "The softmax likelihood got a number that is not finite: check the features, the "
+                "text logits and tau."
+            )
         if directions is None:
             metric = _Metric(product, targets.to(gradient), tau, own=near)
             directions = _Directions(metric, torch.zeros_like(distance))
@@ -151,15 +156,15 @@ def _solve(
         curve = _dot(direction, k_direction) / tau
         line = _Line(logits.to(slope), k_direction, probability.to(slope), present.to(slope))
         length, there = line.search(slope, curve)
-        # Problems of the batch that are solved do not change any more.
-        length = torch.where(solved, 0.0, length)
+        if min(shares) <= 1:  # problems of the batch that are solved do not change any more
+            solved = distance <= bound
+            length = torch.where(solved, 0.0, length)
+            there = torch.where(solved, probability.to(there), there)
         a = torch.addcmul(a, direction.to(a), length.to(a))
         move = k_direction.to(a) * length
         ka, logits = ka + move, logits + move
-        if there.dtype == logits.dtype:
-            probability = torch.where(solved, probability, there)
-        else:
-            probability = logits.softmax(-1).mul_(present)
+        exact = there.dtype == logits.dtype
+        probability = there if exact else logits.softmax(-1).mul_(present)
     raise _not_converged(max_iterations, distance / bound, tolerance)
 
 
@@ -185,21 +190,17 @@ class _Directions:
 
         With `probability` the curvature is computed again and the directions restart.
         """
-        if not bool(torch.isfinite(distance).all()):
-            raise NumericalError(
-                "The softmax likelihood got a number that is not finite: check the features, the "
-                "text logits and tau."
-            )
         if probability is not None:
             self._metric.adapt(probability)
         last, last_size = self._step, self._size
         self._step, k_step = self._metric.step(gradient, k_gradient)
         self._size = _dot(k_gradient, self._step)
-        mix = torch.zeros_like(self._size)
+        direction, k_direction = self._direction, self._k_direction
+        self._direction, self._k_direction = -self._step, -k_step
         if probability is None:
             mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
-        self._direction = torch.addcmul(-self._step, self._direction, mix)
-        self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
+            self._direction.addcmul_(direction, mix)
+            self._k_direction.addcmul_(k_direction, mix)
         slope = _dot(gradient, self._k_direction)
         uphill = slope >= 0
         if bool(uphill.any()):  # by rounding: continue from the gradient
