@@ -246,7 +246,7 @@ def _few_rows(centred: Tensor, ridge: Tensor, scale: Tensor | None) -> Tensor:
     reach = vectors.mT @ centred
     scale = centred.new_ones(centred.shape[1]) if scale is None else scale
     lowered = reach.mT * scale[:, None] / (roots * root * (roots + root))
-    whitening = -lowered @ reach
+    whitening: Tensor = -lowered @ reach
     whitening.diagonal().add_(scale / root)
     return whitening
 

@@ -357,8 +357,7 @@ class _Line(NamedTuple):
 
 
 def _numbers(tensor: Tensor) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = tensor.cpu().double().numpy()
-    return numbers
+    return np.array(tensor.tolist())
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from gpcache.metrics.scales import HALVINGS, fit_scales, smoothed_targets
 SLOPE_PULL = 2.0
 SLOPE_ITERATIONS = 50
 # Fisher scoring ends with a step that gains no more.
-TOLERANCE = 1e-13
+TOLERANCE = 1e-12
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None = None) -> float:

@@ -126,7 +126,9 @@ class SoftmaxSearch:
             held_out = held_out._replace(logits=held_out.logits.clone(), rows=held_out.rows.clone())
         names = ("nested", "start", "shot_weights")
         tensors = {name: getattr(self, name) for name in names}
-        copies = {name: None if one is None else one.clone() for name, one in tensors.items()}
+        copies: dict[str, Any] = {
+            name: None if one is None else one.clone() for name, one in tensors.items()
+        }
         return replace(self, held_out=held_out, **copies)
 
     def with_label_weights(self, shots: Shots) -> Shots:

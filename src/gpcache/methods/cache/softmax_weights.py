@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -142,7 +143,7 @@ class WeightFit:
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
             # weight would then outweigh the held-out rows.
-            usual = float(parts[1].square().mean().sqrt())
+            usual = float(torch.linalg.vector_norm(parts[1])) / math.sqrt(parts[1].numel())
             toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
         pull = (FEW_PULL if self.few else PULL) / len(labels)
         given: list[float | Auto] = [self.settings.alpha]
@@ -157,14 +158,14 @@ class WeightFit:
         if self.shots.zero_shot is not None:
             gain = self.settings.gain
             given.append(1.0 if gain == "auto" and self.shots.absent.any() else gain)
-        free = torch.tensor([one == "auto" for one in given])
-        weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
-        weights = weights.to(toward)
-        if not bool(free.any()):
+        weights = toward.new_tensor([0.0 if one == "auto" else float(one) for one in given])
+        numbers = [i for i, one in enumerate(given) if one == "auto"]
+        if not numbers:
             return WeighedParts.of(weights, parts, labels, self.frequency)
         offset = self.frequency.expand(len(labels), -1)
-        if not bool(free.all()):
-            offset = offset + combined(weights[~free], parts[~free])
+        if len(numbers) < len(given):
+            offset = offset + combined(weights, parts)  # free weights are still zero
+        free = numbers if len(numbers) < len(given) else slice(None)  # a slice makes no copy
         given_weights, begin = row_weights, None if start is None else start[free]
         for _ in range(WEIGHT_ROUNDS):
             scales, _ = fit_scales(
