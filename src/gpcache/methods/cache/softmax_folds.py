@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from gpcache.gp import ExactPrecision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
+from gpcache.gp.precision import narrow_product
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.gp.whitened_products import WhitenedProducts, padded
 from gpcache.methods.cache.recipe import Recipe
@@ -179,7 +181,7 @@ class Folds:
         """The product of all folds' kernels with (f, n, c), and the answers (f, m, c) for it."""
         if self._exact:
             own, cross = (kernel_of(part, beta) for part in (spaces.own, spaces.cross))
-            return own.matmul, cross.matmul
+            return partial(narrow_product, own.mT), partial(narrow_product, cross)
         precisions = [
             self._recipe.precision(
                 self._recipe.plan(fold.shots), rows, fold.shots.values, beta=beta, noise=1.0
