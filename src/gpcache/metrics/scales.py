@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+Numbers = list[list[float]]
 
 # Penalty on the square of a scale (in units where the logits it multiplies have unit size): no
 # effect on real data, but scales stay finite if the rows are separable.
@@ -13,44 +17,64 @@ RIDGE = 1e-6
 ITERATIONS = 60
 HALVINGS = 20
 TOLERANCE = 1e-10
+# A Newton step that is expected to gain no more is the last: what remains is its square.
+LAST_STEP = 1e-8
 NEAR_BOUND = 0.05
 
 
 class _ScaleProblem(NamedTuple):
-    """e convex problems of k scales each, in units where the directions have unit size."""
+    """e convex problems of k scales each, in units where the directions have unit size.
 
-    unit: Tensor  # (k, e, n, c)
-    offset: Tensor | None  # (n, c)
-    centre: Tensor  # (e, k): where the scales are pulled to
+    The few numbers of each problem (scales, loss, gradient, Hessian) are lists.
+    """
+
+    unit: Tensor  # (e, k, n · c)
+    offset: Tensor  # (e, 1, n · c), or anything that expands to it
+    centre: Numbers  # (e, k): where the scales are pulled to
     pull: float
     share: Tensor  # (n, 1): the weights of the rows
     inverse_roots: Tensor  # (n,): of these weights
     targets: Tensor  # (n, c): the smoothed labels, times these weights
 
-    def logits(self, scales: Tensor) -> Tensor:
+    def logits(self, scales: Numbers) -> Tensor:
         """(e, n, c) at scales (e, k)."""
-        # Element by element, here and below: matrix products this long and thin are slow on a GPU.
-        fused = (self.unit * scales.mT[..., None, None]).sum(0)
-        return fused if self.offset is None else fused + self.offset
+        factors = self.unit.new_tensor(scales)[:, None]
+        return torch.baddbmm(self.offset, factors, self.unit).view(-1, *self.targets.shape)
 
-    def evaluated(self, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluated(self, scales: Numbers) -> tuple[list[float], Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
         logs = self.logits(scales).log_softmax(-1)
-        penalty = (scales - self.centre).square().sum(-1)
-        return torch.sub(0.5 * self.pull * penalty, (logs * self.targets).sum((-2, -1))), logs
+        gains: list[float] = (logs * self.targets).sum((-2, -1)).tolist()
+        away = zip(scales, self.centre, strict=True)
+        penalties = [0.5 * self.pull * math.dist(*pair) ** 2 for pair in away]
+        return [one - gain for one, gain in zip(penalties, gains, strict=True)], logs
 
-    def derivatives(self, scales: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient (e, k) and Hessian (e, k, k), where the probabilities are these (e, n, c)."""
-        weighted = probability * self.share
-        slope = (self.unit * (weighted - self.targets)).sum((-2, -1))  # (k, e)
-        gradient = torch.add(slope.mT, scales - self.centre, alpha=self.pull)
-        weighted = self.unit * weighted
-        second = torch.stack([(row * self.unit).sum((-2, -1)) for row in weighted])  # (k, k, e)
+    def derivatives(self, scales: Numbers, logs: Tensor) -> tuple[Numbers, list[Numbers]]:
+        """Gradient (e, k) and Hessian (e, k, k), where the log-probabilities are these."""
+        e, k, size = self.unit.shape
+        weighted = logs.exp().mul_(self.share)
+        parts = self.unit.view(e, k, *self.targets.shape) * weighted[:, None]
         # A row of weight w and expectation m takes away w m² = (w m)² / w.
-        expected = (weighted.sum(-1) * self.inverse_roots).transpose(0, 1)  # (e, k, n)
-        hessian = torch.baddbmm(second.permute(2, 0, 1), expected, expected.mT, alpha=-1)
-        hessian.diagonal(dim1=1, dim2=2).add_(self.pull)
-        return gradient, hessian
+        expected = parts.sum(-1).mul_(self.inverse_roots)
+        slope = _inner(self.unit, weighted.sub_(self.targets).view(e, 1, size))
+        second = _inner(parts.view(e, k, size), self.unit)
+        second = second.baddbmm_(expected, expected.mT, alpha=-1)
+        both = torch.cat([slope, second], -1).tolist()
+        for rows, point, centre in zip(both, scales, self.centre, strict=True):
+            for i, row in enumerate(rows):
+                row[0] += self.pull * (point[i] - centre[i])
+                row[i + 1] += self.pull
+        return [[row[0] for row in rows] for rows in both], [
+            [row[1:] for row in rows] for rows in both
+        ]
+
+
+def _inner(one: Tensor, other: Tensor) -> Tensor:
+    """Inner products (e, k, j) of rows (e, k, p) and rows (e, j, p)."""
+    if one.device.type == "cpu":
+        return torch.bmm(one, other.mT)
+    # Element by element: matrix products this long and thin are slow on a GPU.
+    return torch.stack([(one * row[:, None]).sum(-1) for row in other.unbind(1)], -1)
 
 
 def fit_scales(
@@ -105,67 +129,104 @@ def fit_scales(
     """
     k, e, n, c = directions.shape
     # Relative to the largest entry: its own square may be beyond float32.
-    tiny = torch.finfo(directions.dtype).tiny
-    largest = directions.abs().amax((-2, -1)).clamp(min=tiny)
-    size = largest * (directions / largest[..., None, None]).square().mean((-2, -1)).sqrt()
-    size = size.clamp(min=tiny)
-    unit = directions / size[..., None, None]
+    tiny, rows = torch.finfo(directions.dtype).tiny, directions.transpose(0, 1)
+    largest = rows.abs().amax((-2, -1), keepdim=True).clamp_(min=tiny)
+    mean = (rows / largest).square_().mean((-2, -1), keepdim=True)
+    size = mean.sqrt_().mul_(largest).clamp_(min=tiny)
+    unit, size = (rows / size).reshape(e, k, n * c), size[..., 0, 0]
     share = unit.new_ones(n) if row_weights is None else row_weights.to(unit)
-    share = share / n
-    inverse_roots = share.clamp(min=tiny).rsqrt()
-    share = share[:, None]
-    centre = unit.new_zeros(e, k) if toward is None else toward.to(unit) * size.mT
-    targets = smoothed_targets(labels, c, unit.dtype) * share
-    problem = _ScaleProblem(unit, offset, centre, pull, share, inverse_roots, targets)
-    begin = unit.new_ones(e, k) if toward is None else centre
-    begin = begin if start is None else start.to(unit) * size.mT
-    scales = _minimised(problem, begin)
-    return scales / size.mT, smoothed_nll(problem.logits(scales), labels)
+    share = (share / n)[:, None]
+    problem = _ScaleProblem(
+        unit,
+        unit.new_zeros(e, 1, 1) if offset is None else offset.reshape(-1, 1, n * c),
+        [[0.0] * k] * e if toward is None else (toward.to(size) * size).tolist(),
+        pull,
+        share,
+        share[:, 0].clamp(min=tiny).rsqrt(),
+        smoothed_targets(labels, c, unit.dtype) * share,
+    )
+    begin = [[1.0] * k] * e if toward is None else problem.centre
+    scales = _minimised(problem, begin if start is None else (start.to(size) * size).tolist())
+    return unit.new_tensor(scales) / size, smoothed_nll(problem.logits(scales), labels)
 
 
-def _minimised(problem: _ScaleProblem, scales: Tensor) -> Tensor:
+def _minimised(problem: _ScaleProblem, scales: Numbers) -> Numbers:
     """The scales (e, k) that minimise the objective, by damped Newton steps from these."""
-    value, logs = problem.evaluated(scales)
+    values, logs = problem.evaluated(scales)
     # Two losses that differ by less are equal up to rounding: in float32 the last steps would
     # otherwise be halved for nothing.
-    rounding = 4 * torch.finfo(scales.dtype).eps
+    rounding = 4 * torch.finfo(logs.dtype).eps
     for _ in range(ITERATIONS):
-        step = _newton_step(scales, *problem.derivatives(scales, logs.exp()))
-        least = rounding * value.abs()
+        slopes, hessians = problem.derivatives(scales, logs)
+        steps = list(map(_newton_step, scales, slopes, hessians))
+        proposals = list(map(_moved, scales, steps))
+        moves = zip(scales, proposals, slopes, strict=True)
+        if all(sum(map(_gain, *move)) <= LAST_STEP for move in moves):
+            return proposals
+        least = [rounding * abs(value) for value in values]
         for _ in range(HALVINGS):
-            proposal = (scales - step).clamp(min=0)
-            proposed, proposed_logs = problem.evaluated(proposal)
-            worse = ~(proposed <= value + least)
-            if not bool(worse.any()):
+            proposed, proposed_logs = problem.evaluated(proposals)
+            trios = zip(proposed, values, least, strict=True)
+            worse = [not new <= old + rounding for new, old, rounding in trios]
+            if not any(worse):
                 break
-            step = torch.where(worse[:, None], step / 2, step)
+            steps = [
+                [0.5 * one for one in step] if bad else step
+                for step, bad in zip(steps, worse, strict=True)
+            ]
+            proposals = list(map(_moved, scales, steps))
         else:
             # No step of these problems gains: they stay where they are.
-            proposal = torch.where(worse[:, None], scales, proposal)
-            proposed = torch.where(worse, value, proposed)
-            proposed_logs = torch.where(worse[:, None, None], logs, proposed_logs)
+            choices = zip(worse, scales, proposals, strict=True)
+            proposals = [old if bad else new for bad, old, new in choices]
+            proposed, proposed_logs = problem.evaluated(proposals)
         # A step that loses no more than rounding is taken: the gradient knows more than the loss.
-        gain = value - proposed
-        scales, value, logs = proposal, proposed, proposed_logs
-        if bool((gain <= TOLERANCE + least).all()):
+        trios = zip(values, proposed, least, strict=True)
+        done = all(old - new <= TOLERANCE + rounding for old, new, rounding in trios)
+        scales, values, logs = proposals, proposed, proposed_logs
+        if done:
             break
     return scales
 
 
-def _newton_step(scales: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
-    """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others.
+def _moved(scales: Sequence[float], step: Sequence[float]) -> list[float]:
+    return [max(scale - one, 0.0) for scale, one in zip(scales, step, strict=True)]
+
+
+def _gain(old: float, new: float, slope: float) -> float:
+    return abs(slope * (old - new))
+
+
+def _newton_step(
+    scales: Sequence[float], gradient: Sequence[float], hessian: Sequence[Sequence[float]]
+) -> list[float]:
+    """H⁻¹ g (k,) of the scales that are free to move, and the plain gradient of the others.
 
     A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
     step of similar directions would get stuck there.
     """
-    if not bool((scales > NEAR_BOUND).all()):
-        residual = (scales - (scales - gradient).clamp(min=0)).abs().amax(-1, keepdim=True)
-        free = (scales > residual.clamp(max=NEAR_BOUND)) | (gradient < 0)
-        eye = torch.eye(scales.shape[1], dtype=torch.bool, device=scales.device)
-        held = ~(free[:, :, None] & free[:, None, :]) & ~eye
-        hessian = hessian.masked_fill(held, 0)
-    step: Tensor = torch.linalg.solve(hessian, gradient)
-    return step
+    if min(scales) <= NEAR_BOUND:
+        pairs = list(zip(scales, gradient, strict=True))
+        residual = max(abs(scale - max(scale - slope, 0.0)) for scale, slope in pairs)
+        free = [scale > min(residual, NEAR_BOUND) or slope < 0 for scale, slope in pairs]
+        hessian = [
+            [one if i == j or (free[i] and free[j]) else 0.0 for j, one in enumerate(row)]
+            for i, row in enumerate(hessian)
+        ]
+    return _solved([[*row, slope] for row, slope in zip(hessian, gradient, strict=True)])
+
+
+def _solved(rows: Numbers) -> list[float]:
+    """x (k,) with A x = b for rows [A b] (k, k + 1), by elimination with pivots."""
+    k = len(rows)
+    for i in range(k):
+        pivot = max(range(i, k), key=lambda j: abs(rows[j][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for j in range(k):
+            if j != i:
+                factor = rows[j][i] / rows[i][i]
+                rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
+    return [rows[i][k] / rows[i][i] for i in range(k)]
 
 
 def doubt_of(n: int, c: int) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
-from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.precision import BATCH_ELEMENTS, narrow_product
 from gpcache.gp.softmax import Coefficients, Product, softmax_map, solve_rows
 from gpcache.methods.cache.held_out import HeldOutLogits, folds_protocol
 from gpcache.methods.cache.model import CacheModel
@@ -171,7 +171,7 @@ def _rough_product(precision: Precision, look: Callable[[], object]) -> Product 
 
     def product(right: Tensor) -> Tensor:
         look()
-        return prior @ right.float()
+        return narrow_product(prior.mT, right.float())
 
     return product
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from gpcache.gp import ExactPrecision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
+from gpcache.gp.precision import narrow_product
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.gp.whitened_products import WhitenedProducts, padded
 from gpcache.methods.cache.recipe import Recipe
@@ -24,7 +26,8 @@ from gpcache.methods.cache.softmax import (
     weighted_labels,
 )
 
-# Up to this number of rows what every shrinkage shares is kept for each diagonal: 10 MB.
+# Up to this number of rows what every shrinkage shares is kept for each diagonal, and the cosines
+# of each setting: 20 MB.
 FEW_ROWS = 200
 
 
@@ -82,7 +85,14 @@ class Folds:
         self._held_text = None
         if held_texts[0] is not None:
             self._held_text = torch.cat([text for text in held_texts if text is not None])
-        self._spaces: tuple[tuple[float, float], _Spaces] | None = None
+        # Where the rows of all folds lie in a batch that is filled up: see `_held_rows`.
+        counts = [len(fold.held_out) for fold in folds]
+        places = [torch.arange(count) + k * max(counts) for k, count in enumerate(counts)]
+        self._held = torch.cat(places).to(self.labels.device)
+        freedom = [degrees_of_freedom(fold.shots) for fold in folds]
+        self._freedom = self._text.new_tensor(freedom)[:, None, None]
+        self._offset: tuple[float, Tensor] | None = None
+        self._spaces: dict[tuple[float, float], _Spaces] = {}
         self._products: dict[float, WhitenedProducts | None] = {}
         self._start: Tensor | None = None
 
@@ -92,9 +102,16 @@ class Folds:
         product, answers = self._kernels(spaces, setting.beta)
         last = self._start
         start = None if last is None else Coefficients(last, product(last))
-        offset = prior_mean(self._text, setting.trust * self._gain, self._frequency)
+        if self._offset is None or self._offset[0] != setting.trust:
+            mean = prior_mean(self._text, setting.trust * self._gain, self._frequency)
+            self._offset = (setting.trust, mean)
         solved = softmax_map(
-            product, offset, self._targets, setting.tau, start=start, tolerance=SEARCH_TOLERANCE
+            product,
+            self._offset[1],
+            self._targets,
+            setting.tau,
+            start=start,
+            tolerance=SEARCH_TOLERANCE,
         )
         self._start = solved.values
         parts = [self._held_rows(answers(solved.values))]
@@ -119,23 +136,21 @@ class Folds:
 
     def _held_rows(self, filled: Tensor) -> Tensor:
         """The held-out rows (r, c) of all folds (f, m, c)."""
-        pairs = zip(filled, self._folds, strict=True)
-        return torch.cat([rows[: len(fold.held_out)] for rows, fold in pairs])
+        return filled.flatten(0, 1)[self._held]
 
     def _at(self, shrinkage: float, diagonal: float) -> _Spaces:
-        if self._spaces is None or self._spaces[0] != (shrinkage, diagonal):
-            self._spaces = None  # free the old similarities before the new ones are computed
+        if (shrinkage, diagonal) not in self._spaces:
+            if self._targets.shape[1] > FEW_ROWS:
+                self._spaces.clear()  # the old similarities go before the new ones come
             recipe = self._recipe.at(shrinkage, diagonal)
             products = self._products_at(recipe) if self._exact else None
             if products is None:
                 spaces = _Spaces.fitted(recipe, self._folds, exact=self._exact)
             else:
                 spaces = _Spaces(*products.at(shrinkage, self._targets.dtype))
-            freedom = [degrees_of_freedom(fold.shots) for fold in self._folds]
-            scores = spaces.scores * spaces.scores.new_tensor(freedom)[:, None, None]
-            spaces = spaces._replace(scores=scores)
-            self._spaces = ((shrinkage, diagonal), spaces)
-        return self._spaces[1]
+            spaces = spaces._replace(scores=spaces.scores * self._freedom)
+            self._spaces[shrinkage, diagonal] = spaces
+        return self._spaces[shrinkage, diagonal]
 
     def _products_at(self, recipe: Recipe) -> WhitenedProducts | None:
         """What the folds have in common at every shrinkage; None where it saves nothing."""
@@ -166,7 +181,7 @@ class Folds:
         """The product of all folds' kernels with (f, n, c), and the answers (f, m, c) for it."""
         if self._exact:
             own, cross = (kernel_of(part, beta) for part in (spaces.own, spaces.cross))
-            return own.matmul, cross.matmul
+            return partial(narrow_product, own.mT), partial(narrow_product, cross)
         precisions = [
             self._recipe.precision(
                 self._recipe.plan(fold.shots), rows, fold.shots.values, beta=beta, noise=1.0

@@ -35,7 +35,6 @@ from gpcache.methods.cache.softmax_weights import (
     NOISE_MATTERS,
     LabelNoise,
     WeightFit,
-    at_label,
     combined,
     text_gain,
 )
@@ -120,6 +119,18 @@ class SoftmaxSearch:
     start: Tensor | None = None
     shot_weights: Tensor | None = None
 
+    def cloned(self) -> SoftmaxSearch:
+        """With tensors that gradients may flow through."""
+        held_out = self.held_out
+        if held_out is not None:
+            held_out = held_out._replace(logits=held_out.logits.clone(), rows=held_out.rows.clone())
+        names = ("nested", "start", "shot_weights")
+        tensors = {name: getattr(self, name) for name in names}
+        copies: dict[str, Any] = {
+            name: None if one is None else one.clone() for name, one in tensors.items()
+        }
+        return replace(self, held_out=held_out, **copies)
+
     def with_label_weights(self, shots: Shots) -> Shots:
         """The shots, weighted by the probability that their label is right."""
         if self.shot_weights is None:
@@ -136,6 +147,15 @@ def choose(
     Without both, the default values for one shot a class are taken. The search runs in float32;
     the model itself is solved in the requested dtype.
     """
+    with torch.inference_mode():  # saves a tenth of a small fit
+        found = _chosen(recipe, shots, settings, validation, name)
+    return found.cloned()
+
+
+def _chosen(
+    recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, name: str
+) -> SoftmaxSearch:
+    """See `choose`."""
     recipe = recipe.to(torch.float32, given=shots.features.dtype)
     shots = shots.to(torch.float32)
     everything = torch.arange(len(shots), device=shots.labels.device)
@@ -274,13 +294,10 @@ class _Search:
         self._look()
         parts, labels = folds.parts(setting), folds.labels
         n = len(labels)
-        weights = self._fit.fit(
-            setting, parts, labels, start=self._weights, row_weights=folds.row_weights
+        weights, logits, right, label_noise = self._fit.weighed(
+            setting, parts, labels, self._weights, folds.row_weights
         )
         self._weights = weights
-        logits = combined(weights, parts) + self._fit.frequency
-        right = at_label(logits, labels)
-        label_noise = LabelNoise.of(right, logits.shape[1])
         losses = label_noise.losses(right, logits.shape[1])
         hits = logits.argmax(1) == labels
         away = sum(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,15 +53,34 @@ class LabelNoise(NamedTuple):
         """
         noise, n = 0.05, len(right)
         # One transfer and small steps; a label of probability zero gets no weight.
-        inverse = (1 / right.double()).cpu().numpy()
+        inverse = right.double().reciprocal_().cpu().numpy()
+        is_right = np.empty_like(inverse)
         for _ in range(NOISE_ROUNDS):
-            is_right = 1 / (1 + noise / ((1 - noise) * n_classes) * inverse)
-            noise = (n - float(is_right.sum()) + 1) / (n + 1 + NOISE_PRIOR)
+            np.multiply(inverse, noise / ((1 - noise) * n_classes), out=is_right)
+            np.add(is_right, 1, out=is_right)
+            np.reciprocal(is_right, out=is_right)
+            noise = (n - float(np.add.reduce(is_right)) + 1) / (n + 1 + NOISE_PRIOR)
         return cls(noise, torch.from_numpy(is_right).to(right))
 
     def losses(self, right: Tensor, n_classes: int) -> Tensor:
         """−log probability (r,) of the labels, some of which may be wrong."""
         return -torch.log((1 - self.share) * right + self.share / n_classes)
+
+
+class WeighedParts(NamedTuple):
+    """Weights (k,), the logits (r, c) and probabilities (r,) of the labels, and their noise."""
+
+    weights: Tensor
+    logits: Tensor
+    right: Tensor
+    label_noise: LabelNoise
+
+    @classmethod
+    def of(cls, weights: Tensor, parts: Tensor, labels: Tensor, frequency: Tensor) -> WeighedParts:
+        """Of parts (k, r, c), where classes are as frequent (c,) as among the shots."""
+        logits = combined(weights, parts) + frequency
+        right = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+        return cls(weights, logits, right, LabelNoise.of(right, logits.shape[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +128,22 @@ class WeightFit:
 
         `start` (k,) are the weights of a similar problem. Rows may have weights (r,).
         """
+        return self.weighed(setting, parts, labels, start, row_weights).weights
+
+    def weighed(
+        self,
+        setting: SoftmaxSetting,
+        parts: Tensor,
+        labels: Tensor,
+        start: Tensor | None,
+        row_weights: Tensor | None,
+    ) -> WeighedParts:
+        """As `fit`, with what follows from the weights."""
         toward = self.prior(setting, self.shots_left)
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
             # weight would then outweigh the held-out rows.
-            usual = float(parts[1].square().mean().sqrt())
+            usual = float(torch.linalg.vector_norm(parts[1])) / math.sqrt(parts[1].numel())
             toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
         pull = (FEW_PULL if self.few else PULL) / len(labels)
         given: list[float | Auto] = [self.settings.alpha]
@@ -126,14 +158,14 @@ class WeightFit:
         if self.shots.zero_shot is not None:
             gain = self.settings.gain
             given.append(1.0 if gain == "auto" and self.shots.absent.any() else gain)
-        free = torch.tensor([one == "auto" for one in given])
-        weights = torch.tensor([0.0 if one == "auto" else float(one) for one in given])
-        weights = weights.to(toward)
-        if not bool(free.any()):
-            return weights
+        weights = toward.new_tensor([0.0 if one == "auto" else float(one) for one in given])
+        numbers = [i for i, one in enumerate(given) if one == "auto"]
+        if not numbers:
+            return WeighedParts.of(weights, parts, labels, self.frequency)
         offset = self.frequency.expand(len(labels), -1)
-        if not bool(free.all()):
-            offset = offset + combined(weights[~free], parts[~free])
+        if len(numbers) < len(given):
+            offset = offset + combined(weights, parts)  # free weights are still zero
+        free = numbers if len(numbers) < len(given) else slice(None)  # a slice makes no copy
         given_weights, begin = row_weights, None if start is None else start[free]
         for _ in range(WEIGHT_ROUNDS):
             scales, _ = fit_scales(
@@ -147,24 +179,18 @@ class WeightFit:
             )
             begin = scales[0]
             weights[free] = begin.to(weights)
-            right = at_label(combined(weights, parts) + self.frequency, labels)
-            label_noise = LabelNoise.of(right, parts.shape[2])
-            if self.few or label_noise.share < NOISE_MATTERS:
+            weighed = WeighedParts.of(weights, parts, labels, self.frequency)
+            if self.few or weighed.label_noise.share < NOISE_MATTERS:
                 break
-            row_weights = label_noise.right
+            row_weights = weighed.label_noise.right
             if given_weights is not None:
                 row_weights = row_weights * given_weights
-        return weights
+        return weighed
 
 
 def combined(weights: Tensor, parts: Tensor) -> Tensor:
     """Σ_k weights_k · parts_k (r, c)."""
-    return (weights.to(parts)[:, None, None] * parts).sum(0)
-
-
-def at_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Probabilities (r,) that logits (r, c) give to the labels (r,)."""
-    return logits.softmax(1).gather(1, labels[:, None])[:, 0]
+    return (weights.to(parts) @ parts.flatten(1)).view(parts.shape[1:])
 
 
 def text_gain(shots: Shots, settings: SearchOptions) -> float:
