@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, TextPrior
 from gpcache.features.shot_index import ShotIndex, write_index
@@ -19,12 +20,13 @@ from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
-from gpcache.gp.kernels import unit_rows
+from gpcache.gp.kernels import kernel, unit_rows
 from gpcache.methods import Explicit, Regression, restore, state_of
 from gpcache.methods.cache import (
     explicit,
     explicit_choice,
     explicit_reasons,
+    explicit_rows,
     passes,
     row_stream,
     setup,
@@ -235,6 +237,35 @@ def test_rows_that_are_read_at_every_pass_give_the_same_model(
     monkeypatch.setattr(row_stream, "BATCH_ELEMENTS", {"cpu": 1})
     found = GPCacheClassifier().fit(X, y).logits(X[:20])
     np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_features_are_computed_once_and_the_model_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = rows_of(600, 1)
+    computed = 0
+
+    def counted(*given: Any) -> Tensor:
+        nonlocal computed
+        computed += len(given[0])
+        return kernel(*given)
+
+    monkeypatch.setattr(explicit_rows, "kernel", counted)
+    options: dict[str, Any] = {"approximation": Explicit(50), "kernel_space": "raw"}
+    expected = GPCacheClassifier(**options).fit(X, y).logits(X[:20])
+    assert computed == 450 + 600  # a solve without the held-out rows, and one of all
+    monkeypatch.setattr(explicit_rows, "MANY_CLASSES", 0)
+    found = GPCacheClassifier(**options).fit(X, y).logits(X[:20])
+    assert computed == 450 + 600
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_batches_of_many_classes_have_enough_rows() -> None:
+    cpu = torch.device("cpu")
+    assert explicit.batch_rows(1_000, 1_024, cpu) == 4_096
+    assert explicit.batch_rows(2_500, 1_024, cpu) == 2_048
+    assert explicit.batch_rows(10_000, 1_024, cpu) == 4 * (2**22 // 10_000)
+    assert explicit.batch_rows(10**6, 1_024, cpu) == 256
 
 
 def test_a_mapped_file_and_a_store_give_the_same_model(tmp_path: Path) -> None:

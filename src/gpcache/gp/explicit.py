@@ -86,25 +86,35 @@ def core_of(landmarks: Tensor, beta: float) -> Tensor:
 
 def products_of(batches: Iterable[Tensor], landmarks: Tensor, beta: float) -> Tensor:
     """Σ k(L, z) k(z, L) (D, D) over batches of rows z, added up in float64."""
+    return products_in((kernel(rows, landmarks, beta) for rows in batches), landmarks)
+
+
+def products_in(features: Iterable[Tensor], landmarks: Tensor) -> Tensor:
+    """The same from batches of features k(z, L) (b, D)."""
     size = len(landmarks)
     total = torch.zeros(size, size, dtype=torch.float64, device=landmarks.device)
-    for rows in batches:
-        features = kernel(rows, landmarks, beta)
-        total += features.mT @ features
+    for part in features:
+        total += part.mT @ part
     return total
 
 
 def loss_of(
     batches: Iterable[Batch], landmarks: Tensor, beta: float, values: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of rows at coefficients (D, c), and its gradient (D, c).
+    """The cross-entropy of rows at coefficients (D, c), and its gradient (D, c)."""
+    return loss_in(
+        (Batch(kernel(rows, landmarks, beta), *others) for rows, *others in batches), values
+    )
+
+
+def loss_in(batches: Iterable[Batch], values: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from batches whose rows are features k(z, L) (b, D).
 
     Batches are added up in float64, so that it hardly matters who adds which of them first.
     """
     loss = torch.zeros((), dtype=torch.float64, device=values.device)
     gradient = torch.zeros_like(values, dtype=torch.float64)
-    for rows, offset, labels in batches:
-        features = kernel(rows, landmarks, beta)
+    for features, offset, labels in batches:
         logs = torch.addmm(offset, features, values).log_softmax(1)
         loss -= logs.gather(1, labels[:, None]).sum(dtype=torch.float64)
         residual = logs.exp_()

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gpcache.errors import NumericalError
@@ -327,37 +326,70 @@ class _Line(NamedTuple):
 
         `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
         """
-        # The few numbers of each problem are numpy arrays: many small steps, and one transfer each.
-        begin, bend = _numbers(slope), _numbers(curve)
-        low, high = np.zeros_like(begin), np.full_like(begin, np.inf)
-        length, first, probability = low, begin, self.probability
         least = self.present.clamp(min=torch.finfo(slope.dtype).tiny)
         # Below the rounding error of the probabilities a slope says nothing; Newton's step does.
-        rounding = torch.finfo(slope.dtype).eps * _dot(probability, self.direction.abs())
-        enough = np.maximum(LINE_SHARE * abs(begin), _numbers(rounding))
+        rounding = torch.finfo(slope.dtype).eps * _dot(self.probability, self.direction.abs())
+        numbers = zip(*(one.flatten().tolist() for one in (slope, curve, rounding)), strict=True)
+        brackets = [
+            _Bracket(first, bend, max(LINE_SHARE * abs(first), r)) for first, bend, r in numbers
+        ]
+        probability = self.probability
         for _ in range(LINE_STEPS):
             weighted = probability * self.direction
             expected = weighted.sum(-1, keepdim=True)
             # A row of weight w adds w times the variance of its direction under the probabilities.
             known = expected.square_().div_(least).sum(-2, keepdim=True)
-            second = _numbers(weighted.mul_(self.direction).sum((-2, -1), keepdim=True) - known)
-            newton = length - first / (second + bend)
-            # Outside of the bracket: take the middle, or double the step if there is no upper end.
-            inner = np.where(np.isinf(high), 2 * low, (low + high) / 2)
-            length = np.where((newton > low) & (newton < high), newton, inner)
-            step = torch.from_numpy(length).to(slope)
-            probability = torch.addcmul(self.logits, self.direction, step).softmax(-1)
+            second = weighted.mul_(self.direction).sum((-2, -1), keepdim=True) - known
+            pairs = zip(brackets, second.flatten().tolist(), strict=True)
+            length = slope.new_tensor([one.next(bend) for one, bend in pairs]).view_as(slope)
+            probability = torch.addcmul(self.logits, self.direction, length).softmax(-1)
             probability.mul_(self.present)
-            gone = _dot(probability - self.probability, self.direction)
-            first = begin + _numbers(gone) + length * bend
-            if (abs(first) <= enough).all():
+            changes = _dot(probability - self.probability, self.direction).flatten().tolist()
+            found = [one.is_found(by) for one, by in zip(brackets, changes, strict=True)]
+            if all(found):
                 break
-            low, high = np.where(first < 0, length, low), np.where(first >= 0, length, high)
-        return step, probability
+        return length, probability
 
 
-def _numbers(tensor: Tensor) -> NDArray[np.float64]:
-    return np.array(tensor.tolist())
+@dataclass(slots=True)
+class _Bracket:
+    """The step of one problem, in plain numbers: many small operations, one transfer each.
+
+    `slope` and `curve` are those of `_Line.search`; a slope up to `enough` ends the search.
+    """
+
+    slope: float
+    curve: float
+    enough: float
+    low: float = 0.0
+    high: float = math.inf
+    length: float = 0.0
+    change: float = 0.0  # of the slope of the likelihood, from the start to this length
+
+    def next(self, second: float) -> float:
+        """Newton's step, where the likelihood has this second derivative.
+
+        Outside of the bracket: the middle, or twice the step if there is no upper end.
+        """
+        bend = second + self.curve
+        newton = self.length - self._slope / bend if bend > 0 else math.inf
+        if not self.low < newton < self.high:
+            newton = 2 * self.low if math.isinf(self.high) else (self.low + self.high) / 2
+        self.length = newton
+        return newton
+
+    def is_found(self, change: float) -> bool:
+        """Whether the slope at this length is small; if not, it is a new end of the bracket."""
+        self.change = change
+        if self._slope < 0:
+            self.low = self.length
+        elif self._slope >= 0:
+            self.high = self.length
+        return abs(self._slope) <= self.enough
+
+    @property
+    def _slope(self) -> float:
+        return self.slope + self.change + self.length * self.curve
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:

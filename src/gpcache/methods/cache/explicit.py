@@ -26,6 +26,7 @@ from gpcache.gp.explicit import HISTORY, ExplicitPrecision, Prior, core_of, expl
 from gpcache.gp.feature_maps import FeatureMap, Moments
 from gpcache.methods.cache.explicit_choice import choose_for_all, held_out_rows, part_rows
 from gpcache.methods.cache.explicit_modes import Modes
+from gpcache.methods.cache.explicit_rows import FeatureRows
 from gpcache.methods.cache.held_out import (
     N_REPORT_FOLDS,
     HeldOutLogits,
@@ -52,6 +53,8 @@ from gpcache.support.progress import progress_bar
 WEIGHED_TOLERANCE, MANY_TOLERANCE = 1e-3, 1e-4
 # Clusters in each class that are tried, and the rows that one has in the mean before it is.
 MODES, LEAST_PER_MODE = (2, 4, 8), 10
+# Rows of a batch at least, where that takes no more than four times the usual memory.
+WIDE_ROWS = 2_048
 # Batches of a pass at least: machines may share them.
 LEAST_BATCHES = 16
 
@@ -102,7 +105,7 @@ def learn(
     name: str,
 ) -> Learned:
     """Choose on a part, fit on all rows, weigh and calibrate on held-out ones."""
-    _ensure_memory(rows, n_features)
+    reserved = _ensure_memory(rows, n_features)
     size = batch_rows(rows.n_classes, n_features, rows.labels.device)
     size = min(size, -(-len(rows) // LEAST_BATCHES))
     step = MomentsPass(recipe.space.projection, rows.n_classes)
@@ -117,7 +120,7 @@ def learn(
     recipe = recipe.at(choice.shrinkage, choice.diagonal)
     landmarks = rows.shots(rest[stratified(rows.labels[rest], n_features, recipe.seed)]).features
     with progress_bar(f"{name}: passes over {len(rows):,} rows", unit="pass") as bar:
-        fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update)
+        fit = _Fit(rows, recipe, landmarks, choice, len(part), size, bar.update, reserved)
         if not len(held):
             return _on_few(fit, moments, chosen, settings, validation)
         known = rows.labels_alone(held)
@@ -181,7 +184,8 @@ def _on_few(
 class _Fit:
     """What a solve needs beside the moments of its rows.
 
-    `landmarks` are features (k, d), `size` is the rows of a batch.
+    `landmarks` are features (k, d), `size` is the rows of a batch, `reserved` are the bytes that
+    the solver takes.
     """
 
     rows: RowStream
@@ -191,6 +195,7 @@ class _Fit:
     n_part: int
     size: int
     look: Callable[[], object]
+    reserved: int
     tolerance: float | None = None
 
     def solve(
@@ -205,17 +210,14 @@ class _Fit:
         known = rows.labels_alone(held)
         terms = rows.text, known.absent, choice.offset, class_frequency(known)
         space = ProductsPass(feature_map, landmarks, choice.beta)
-        (products,) = rows.total(space, self.size, held)
-
-        def loss(values: Tensor) -> tuple[Tensor, Tensor]:
-            total, gradient = rows.total(LossPass(space, values, *terms), self.size, held)
-            return total, gradient
-
+        features = FeatureRows(rows, space, self.size, held, self.reserved)
+        products = features.products()
         if start is None:
             start = landmarks.new_zeros(len(landmarks), rows.n_classes)
-        prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, start)
         solved = explicit_map(
-            loss, prior, products,
+            lambda values: features.loss(values, terms),
+            Prior.of(core_of(landmarks, choice.beta), choice.tau, start),
+            products,
             n_rows=len(known), start=start, tolerance=self.tolerance, look=self.look,
         )  # fmt: skip
         counts, means = moments.counts.to(own), moments.class_means.to(own)
@@ -351,7 +353,9 @@ def _weigh(known: Shots, model: CacheModel, asked: Shots, settings: SearchOption
 def batch_rows(n_classes: int, n_landmarks: int, device: torch.device) -> int:
     """Rows of a batch."""
     elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
-    return max(256, elements // max(n_classes, n_landmarks))
+    rows = elements // max(n_classes, n_landmarks)
+    # Every batch adds a gradient of features × classes, which must not take longer than its rows.
+    return max(256, rows, min(WIDE_ROWS, 4 * rows))
 
 
 def needed_bytes(
@@ -366,13 +370,15 @@ def needed_bytes(
     return max(search, solver + batch, modes) + 8 * (4 * n_classes * width)
 
 
-def _ensure_memory(rows: RowStream, n_features: int) -> None:
-    """Refuse before anything is allocated what the device has no room for."""
+def _ensure_memory(rows: RowStream, n_features: int) -> int:
+    """Refuse before anything is allocated what the device has no room for; the bytes needed."""
     c, width, device = rows.n_classes, rows.width, rows.labels.device
+    needed = needed_bytes(c, width, n_features, min(part_rows(rows), len(rows)), device)
     ensure_memory(
-        needed_bytes(c, width, n_features, min(part_rows(rows), len(rows)), device),
+        needed,
         device,
         what=f"A fit of {len(rows):,} shots of {c:,} classes in {n_features + width:,} explicit "
         "features",
         remedy="Use fewer of them: approximation=Explicit(n_features=…).",
     )
+    return needed

@@ -53,6 +53,11 @@ class RowStream:
         """d."""
         return int(self._source.shape[1])
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether passes over the rows are computed by their source, for example on Ray."""
+        return hasattr(self._source, "total_of")
+
     def mask(self, without: Tensor) -> Tensor:
         """True (n,) for all rows but those of the numbers `without` (k,)."""
         kept = torch.ones(len(self), dtype=torch.bool, device=self.labels.device)
@@ -61,7 +66,7 @@ class RowStream:
 
     def total(self, step: Pass, size: int, without: Tensor | None = None) -> tuple[Tensor, ...]:
         """The sum of a pass over all rows but those of the numbers `without`, in batches."""
-        if hasattr(self._source, "total_of"):
+        if self.elsewhere:
             sums: tuple[Tensor, ...] = self._source.total_of(step, self, size, without)
             return sums
         return step.total(self.batches(size, without))
