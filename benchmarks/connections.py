@@ -6,8 +6,6 @@ A library that is loaded into the processes notes them (tests/support/network.c)
 `connections` of docs/results/faults.md.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 Writes a section of docs/results/photos.md. `imagehash` must be installed: `pip install imagehash`.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from functools import cache

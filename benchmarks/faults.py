@@ -9,8 +9,6 @@ Without a name, all of them are run. Writes the section `damage` of docs/results
 parts of experiments that are not run stay as they are.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

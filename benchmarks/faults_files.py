@@ -1,7 +1,5 @@
 """Crafted images of every format; forged and damaged models, stores and workspaces."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

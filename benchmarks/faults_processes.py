@@ -1,7 +1,5 @@
 """Commands and a server as processes: requests, writers at the same time, kills."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

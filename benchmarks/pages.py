@@ -4,8 +4,6 @@ A script that measures writes its section by `write_page`; `results.py` puts sec
 together into the pages. What they say beside their tables lies in benchmarks/text.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -8,8 +8,6 @@ trash6 go through `lite`; their shots are drawn in the same way. `images` is a l
 themselves. Nothing of this is part of the project: the folder is not committed.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from itertools import product

@@ -5,8 +5,6 @@ without it drawings are made. The nodes share this machine, so nothing can becom
 happens if nodes are killed is tested in tests/cluster/test_three_nodes.py.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -18,7 +16,6 @@ import numpy as np
 import torch
 from million_keys import make
 from pages import table, text, write_page
-from ray_nodes import three_nodes
 from serving import answered, served
 
 from gpcache import FeatureStore, GPCacheClassifier, load_encoder
@@ -29,6 +26,9 @@ from gpcache.features.extract import extract
 from gpcache.features.stream import encoded
 from gpcache.images.drawn import draw_pictures
 from gpcache.images.sources import open_source
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "cluster"))
+from ray_nodes import three_nodes
 
 CLASSES, EACH = ("sea", "wood"), 500  # of drawings
 KEYS, KEY_CLASSES = 20_000, 100

@@ -1,7 +1,5 @@
 """What the rows in docs/results/rows say: means over draws, standard errors, and some tables."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

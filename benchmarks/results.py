@@ -9,8 +9,6 @@ sections that scripts for time and faults wrote (docs/results/sections). `--run`
 where the pages are not those of the rows; a test asks it.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -7,8 +7,6 @@ pages need of them is kept in git: the cell, the figures, and the version that m
 row of a cell counts.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

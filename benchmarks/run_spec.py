@@ -16,8 +16,6 @@ of the estimators made. Data sets lie below ``--root``, by default build/data (`
 writes it) or $GPCACHE_DEV_DATA.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ PATH.
 All images in them are drawn by `gpcache.images.drawn`: nobody's photographs are shown.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

@@ -4,8 +4,6 @@
 each.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import io
@@ -30,13 +28,15 @@ from development_data import points
 from measuring import least
 from pages import table, text, write_page
 from PIL import Image, ImageDraw
-from ray_nodes import descendants
 
 from gpcache import load_encoder
 from gpcache.images.records import plural
 from gpcache.web.open_workspace import open_workspace
 from gpcache.web.workspace_contents import Contents, Photo
 from gpcache.web.workspace_folder import EncodedPhoto
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "cluster"))
+from ray_nodes import descendants
 
 CONCURRENCY = (1, 8, 64)
 HEAD = ["requests at once", "photos a second", "ratio", "p50 ms", "p99 ms", "not answered"]

@@ -1,7 +1,5 @@
 """Pages of the reference that are made from the program: the command line and the HTTP API."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

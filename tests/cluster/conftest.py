@@ -19,6 +19,12 @@ tiny = loaded(Path(__file__).parents[1] / "features" / "tiny.py")
 in_process_ray = loaded(Path(__file__).with_name("in_process_ray.py")).in_process_ray
 
 
+@pytest.fixture(scope="session")
+def ray_nodes():
+    """Makes clusters of three nodes."""
+    return loaded(Path(__file__).with_name("ray_nodes.py"))
+
+
 @pytest.fixture
 def encoder():
     return tiny.ColourEncoder()
@@ -27,8 +33,10 @@ def encoder():
 def pytest_ignore_collect(collection_path):
     """Leave out what needs the extra `ray`: importing it to find out would slow down every run."""
     own = collection_path.parent == Path(__file__).parent
-    is_free = collection_path.name in ("conftest.py", "in_process_ray.py", "test_in_process.py")
-    return True if own and not is_free and importlib.util.find_spec("ray") is None else None
+    needs_ray = (
+        collection_path.name.startswith("test_") and collection_path.name != "test_in_process.py"
+    )
+    return True if own and needs_ray and importlib.util.find_spec("ray") is None else None
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ of one process without Ray.
 """
 
 import concurrent.futures
-import importlib.util
 import json
 import os
 import signal
@@ -29,11 +28,6 @@ if not Path("/proc/self/task").exists():
 
 pytestmark = pytest.mark.slow
 
-NODES = Path(__file__).parents[2] / "benchmarks" / "ray_nodes.py"
-spec = importlib.util.spec_from_file_location("ray_nodes", NODES)
-nodes = importlib.util.module_from_spec(spec)
-sys.modules["ray_nodes"] = nodes  # its dataclass looks itself up
-spec.loader.exec_module(nodes)
 
 CLASSES = ("bricks", "marble", "wood")
 EACH = 30
@@ -82,8 +76,8 @@ LIMIT = 300
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with nodes.three_nodes() as cluster:
+def cluster(ray_nodes):
+    with ray_nodes.three_nodes() as cluster:
         yield cluster
 
 

@@ -163,7 +163,7 @@ class Visitor:
 
 @contextmanager
 def steady_network():
-    """No test changes the machine's interfaces meanwhile: see benchmarks/ray_nodes.py."""
+    """No test changes the machine's interfaces meanwhile: see tests/cluster/ray_nodes.py."""
     place = Path(tempfile.gettempdir()) / "gpcache-network.lock"
     with place.open("a") as file:
         if fcntl is not None:

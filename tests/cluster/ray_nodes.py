@@ -5,8 +5,6 @@ bridge without a way out: `Cluster.isolated` says so. Otherwise the nodes share 
 machine, and each has its own ports and processes. They ask for a token in both cases.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets
