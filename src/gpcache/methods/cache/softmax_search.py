@@ -119,18 +119,6 @@ class SoftmaxSearch:
     start: Tensor | None = None
     shot_weights: Tensor | None = None
 
-    def cloned(self) -> SoftmaxSearch:
-        """With tensors that gradients may flow through."""
-        held_out = self.held_out
-        if held_out is not None:
-            held_out = held_out._replace(logits=held_out.logits.clone(), rows=held_out.rows.clone())
-        names = ("nested", "start", "shot_weights")
-        tensors = {name: getattr(self, name) for name in names}
-        copies: dict[str, Any] = {
-            name: None if one is None else one.clone() for name, one in tensors.items()
-        }
-        return replace(self, held_out=held_out, **copies)
-
     def with_label_weights(self, shots: Shots) -> Shots:
         """The shots, weighted by the probability that their label is right."""
         if self.shot_weights is None:
@@ -147,15 +135,6 @@ def choose(
     Without both, the default values for one shot a class are taken. The search runs in float32;
     the model itself is solved in the requested dtype.
     """
-    with torch.inference_mode():  # saves a tenth of a small fit
-        found = _chosen(recipe, shots, settings, validation, name)
-    return found.cloned()
-
-
-def _chosen(
-    recipe: Recipe, shots: Shots, settings: SearchOptions, validation: Shots | None, name: str
-) -> SoftmaxSearch:
-    """See `choose`."""
     recipe = recipe.to(torch.float32, given=shots.features.dtype)
     shots = shots.to(torch.float32)
     everything = torch.arange(len(shots), device=shots.labels.device)
@@ -172,27 +151,31 @@ def _chosen(
     fit = WeightFit(shots, settings, text_gain(shots, settings), scores, few, shots_left)
     if not folds:
         return _one_shot(replace(fit, scores=scores and not few))
-    with progress_bar(f"{name}: choosing", total=TYPICAL, unit="setting") as bar:
+    bars = progress_bar(f"{name}: choosing", total=TYPICAL, unit="setting")
+    with bars as bar, torch.inference_mode():  # which saves a tenth of a small fit
         search = _Search(recipe, fit, look=bar.update)
         tried = search.run(folds)
-    best = tried[0]
+    assert search.start is not None
+    best, start = tried[0], search.start.clone()
     choice = _choice(fit, best.setting, search.extrapolated(best), best)
     table = _search_table(tried, fit.gain)
     if validation is not None:
         held_out = HeldOutLogits(best.logits, everything[:0], "validation set")
-        return SoftmaxSearch(choice, table, held_out, calibrates=True, start=search.start)
+        return SoftmaxSearch(choice, table, held_out, calibrates=True, start=start)
     rows = torch.cat([fold.held_rows for fold in folds])
     shot_weights = None
     if not few and choice.label_noise >= NOISE_MATTERS:
         shot_weights = best.label_noise.right.new_ones(len(shots))
         shot_weights[rows] = best.label_noise.right
+    with torch.inference_mode():
+        nested = _nested(tried, fit, shots[rows], report_folds(shots, rows, recipe.seed))
     return SoftmaxSearch(
         choice,
         table,
         HeldOutLogits(best.logits, rows, folds_protocol(len(folds))),
-        _nested(tried, fit, shots[rows], report_folds(shots, rows, recipe.seed)),
+        nested.clone(),
         not few,
-        search.start,
+        start,
         shot_weights,
     )
 
