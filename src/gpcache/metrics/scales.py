@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,20 +214,8 @@ def _newton_step(
             [one if i == j or (free[i] and free[j]) else 0.0 for j, one in enumerate(row)]
             for i, row in enumerate(hessian)
         ]
-    return _solved([[*row, slope] for row, slope in zip(hessian, gradient, strict=True)])
-
-
-def _solved(rows: Numbers) -> list[float]:
-    """x (k,) with A x = b for rows [A b] (k, k + 1), by elimination with pivots."""
-    k = len(rows)
-    for i in range(k):
-        pivot = max(range(i, k), key=lambda j: abs(rows[j][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        for j in range(k):
-            if j != i:
-                factor = rows[j][i] / rows[i][i]
-                rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
-    return [rows[i][k] / rows[i][i] for i in range(k)]
+    step: list[float] = np.linalg.solve(hessian, gradient).tolist()
+    return step
 
 
 def doubt_of(n: int, c: int) -> float:
