@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,17 +101,15 @@ def write_growth() -> None:
         exponents.append([varied, *(f"{slope:.1f}" for slope in slopes)])
         for place, figures in zip(places, found, strict=True):
             rows.append([*(f"{one:,}" for one in place), *(f"{one:.3g}" for one in figures)])
-    heading = "How time and memory grow"
-    write_page("growth", heading, text("growth"), table(exponents), table(rows))
+    write_page("growth", "How time and memory grow", text("growth"), table(exponents), table(rows))
 
 
-def write_estimates(sizes: list[int], jobs: int) -> bool:
+def write_estimates(sizes: list[int]) -> bool:
     """Measure all cases and write the page; returns whether one misses the bar."""
-    todo = [(case, n, CLASSES, WIDTH) for n in sizes for case in CASES]
+    todo = [(case, n) for n in sizes for case in CASES]
     rows, missed = [("fit", "shots", "estimate MB", "peak MB", "estimate / peak")], 0
-    with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda one: measured(*one), todo))
-    for (case, n, *_), one in zip(todo, found, strict=True):
+    for case, n in todo:
+        one = measured(case, n, CLASSES, WIDTH)
         estimate, peak = one["estimate MB"], one["fit MB"]
         missed += not 1 / BAR <= estimate / peak <= BAR
         rows.append((case, f"{n:,}", f"{estimate:,.0f}", f"{peak:,.0f}", f"{estimate / peak:.2f}"))
@@ -127,13 +124,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_600, 3_200, 6_400])
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.case:
         print(json.dumps(measure(asked.case[0], *map(int, asked.case[1:]))))
         return
-    sys.exit(write_growth() if asked.growth else write_estimates(asked.sizes, asked.jobs))
+    sys.exit(write_growth() if asked.growth else write_estimates(asked.sizes))
 
 
 if __name__ == "__main__":

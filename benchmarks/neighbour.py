@@ -46,8 +46,8 @@ def main() -> None:
     for name, shots in CELLS:
         task = task_of(name, shots)
         model = GPCacheClassifier(text_prior=task.prior, device="cpu").fit(task.X, task.y)
-        fit = partial(model.fit, task.X, task.y)
-        works[f"fit, {name}, {shots} shots, n = {len(task.y):,}"] = fit
+        title = f"fit, {name}, {shots} shots, n = {len(task.y):,}"
+        works[title] = partial(model.fit, task.X, task.y)
     for count in (1, 64):
         answer = partial(model.predict_proba, task.X_test[:count])
         answers = partial(timeit, answer, number=ANSWERS)

@@ -5,7 +5,6 @@ together into the pages. What they say beside their tables lies in benchmarks/te
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,19 +35,12 @@ def write_page(name: str, heading: str, *parts: str, made_by: str | None = None)
     The command is the one that runs, unless `made_by` gives another.
     """
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    content = {"heading": heading, "made_by": made_by or f"`{command}`"}
-    content |= {"version": f"gpcache {gpcache.__version__}"}
-    content |= {"body": "\n\n".join(part.strip() for part in parts)}
-    written = json.dumps(content, ensure_ascii=False, indent=1)
+    version, body = f"gpcache {gpcache.__version__}", "\n\n".join(part.strip() for part in parts)
+    content = {"heading": heading, "made_by": made_by or f"`{command}`", "version": version}
+    written = json.dumps(content | {"body": body}, ensure_ascii=False, indent=1)
     (SECTIONS / f"{name}.json").write_text(f"{written}\n", encoding="utf-8")
     print(section(name))
     print(f"Run `make results` to renew the page that shows the section {name}.", file=sys.stderr)
-
-
-def keep(name: str, content: object) -> None:
-    """Write what was measured so far into the folder $OUT, if that is set."""
-    if "OUT" in os.environ:
-        (Path(os.environ["OUT"]) / name).write_text(json.dumps(content, indent=1))
 
 
 def section(name: str) -> str:

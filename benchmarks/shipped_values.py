@@ -9,7 +9,6 @@ of it a section of docs/results/headline.md.
 """
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -23,8 +22,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from measuring import Row
-from pages import keep, table, text, write_page
+from measuring import Asked, Row, measured_rows
+from pages import table, text, write_page
 
 from gpcache import GPCacheClassifier
 from gpcache.benchmark.datasets.stored_features import open_features
@@ -127,24 +126,22 @@ def lines_of(name: str, rows: Sequence[Row]) -> Iterator[list[str]]:
         place = ["", ""]
 
 
+def measure(asked: Asked) -> Iterator[Row]:
+    """A row of every fit."""
+    with get_context("spawn").Pool(asked.jobs) as pool:
+        yield from pool.imap_unordered(measured, jobs())
+
+
 def main() -> None:
     """Run every fit, or write the section of an earlier run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--from", dest="file", type=Path, help="shipped-values.json of a run")
-    options = parser.parse_args()
-    if options.file:
-        rows = json.loads(options.file.read_text())
-    else:
-        with get_context("spawn").Pool(options.jobs) as pool:
-            rows = list(pool.imap_unordered(measured, jobs()))
-        keep("shipped-values.json", rows)
+    _, rows = measured_rows(parser, "shipped-values.json", measure)
     lines = [["constant", "shots", "tried", "regret", "accuracy", "chosen, set left out", "there"]]
     for name in CONSTANTS:
         lines += lines_of(name, [r for r in rows if r["constant"] == name and "error" not in r])
-    made_by, about = "`python benchmarks/shipped_values.py`", text("shipped-values")
-    heading = "The constants of the default"
-    write_page("shipped-values", heading, about, table(lines), made_by=made_by)
+    parts = "The constants of the default", text("shipped-values"), table(lines)
+    write_page("shipped-values", *parts, made_by="`python benchmarks/shipped_values.py`")
 
 
 if __name__ == "__main__":
