@@ -10,7 +10,6 @@ from typer import Argument, Option
 import gpcache
 from gpcache.cli import options
 from gpcache.cli.output import show
-from gpcache.images.records import plural
 
 # The hyper-parameters that are shown, if the model has them.
 HYPER_PARAMETERS = ("alpha", "beta", "tau", "shrinkage", "discriminant", "noise", "eta", "gain")
@@ -33,6 +32,7 @@ def inspect(
     - `gpcache inspect pets.gpc`
     """
     from gpcache.cli.figures import model_as_json, model_rows
+    from gpcache.images.records import plural
     from gpcache.model.kept_shots import IndexedShots
     from gpcache.support.devices import format_bytes
 
