@@ -125,7 +125,7 @@ from gpcache.model.training_images import open_training
 early = EarlyReading(open_training(Path({str(photos)!r})), RECIPES["lite"], shots=1, seed=0)
 assert len(early.reading.result().examples) == 3
 early.stop()
-print({{"torch", "sklearn", "scipy", "pydantic", "jinja2", "asyncio"}} & set(sys.modules))
+print({{"torch", "sklearn", "scipy", "pydantic", "jinja2"}} & set(sys.modules))
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
