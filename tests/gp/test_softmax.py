@@ -666,9 +666,9 @@ def test_a_rough_product_changes_nothing_but_the_time(tau, make):
     """Neither float32 nor a product that is wrong by a hundredth moves the optimum."""
     _, precision, (product, offset, targets) = make()
     exact = (offset + softmax_map(product, offset, targets, tau).products).softmax(-1)
-    single, wrong = precision.prior.float(), 1.01 * precision.prior
-    for rough in (lambda right: (single @ right.float()).to(right), wrong.matmul):
-        found = softmax_map(product, offset, targets, tau, rough=rough)
+    single = precision.prior.float()
+    for rough in (single, 1.01 * single):
+        found = softmax_map(product, offset, targets, tau, rough=rough.matmul)
         torch.testing.assert_close((offset + found.products).softmax(-1), exact, **CLOSE)
         torch.testing.assert_close(found.products, precision.prior @ found.values)
 
@@ -679,5 +679,5 @@ def test_directions_in_float32_converge_at_a_wide_prior(seed, make):
     _, precision, (product, offset, targets) = make(shots=(10,) * 12, text=0.0, seed=seed)
     single = precision.prior.float()
     exact = softmax_map(product, offset, targets, 200.0)
-    found = softmax_map(product, offset, targets, 200.0, rough=lambda right: single @ right.float())
+    found = softmax_map(product, offset, targets, 200.0, rough=single.matmul)
     assert found.iterations < 3 * exact.iterations

@@ -36,6 +36,10 @@ TOLERANCES = {torch.float32: 1e-4, torch.float64: 5e-7}
 # The gradient need not be smaller than this many units of rounding. In float32 this replaces the
 # tolerance above τ = 200: probabilities to 1e-3 at τ = 1e4, to 5e-3 at τ = 3e5.
 ROUNDINGS = 4
+# Conjugate gradients with a rough product end at this share of the gradient that they start from:
+# where no logit can move by more than `SMALL_MOVE`, and elsewhere.
+SMALL_SHARE, ROUGH_SHARE = 1e-6, 1e-4
+SMALL_MOVE = 30.0
 # Up to this variance of the prior a rough product (float32) helps to find the optimum; beyond it
 # shots are interpolated, and the curvature differs most from one to the next.
 MODERATE_TAU = 200.0
@@ -96,7 +100,7 @@ def softmax_map(
     max_iterations : int
         Largest number of iterations.
     rough : callable, optional
-        A faster `product` of fewer digits, for directions and distances. The optimum is the same.
+        K times a float32 tensor, with fewer digits and in less time. The optimum is the same.
 
     Raises
     ------
@@ -104,109 +108,149 @@ def softmax_map(
         If the tolerance is not reached, or a number is not finite.
     """
     tolerance = tolerance or TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
-    if rough is None or tau > MODERATE_TAU:
-        return _solve(product, offset, targets, tau, start, tolerance, max_iterations)
-    iterations = 0
-    while True:  # the product is exact where a solve starts, so rounding errors do not add up
-        solved = _solve(rough, offset, targets, tau, start, tolerance, max_iterations - iterations)
-        if not solved.iterations:
-            return solved._replace(iterations=iterations)
-        iterations += solved.iterations
-        start = Coefficients(solved.values, product(solved.values))
+    reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
+    bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
+    near = start is not None and tolerance < SEARCH_TOLERANCE and tau <= MODERATE_TAU
+    if tau > MODERATE_TAU:
+        rough = None
+    a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
+    row_weights, iterations = targets.sum(-1, keepdim=True), 0
+    while iterations < max_iterations:
+        logits = offset + ka
+        probability = logits.softmax(-1).mul_(row_weights)
+        gradient = (probability - targets).add_(a, alpha=1 / tau)
+        problem = _Problem(logits, probability, gradient, targets, row_weights)
+        if rough is None:
+            moved = _solve(product, problem, tau, bound, max_iterations, near=near)
+            return Coefficients(a + moved.values, ka + moved.products, moved.iterations)
+        # The start is exact, so rounding errors of the products do not add up.
+        problem, left = problem.to(torch.float32), max_iterations - iterations
+        moved = _solve(rough, problem, tau, bound, left, near=near, is_rough=True)
+        if not moved.iterations:
+            return Coefficients(a, ka, iterations)
+        iterations += moved.iterations
+        a, near = a + moved.values, True
+        ka = product(a)
+    raise _not_converged(max_iterations)
+
+
+def _not_converged(max_iterations: int) -> NumericalError:
+    return NumericalError(
+        f"The softmax likelihood did not converge in {max_iterations} iterations: lower tau, or "
+        "use float64."
+    )
+
+
+class _Problem(NamedTuple):
+    """A start: logits, probabilities, the gradient and the labels there, all (..., n, c).
+
+    Probabilities and labels are multiplied by the row weights (..., n, 1).
+    """
+
+    logits: Tensor
+    probability: Tensor
+    gradient: Tensor
+    targets: Tensor
+    row_weights: Tensor
+
+    def to(self, dtype: torch.dtype) -> _Problem:
+        """The same in another dtype."""
+        return _Problem(*(part.to(dtype) for part in self))
+
+    def change(self, move: Tensor, *, is_small: bool) -> Tensor:
+        """How the probabilities (..., n, c) change where the logits move by (..., n, c).
+
+        Rounding errors of a small move are relative to the change.
+        """
+        if not is_small:
+            there = (self.logits + move).softmax(-1).mul_(self.row_weights)
+            return there.sub_(self.probability)
+        growth = torch.expm1(move)
+        least = self.row_weights.clamp(min=torch.finfo(move.dtype).tiny)
+        mean = (self.probability * growth).sum(-1, keepdim=True).div_(least)
+        return growth.sub_(mean).mul_(self.probability).div_(mean.add_(1))
 
 
 def _solve(
     product: Product,
-    offset: Tensor,
-    targets: Tensor,
+    problem: _Problem,
     tau: float,
-    start: Coefficients | None,
-    tolerance: float,
+    bound: Tensor,
     max_iterations: int,
+    *,
+    near: bool,
+    is_rough: bool = False,
 ) -> Coefficients:
-    """See `softmax_map`. Directions and steps have the dtype of the product's answers."""
-    present = targets.sum(-1, keepdim=True)
-    a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
-    reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
-    bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
-    near = start is not None and tolerance < SEARCH_TOLERANCE and tau <= MODERATE_TAU
+    """How the coefficients change from the start to the optimum, and K times that.
+
+    The squared gradient is then at most `bound` (..., 1, 1), or with a rough product a share of
+    that at the start.
+    """
+    gradient, move = problem.gradient, torch.zeros_like(problem.gradient)
+    values = change = move
     restarts = _NEW_METRIC_NEAR if near else _NEW_METRIC
-    logits = offset + ka
-    probability = logits.softmax(-1).mul_(present)
-    directions = None
+    directions: _Directions | None = None
     for iteration in range(max_iterations):
-        gradient = (probability - targets).add_(a, alpha=1 / tau)
         k_gradient = product(gradient)
-        gradient = gradient.to(k_gradient)
         distance = _dot(gradient, k_gradient)
-        shares = (distance / bound).flatten().tolist()
-        if all(share <= 1 for share in shares):
-            return Coefficients(a, ka, iteration)
-        if not all(map(math.isfinite, shares)):
+        ratios = (distance / bound).flatten().tolist()
+        if all(ratio <= 1 for ratio in ratios):
+            return Coefficients(values, move, iteration)
+        if not all(map(math.isfinite, ratios)):
             raise NumericalError(
                 "The softmax likelihood got a number that is not finite: check the features, the "
                 "text logits and tau."
             )
         if directions is None:
-            metric = _Metric(product, targets.to(gradient), tau, own=near)
-            directions = _Directions(metric, torch.zeros_like(distance))
-        at_restart = probability.to(gradient) if iteration in restarts else None
-        direction, k_direction, slope = directions.next(gradient, k_gradient, distance, at_restart)
-        curve = _dot(direction, k_direction) / tau
-        line = _Line(logits.to(slope), k_direction, probability.to(slope), present.to(slope))
-        length, there = line.search(slope, curve)
-        if min(shares) <= 1:  # problems of the batch that are solved do not change any more
+            # The prior alone bounds the way to the optimum, and so each logit's.
+            is_small = tau * math.sqrt(max(0.0, float(distance.max()))) <= SMALL_MOVE
+            share = (SMALL_SHARE if is_small else ROUGH_SHARE) if is_rough else 0.0
+            bound = torch.maximum(bound.to(distance), share**2 * distance)
+            directions = _Directions(_Metric(product, problem.targets, tau, own=near))
+        if iteration in restarts:
+            directions.restart(problem.probability + change)
+        direction, k_direction, slope = directions.next(gradient, k_gradient)
+        line = _Line(problem, move, change, k_direction, is_small)
+        length, there, changed = line.search(slope, _dot(direction, k_direction) / tau)
+        if min(ratios) <= 1:  # problems of the batch that are solved do not change any more
             solved = distance <= bound
             length = torch.where(solved, 0.0, length)
-            there = torch.where(solved, probability.to(there), there)
-        a = torch.addcmul(a, direction.to(a), length.to(a))
-        move = k_direction.to(a) * length
-        ka, logits = ka + move, logits + move
-        exact = there.dtype == logits.dtype
-        probability = there if exact else logits.softmax(-1).mul_(present)
-    raise _not_converged(max_iterations, distance / bound, tolerance)
-
-
-def _not_converged(iterations: int, share: Tensor, tolerance: float) -> NumericalError:
-    distance = tolerance * float(share.max().clamp(min=0).sqrt())
-    return NumericalError(
-        f"The softmax likelihood did not converge in {iterations} iterations (distance "
-        f"{distance:.1e}, bound {tolerance:.1e}): lower tau, or use float64."
-    )
+            there, changed = torch.where(solved, move, there), torch.where(solved, change, changed)
+        values, move, change = torch.addcmul(values, direction, length), there, changed
+        gradient = torch.add(problem.gradient, values, alpha=1 / tau).add_(change)
+    raise _not_converged(max_iterations)
 
 
 class _Directions:
     """Conjugate directions (..., n, c) by Polak and Ribière, and K times each."""
 
-    def __init__(self, metric: _Metric, zero: Tensor) -> None:
+    def __init__(self, metric: _Metric) -> None:
         self._metric = metric
-        self._direction = self._k_direction = self._step = self._size = zero
+        self._last: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
-    def next(
-        self, gradient: Tensor, k_gradient: Tensor, distance: Tensor, probability: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The next direction, K times it, and the slope (..., 1, 1) along it.
+    def restart(self, probability: Tensor) -> None:
+        """Compute the curvature again, and start from the gradient."""
+        self._metric.adapt(probability)
+        self._last = None
 
-        With `probability` the curvature is computed again and the directions restart.
-        """
-        if probability is not None:
-            self._metric.adapt(probability)
-        last, last_size = self._step, self._size
-        self._step, k_step = self._metric.step(gradient, k_gradient)
-        self._size = _dot(k_gradient, self._step)
-        direction, k_direction = self._direction, self._k_direction
-        self._direction, self._k_direction = -self._step, -k_step
-        if probability is None:
-            mix = ((self._size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
-            self._direction.addcmul_(direction, mix)
-            self._k_direction.addcmul_(k_direction, mix)
-        slope = _dot(gradient, self._k_direction)
+    def next(self, gradient: Tensor, k_gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next direction, K times it, and the slope (..., 1, 1) along it."""
+        step, k_step = self._metric.step(gradient, k_gradient)
+        size = _dot(k_gradient, step)
+        direction, k_direction = step, k_step
+        if self._last is not None:
+            before, k_before, last, last_size = self._last
+            mix = ((size - _dot(k_gradient, last)) / last_size).nan_to_num_().clamp_(min=0)
+            direction = torch.addcmul(step, before, mix)
+            k_direction = torch.addcmul(k_step, k_before, mix)
+        slope = _dot(gradient, k_direction)
         uphill = slope >= 0
         if bool(uphill.any()):  # by rounding: continue from the gradient
-            self._direction = torch.where(uphill, -gradient, self._direction)
-            self._k_direction = torch.where(uphill, -k_gradient, self._k_direction)
-            slope = torch.where(uphill, -distance, slope)
-        return self._direction, self._k_direction, slope
+            direction = torch.where(uphill, -gradient, direction)
+            k_direction = torch.where(uphill, -k_gradient, k_direction)
+            slope = torch.where(uphill, -_dot(gradient, k_gradient), slope)
+        self._last = direction, k_direction, step, size
+        return direction, k_direction, slope
 
 
 class _Metric:
@@ -255,14 +299,14 @@ class _Metric:
             self._correction = change / (1 + change * diagonal)
 
     def step(self, gradient: Tensor, k_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient in this metric, and K times it; both (..., n, c)."""
+        """Minus the gradient in this metric, and K times that; both (..., n, c)."""
         shift = self._inverse @ self._sums(k_gradient)
         if self._correction is not None:
             diagonal = shift.diagonal(dim1=-2, dim2=-1)[..., None, :]
             shift = shift - self._inverse * (self._correction * diagonal)
         spread = shift.flatten(0, -2).index_select(0, self._class).view_as(gradient)
-        step = torch.addcmul(gradient, spread, self._size[..., None], value=-1)
-        return step, k_gradient - self._kz @ shift
+        step = spread.mul_(self._size[..., None]).sub_(gradient)
+        return step, (self._kz @ shift).sub_(k_gradient)
 
 
 def solve_rows(
@@ -314,41 +358,45 @@ def leave_out(
 
 
 class _Line(NamedTuple):
-    """Logits, their direction and probabilities (..., n, c), and row weights (..., n, 1)."""
+    """A direction from a point, both in logits (..., n, c); see `_solve`."""
 
-    logits: Tensor
+    problem: _Problem
+    move: Tensor
+    change: Tensor
     direction: Tensor
-    probability: Tensor
-    present: Tensor
+    is_small: bool
 
-    def search(self, slope: Tensor, curve: Tensor) -> tuple[Tensor, Tensor]:
-        """The step (..., 1, 1) by Newton's method in a bracket, and the probabilities there.
+    def search(self, slope: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The step (..., 1, 1) by Newton's method in a bracket, and the point that it leads to.
 
-        `slope` is the derivative at 0, `curve` the second derivative of the prior's part.
+        That is its logits and probabilities, as changes from the start. `slope` is the derivative
+        at 0, `curve` the second derivative of the prior's part.
         """
-        least = self.present.clamp(min=torch.finfo(slope.dtype).tiny)
+        least = self.problem.row_weights.clamp(min=torch.finfo(slope.dtype).tiny)
         # Below the rounding error of the probabilities a slope says nothing; Newton's step does.
-        rounding = torch.finfo(slope.dtype).eps * _dot(self.probability, self.direction.abs())
-        numbers = zip(*(one.flatten().tolist() for one in (slope, curve, rounding)), strict=True)
+        inexact = self.change if self.is_small else self.problem.probability
+        squares = _dot(inexact, inexact) * _dot(self.direction, self.direction)
+        rounding = torch.finfo(slope.dtype).eps * squares.sqrt()
+        numbers = torch.cat([slope, curve, rounding], -1).flatten(0, -2).tolist()
         brackets = [
             _Bracket(first, bend, max(LINE_SHARE * abs(first), r)) for first, bend, r in numbers
         ]
-        probability = self.probability
+        change = self.change
         for _ in range(LINE_STEPS):
-            weighted = probability * self.direction
+            weighted = (self.problem.probability + change).mul_(self.direction)
             expected = weighted.sum(-1, keepdim=True)
             # A row of weight w adds w times the variance of its direction under the probabilities.
             known = expected.square_().div_(least).sum(-2, keepdim=True)
-            second = weighted.mul_(self.direction).sum((-2, -1), keepdim=True) - known
+            second = _dot(weighted, self.direction) - known
             pairs = zip(brackets, second.flatten().tolist(), strict=True)
             length = slope.new_tensor([one.next(bend) for one, bend in pairs]).view_as(slope)
-            probability = torch.addcmul(self.logits, self.direction, length).softmax(-1)
-            probability.mul_(self.present)
-            changes = _dot(probability - self.probability, self.direction).flatten().tolist()
+            move = torch.addcmul(self.move, self.direction, length)
+            change = self.problem.change(move, is_small=self.is_small)
+            changes = _dot(change - self.change, self.direction).flatten().tolist()
             found = [one.is_found(by) for one, by in zip(brackets, changes, strict=True)]
             if all(found):
                 break
-        return length, probability
+        return length, move, change
 
 
 @dataclass(slots=True)
@@ -394,4 +442,5 @@ class _Bracket:
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:
     """The inner product (..., 1, 1) of (..., n, c)."""
-    return (one * other).sum((-2, -1), keepdim=True)
+    found: Tensor = torch.linalg.vecdot(one.flatten(-2), other.flatten(-2))
+    return found[..., None, None]

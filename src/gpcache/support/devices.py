@@ -163,7 +163,7 @@ def _cgroup_memory(
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
         ):
             limit = _read_field(folder / limit_name)
-            usage = _read_field(folder / usage_name)
+            usage = None if limit is None else _read_field(folder / usage_name)
             if limit is not None and usage is not None:
                 # The kernel drops idle file pages before it refuses memory.
                 idle = _read_field(folder / "memory.stat", cache_name) or 0

@@ -8,6 +8,7 @@ A is the posterior mode of `gpcache.gp.softmax`; its prior mean is the text, sca
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
-from gpcache.gp.precision import BATCH_ELEMENTS, narrow_product
+from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.gp.softmax import Coefficients, Product, softmax_map, solve_rows
 from gpcache.methods.cache.held_out import HeldOutLogits, folds_protocol
 from gpcache.methods.cache.model import CacheModel
@@ -32,6 +33,8 @@ ROUGH_ROWS = 1_000
 # Shots near a removed one that are solved first. With 64 of 1,600 (Caltech, UCF101) the solver then
 # takes 19 to 26 iterations, as for an added shot, instead of 25 to 83.
 NEAR_ROWS = 64
+# Up to this number of gaps between the rows that stay, whole blocks are copied: it is faster.
+MOST_RUNS = 8
 
 
 def build(
@@ -107,7 +110,7 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
     n, fresh = len(rows), torch.nonzero(rows < 0).flatten()
     known = rows[rows >= 0]
     if len(known) < len(prior):
-        prior = prior[known][:, known]
+        prior = _submatrix(prior, known)
     if not len(fresh):
         return prior
     assert bool((fresh >= n - len(fresh)).all()), "new rows come last"
@@ -116,6 +119,20 @@ def _bordered(prior: Tensor, precision: Precision, rows: Tensor) -> Tensor:
     grown[: len(prior), : len(prior)] = prior
     grown[fresh], grown[:, fresh] = border, border.mT
     return grown
+
+
+def _submatrix(matrix: Tensor, kept: Tensor) -> Tensor:
+    """The rows and columns (k,) of a matrix (n, n), in ascending order."""
+    ends = [0, *(1 + torch.nonzero(kept.diff() != 1).flatten()).tolist(), len(kept)]
+    if not len(kept) or len(ends) > MOST_RUNS:
+        return matrix[kept][:, kept]
+    found = matrix.new_empty(len(kept), len(kept))
+    runs = [(slice(*run), kept[slice(*run)]) for run in itertools.pairwise(ends)]
+    for there, rows in runs:
+        for there_too, columns in runs:
+            block = matrix[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+            found[there, there_too] = block
+    return found
 
 
 def _solved(
@@ -171,7 +188,7 @@ def _rough_product(precision: Precision, look: Callable[[], object]) -> Product 
 
     def product(right: Tensor) -> Tensor:
         look()
-        return narrow_product(prior.mT, right.float())
+        return prior @ right
 
     return product
 
