@@ -164,6 +164,7 @@ def stream() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Print and write the tables."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the first start of five compiles
     with tempfile.TemporaryDirectory() as folder:
         found = with_bars(Path(folder))
     rows = [
