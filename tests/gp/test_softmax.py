@@ -673,6 +673,22 @@ def test_a_rough_product_changes_nothing_but_the_time(tau, make):
         torch.testing.assert_close(found.products, precision.prior @ found.values)
 
 
+@pytest.mark.parametrize("share", [1.001, 1.5, -30.0])
+def test_a_rough_product_goes_on_from_any_start(share, make):
+    """Near the optimum probabilities change by growth factors, which end at zero far from it."""
+    _, precision, (product, offset, targets) = make()
+    exact = softmax_map(product, offset, targets, 30.0)
+    values = share * exact.values
+    start = Coefficients(values, product(values))
+    if share < 0:  # some probabilities are zero in float32, where they end near one
+        there = (offset + start.products).softmax(-1).float()
+        assert float(there[targets > 0].min()) == 0
+    rough = precision.prior.float().matmul
+    found = softmax_map(product, offset, targets, 30.0, start=start, rough=rough)
+    expected = (offset + exact.products).softmax(-1)
+    torch.testing.assert_close((offset + found.products).softmax(-1), expected, **CLOSE)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_directions_in_float32_converge_at_a_wide_prior(seed, make):
     """Near the optimum float32 sees no change of the probabilities: steps must not grow."""
