@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.feature_maps import FeatureMap, projected
+from gpcache.gp.products import matmul
 
 # A mode is pulled to the mean of its class as if that many more rows lay there. Of 0, 2, 5, 10 and
 # 20, with 2, 4 and 8 modes, 5 and 10 have the lowest loss on eight draws of synthetic rows, and 5
@@ -70,7 +71,7 @@ class Discriminant(NamedTuple):
 
     def scores(self, rows: Tensor) -> Tensor:
         """(m, c) of rows (m, d')."""
-        scores = rows @ self.means.mT - self.halves
+        scores = matmul(rows, self.means.mT) - self.halves
         return scores if self.n_modes == 1 else scores.view(len(rows), -1, self.n_modes).amax(2)
 
     def nearest(self, rows: Tensor, labels: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from gpcache.errors import NumericalError
 from gpcache.gp.cholesky import cholesky, inverse_factor
 from gpcache.gp.exact import ExactPrecision, lifted
 from gpcache.gp.kernels import gram, kernel
+from gpcache.gp.products import matmul
 
 # Nats a row by which the objective may exceed its minimum, as far as the metric can tell.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-16}
@@ -94,7 +95,7 @@ def products_in(features: Iterable[Tensor], landmarks: Tensor) -> Tensor:
     size = len(landmarks)
     total = torch.zeros(size, size, dtype=torch.float64, device=landmarks.device)
     for part in features:
-        total += part.mT @ part
+        total += matmul(part.mT, part)
     return total
 
 
@@ -115,11 +116,11 @@ def loss_in(batches: Iterable[Batch], values: Tensor) -> tuple[Tensor, Tensor]:
     loss = torch.zeros((), dtype=torch.float64, device=values.device)
     gradient = torch.zeros_like(values, dtype=torch.float64)
     for features, offset, labels in batches:
-        logs = torch.addmm(offset, features, values).log_softmax(1)
+        logs = matmul(features, values).add_(offset).log_softmax(1)
         loss -= logs.gather(1, labels[:, None]).sum(dtype=torch.float64)
         residual = logs.exp_()
         residual[torch.arange(len(labels), device=labels.device), labels] -= 1
-        gradient += features.mT @ residual
+        gradient += matmul(features.mT, residual)
     return loss, gradient
 
 

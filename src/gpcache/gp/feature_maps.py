@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpcache.errors import DataError
 from gpcache.gp.kernels import unit_rows
+from gpcache.gp.products import matmul
 
 Projection = Callable[[Tensor], Tensor]
 SpaceName = Literal["raw", "centred", "whitened", "decorrelated"]
@@ -59,7 +60,7 @@ class FeatureMap:
         if self.mean is not None:
             features = features - self.mean
         if self.matrix is not None:
-            features = features @ self.matrix
+            features = matmul(features, self.matrix)
         return features
 
 
@@ -173,7 +174,7 @@ class KernelSpace:
         # For few rows R, a factorisation of RRᵀ costs less than one of RᵀR.
         if 2 * len(centred) <= centred.shape[1]:
             return _few_rows(centred, ridge, scale)
-        matrix = _from_scatter(centred.mT @ centred, ridge)
+        matrix = _from_scatter(matmul(centred.mT, centred), ridge)
         return matrix if scale is None else scale[:, None] * matrix
 
     def feature_scale(self, centred: Tensor) -> Tensor | None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpcache.gp.mixed import is_large, product
+from gpcache.gp.products import matmul
 
 
 def unit_rows(features: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ class _Kernel(torch.autograd.Function):
         if y is None and trained and is_large(x):
             similarity = product(x, x)
         else:
-            similarity = x @ (x if y is None else y).mT
+            similarity = matmul(x, (x if y is None else y).mT)
         value = kernel_of(similarity, beta)
         ctx.save_for_backward(x, y, value)  # type: ignore[arg-type]
         ctx.beta = beta  # type: ignore[attr-defined]
@@ -64,7 +65,7 @@ class _Kernel(torch.autograd.Function):
 def kernel(x: Tensor, y: Tensor, beta: float) -> Tensor:
     """κ between rows of x (..., m, d) and rows of y (..., n, d): (..., m, n). Differentiable."""
     if not (x.requires_grad or y.requires_grad):
-        return kernel_of(x @ y.mT, beta)
+        return kernel_of(matmul(x, y.mT), beta)
     result: Tensor = _Kernel.apply(x, y, beta)  # type: ignore[no-untyped-call]
     return result
 

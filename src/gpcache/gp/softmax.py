@@ -26,6 +26,7 @@ from torch import Tensor
 from gpcache.errors import NumericalError
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.products import matmul
 
 # Largest distance of the coefficients from the optimum, in the kernel's norm relative to that of
 # the labels: for a search, for some rows of a start, and for probabilities to 1e-6 (float64) or
@@ -306,7 +307,7 @@ class _Metric:
             shift = shift - self._inverse * (self._correction * diagonal)
         spread = shift.flatten(0, -2).index_select(0, self._class).view_as(gradient)
         step = spread.mul_(self._size[..., None]).sub_(gradient)
-        return step, (self._kz @ shift).sub_(k_gradient)
+        return step, matmul(self._kz, shift).sub_(k_gradient)
 
 
 def solve_rows(

@@ -18,6 +18,7 @@ from torch import Tensor
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.products import symmetric_matmul
 from gpcache.gp.softmax import Coefficients, Product, softmax_map, solve_rows
 from gpcache.methods.cache.held_out import HeldOutLogits, folds_protocol
 from gpcache.methods.cache.model import CacheModel
@@ -188,7 +189,7 @@ def _rough_product(precision: Precision, look: Callable[[], object]) -> Product 
 
     def product(right: Tensor) -> Tensor:
         look()
-        return prior @ right
+        return symmetric_matmul(prior, right)
 
     return product
 

@@ -13,7 +13,7 @@ from gpcache.gp import ExactPrecision
 from gpcache.gp.discriminant import Discriminant
 from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
-from gpcache.gp.precision import narrow_product
+from gpcache.gp.products import matmul, symmetric_matmul
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
 from gpcache.gp.whitened_products import WhitenedProducts, padded
 from gpcache.methods.cache.recipe import Recipe
@@ -181,7 +181,7 @@ class Folds:
         """The product of all folds' kernels with (f, n, c), and the answers (f, m, c) for it."""
         if self._exact:
             own, cross = (kernel_of(part, beta) for part in (spaces.own, spaces.cross))
-            return partial(narrow_product, own.mT), partial(narrow_product, cross)
+            return partial(symmetric_matmul, own), partial(matmul, cross)
         precisions = [
             self._recipe.precision(
                 self._recipe.plan(fold.shots), rows, fold.shots.values, beta=beta, noise=1.0
@@ -239,7 +239,8 @@ class _Spaces(NamedTuple):
             queries.append(_unit(rows))
             if exact:
                 known = padded(keys.pop(), n)
-                cosines.append((known @ known.mT, padded(queries.pop(), m) @ known.mT))
+                others = padded(queries.pop(), m)
+                cosines.append((matmul(known, known.mT), matmul(others, known.mT)))
         stacked = torch.stack(scores)
         if not exact:
             return cls(stacked[:0], stacked[:0], stacked, keys, queries)
