@@ -5,7 +5,8 @@
 The eight feature files are taken as they are, but for DTD ViT-B/32: its shots are drawn from its
 validation rows by `numpy.random.default_rng(seed)`, class by class. The photos of caltech20 and
 trash6 go through `lite`; their shots are drawn in the same way. `images` is a link to the photos
-themselves. Nothing of this is part of the project: the folder is not committed.
+themselves. `splits/` has 40 random splits of all photos of both sets. Nothing of this is part of
+the project: the folder is not committed.
 """
 
 import shutil
@@ -23,6 +24,7 @@ SHOTS, SEEDS = (1, 2, 4, 8, 16), range(5)
 # Intervals and prediction sets are measured over many draws of one size.
 MANY_SEEDS, MANY_SHOTS = range(20), (4,)
 DRAWN, PHOTOS = "dtd_vitb32", ("caltech20", "trash6")
+SPLITS = range(40)
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -71,6 +73,27 @@ def photos(name: str) -> Arrays:
     return arrays | draws(arrays["train_y"])
 
 
+def write_splits(name: str) -> None:
+    """Write random splits of all photos of a set: up to 16 shots a class, and the rest to test."""
+    with np.load(PLACE / f"{name}.npz", allow_pickle=False) as opened:
+        arrays = {key: opened[key] for key in ("classnames", "text", "logit_scale")}
+        rows, labels = (
+            np.concatenate([opened[f"{part}_{axis}"] for part in ("train", "test")])
+            for axis in "xy"
+        )
+    for seed in SPLITS:
+        choose = np.random.default_rng(seed).choice
+        drawn = np.stack(
+            [choose(np.flatnonzero(labels == one), SHOTS[-1], False) for one in np.unique(labels)]
+        )
+        split = arrays | {"test_x": np.delete(rows, drawn, axis=0)}
+        split["test_y"] = np.delete(labels, drawn)
+        for shots in SHOTS:
+            some = drawn[:, :shots].flatten()
+            split |= {f"train{shots}_x": rows[some], f"train{shots}_y": labels[some]}
+        np.savez(PLACE / "splits" / f"{name}-split{seed:02d}.npz", **split)
+
+
 def main() -> None:
     """Write every file that is not there, each in one step."""
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -82,6 +105,10 @@ def main() -> None:
             np.savez_compressed(PLACE / "new.npz", **make(name))
             (PLACE / "new.npz").replace(place)
             print(place)
+    if not (PLACE / "splits").exists():
+        (PLACE / "splits").mkdir()
+        for name in PHOTOS:
+            write_splits(name)
     if not (PLACE / "images").exists():
         (PLACE / "images").symlink_to(folder("images").resolve())
 

@@ -1,6 +1,7 @@
 """What the rows in docs/results/rows say: means over draws, standard errors, and some tables."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -44,6 +45,7 @@ BASELINES = ("GDA", "LP++", "ProKeR", "Linear probe", "GPCache-F", "LogisticRegr
 BASELINES += ("Linear SVC", "Shrinkage LDA", "1-nearest-neighbour")
 PHOTOS, WITH_GROUPS = ("caltech20", "trash6"), ("dtd_rn50", "stanford_cars_vitb32")
 HALVES = [name for one in TITLES for name in (one, f"{one}:half")]
+SPLIT = re.compile(r"-split\d+$")
 _NO_SHARES = ("nll", "seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2", "n_shots")
 _NO_SHARES += ("errors_certain", "errors_listed")
 
@@ -73,8 +75,8 @@ class Results:
         rows = [row for row in rows if row["status"] == "done"]
         self._draws: dict[tuple[Cell, str], dict[tuple[str, int], Row]] = defaultdict(dict)
         for row in rows:
-            # A model of each half of the classes: the cell is the mean of both.
-            data = row["dataset"].replace(":other-half", ":half")
+            # A model of each half of the classes: the cell is the mean of both. A split is a draw.
+            data = SPLIT.sub("", row["dataset"].replace(":other-half", ":half"))
             draws = self._draws[Cell(row["protocol"], data, row["shots"]), row["label"]]
             draws[row["dataset"], row["seed"]] = row
         ran = {row["label"] for row in rows}
@@ -127,8 +129,9 @@ class Results:
 
     def gaps(self, cell: Cell, label: str, other: Cell, other_label: str, name: str) -> list[float]:
         """The differences of a figure in points, draw by draw: an easy one is easy for both."""
-        theirs = {row["seed"]: row[name] for row in self.draws(other, other_label)}
-        return [100 * (one[name] - theirs[one["seed"]]) for one in self.draws(cell, label)]
+        theirs = self._draws[other, other_label]
+        own = self._draws.get((cell, label), {}).items()
+        return [100 * (row[name] - theirs[draw][name]) for draw, row in own]
 
 
 @cache
@@ -165,19 +168,24 @@ def summary(found: Results, cells: Sequence[Cell]) -> Iterator[list[str]]:
         yield [name, with_error(accuracy, error), *figures, shown(seconds, 2)]
 
 
-def below(found: Results, datasets: Sequence[str]) -> list[tuple[float, Cell, str, str]]:
-    """Where a baseline is better than the default: by how much, and with its standard error."""
+def difference(found: Results, cell: Cell, other: str) -> str:
+    """By how much the default is better than another label, with the standard error."""
+    gaps = found.gaps(cell, DEFAULT, cell, other, "accuracy")
+    mean, deviation = mean_and_deviation(gaps)
+    error = deviation / math.sqrt(len(gaps))
+    if len(gaps) == 1:
+        error = math.hypot(found.error(cell, DEFAULT), found.error(cell, other))
+    return f"{shown(mean, 1, '+')} ± {error:.1f}"
+
+
+def below(found: Results, datasets: Sequence[str]) -> list[tuple[Cell, str]]:
+    """Cells in which a baseline is better than the default, and the best; the worst first."""
     lines = []
     for cell in found.cells(NO_VALIDATION, datasets):
         best = found.best(cell, BASELINES)
-        gaps = found.gaps(cell, DEFAULT, cell, best, "accuracy")
-        mean, deviation = mean_and_deviation(gaps)
-        error = deviation / math.sqrt(len(gaps))
-        if len(gaps) == 1:
-            error = math.hypot(found.error(cell, DEFAULT), found.error(cell, best))
-        if mean < 0:
-            lines.append((mean, cell, best, f"{shown(mean, 1, '+')} ± {error:.1f}"))
-    return sorted(lines, key=lambda one: one[0])
+        if (gap := found.mean(cell, DEFAULT) - found.mean(cell, best)) < 0:
+            lines.append((gap, cell, best))
+    return [line[1:] for line in sorted(lines, key=lambda one: one[0])]
 
 
 def inside(found: Results, cell: Cell) -> int:

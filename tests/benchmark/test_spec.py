@@ -158,7 +158,7 @@ def test_the_specs_of_stored_features_can_be_read(path):
     spec = read_spec(path)
     assert spec.name == path.stem
     # Files that prepare_data.py writes, or photos.
-    files = re.compile(r"[a-z0-9_]+\.npz(:text|:half|:other-half)?|images/[a-z0-9]+")
+    files = re.compile(r"(splits/)?[a-z0-9_-]+\.npz(:text|:half|:other-half)?|images/[a-z0-9]+")
     assert all(map(files.fullmatch, spec.datasets))
     for method in spec.methods:
         assert all(override.source for override in method.where)
