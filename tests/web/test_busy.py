@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from gpcache.web.middleware import SECURITY_HEADERS
-from gpcache.web.protocol import photo_request_size
+from gpcache.web.protocol import DeadlineProtocol, photo_request_size
 
 TOKEN = "a-token-for-tests"
 JPEG = {"content-type": "image/jpeg"}
@@ -109,6 +110,27 @@ def test_a_body_that_is_not_wanted_is_skipped_to_its_last_byte(stream, piece):
     for place in range(0, len(sent), piece):
         stream.sendall(sent[place : place + piece])
     assert statuses(stream, 4) == [429, 429, 200, 429]
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows hands over every part at once")
+def test_a_body_that_is_not_wanted_is_read_in_few_parts(stream, monkeypatch):
+    """However it arrives: each part would interrupt the work on other photos."""
+    sizes, read = [], DeadlineProtocol.data_received
+
+    def counted(self, data):
+        sizes.append(len(data))
+        read(self, data)
+
+    monkeypatch.setattr(DeadlineProtocol, "data_received", counted)
+    stream.sendall(f"{PHOTO}Content-Length: 100000\r\n\r\n".encode())
+    assert statuses(stream, 1) == [429]
+    for _ in range(100):
+        stream.sendall(bytes(1_000))
+        time.sleep(0.001)
+    stream.sendall(ASK.encode())
+    assert statuses(stream, 1) == [200]
+    assert len(sizes) <= 3, sizes
 
 
 @pytest.mark.usefixtures("busy")

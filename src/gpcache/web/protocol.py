@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +26,8 @@ except ImportError:  # Windows
 MAX_CONNECTIONS = 512
 # Bytes per second of a body that is large but not slow: it may continue after its deadline.
 LARGE_RATE = 1_000_000
+# Bytes of a refused body that are waited for: asyncio reads as many at once.
+PIECE = 2**18
 # A request with a body, as most clients write it: path, lines of the head.
 USUAL_POST = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n((?:[\w-]+:[\t -~]*\r\n)+)\r\n")
 
@@ -51,6 +55,7 @@ class DeadlineProtocol(H11Protocol):
         self._received = 0
         self._refused = 0
         self._unwanted = 0  # bytes of a refused request that are still to come
+        self._awaited_bytes = 1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -72,6 +77,7 @@ class DeadlineProtocol(H11Protocol):
             data = data[skipped:]
         if data:
             super().data_received(data)
+        self._wait_for_bytes()
         self._set_deadline()
 
     def on_response_complete(self) -> None:
@@ -102,6 +108,17 @@ class DeadlineProtocol(H11Protocol):
         self._refused, self._unwanted = self._refused + 1, size
         self._service.metrics.request("POST", None, 429, time.perf_counter() - start)
         return True
+
+    def _wait_for_bytes(self) -> None:
+        """Let the system gather a refused body, which it would hand over in many small parts."""
+        count = max(1, min(self._unwanted, PIECE))
+        # Of an encrypted body it cannot know how much is still to come.
+        if count == self._awaited_bytes or self.scheme == "https":
+            return
+        self._awaited_bytes = count
+        own = self.transport.get_extra_info("socket")
+        with suppress(OSError, AttributeError):  # not on Windows; or the connection was lost
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _send_error(self, status: int, sentence: str, header: tuple[bytes, bytes]) -> None:
         further = (header, *self.server_state.default_headers)
