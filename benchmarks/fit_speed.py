@@ -10,6 +10,7 @@ scikit-learn user would pick (5 values of C, 4 folds). For docs/results/speed.md
 
 import os
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
@@ -52,7 +53,10 @@ def compared(title: str, task: Task) -> list[str]:
     if task.prior is not None:
         vectors = torch.from_numpy(np.asarray(task.prior.aligned(model.classes_)))
         zero_shot = 100 * keys @ vectors.to(keys).mT
-    grid = least(lambda: naive_grid(keys, values, zero_shot, "nll", PLAIN))
+    searched = partial(naive_grid, keys, values, zero_shot, "nll", PLAIN)
+    grid = least(searched)
+    if grid < 1:  # as for ours: the first run also warms up
+        grid = least(searched, 3)
     times = [f"{theirs:.2f}", accuracies[1], f"{theirs / ours:.1f}×", f"{grid:.2f}"]
     times += [f"{grid / ours:.1f}×", f"{same:.2f}", f"{grid / same:.1f}×"]
     sizes = f"{len(task.X):,}", str(len(model.classes_))

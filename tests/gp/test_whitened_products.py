@@ -57,7 +57,8 @@ def test_they_are_those_of_the_mapped_rows(rows, diagonal, shrinkage, projects):
 def test_what_is_not_whitened_by_few_rows_has_none(rows):
     features, labels, others = rows
     assert WhitenedProducts.of(KernelSpace("centred"), features, labels, 5, others) is None
-    many = features.repeat(4, 1), labels.repeat(4)
+    times = features.shape[1] // len(features) + 1
+    many = features.repeat(times, 1), labels.repeat(times)
     assert WhitenedProducts.of(whitened(), *many, 5, others) is None
     copies = features[:1].expand(4, -1), torch.tensor([0, 0, 1, 1])
     assert WhitenedProducts.of(whitened(), *copies, 2, others) is None

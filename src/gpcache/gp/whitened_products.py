@@ -30,9 +30,6 @@ from gpcache.gp.feature_maps import (
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
 
-# Up to this share of the width, rows are so few that their products cost less than whitened rows.
-FEW_SHARE = 0.7
-
 
 class Similarities(NamedTuple):
     """Cosines among the rows (n, n) and of others (m, n), and discriminant scores (m, c).
@@ -86,7 +83,7 @@ class WhitenedProducts:
         rows = torch.cat([features, others])
         if space.projection is not None:
             rows = projected(space.projection, rows)
-        if space.name != "whitened" or n > FEW_SHARE * rows.shape[1]:
+        if space.name != "whitened" or n > rows.shape[1]:
             return None
         tiny = tiny_of(rows)
         # Differences of large numbers below: float32 would keep few of their digits.
