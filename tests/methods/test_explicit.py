@@ -14,7 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpcache import DataError, FeatureStore, GPCacheClassifier, ProtocolError, TextPrior
+from gpcache import (
+    DataError,
+    FeatureStore,
+    GPCacheClassifier,
+    NumericalError,
+    ProtocolError,
+    TextPrior,
+)
 from gpcache.features.shot_index import ShotIndex, write_index
 from gpcache.features.store import Item
 from gpcache.features.stored_rows import StoredRows
@@ -325,6 +332,54 @@ def test_rows_are_added_without_the_old_ones() -> None:
     assert len(model.loo_.counted) == len(model.fitted_.shots)
     again = restore(state_of(model))
     assert np.abs(again.predict_proba(X) - model.predict_proba(X)).max() < 1e-4
+
+
+def test_a_mapped_file_and_a_store_are_added_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows_of(600, 1, width=16)
+    new, labels = rows_of(700, 3, width=16)
+    state = state_of(GPCacheClassifier(dtype="float64").fit(X, y))
+    monkeypatch.setattr(explicit, "LEAST_BATCHES", 1)
+    monkeypatch.setattr(explicit, "batch_rows", lambda *_: 128)
+    monkeypatch.setattr(row_stream, "KEPT_SHARE", 10**9)  # read again in every pass
+    np.save(tmp_path / "new.npy", new)
+    mapped = np.load(tmp_path / "new.npy", mmap_mode="r")
+    encoder = tiny.ColourEncoder()
+    store = FeatureStore.create(tmp_path / "a.store", encoder)
+    pixels = np.random.default_rng(4).integers(0, 255, (30, 8, 8, 3), dtype=np.uint8)
+    hashes = [f"{row:064x}" for row in range(30)]
+    store.append(hashes, encoder.encode_images(pixels))
+    rows = StoredRows(store, [Item("drawn", f"{h}.png", h) for h in hashes])
+
+    at_once = restore(state).add(new, labels, refit=False)
+    model = restore(state).add(mapped, labels, refit=False)
+    assert np.abs(model.predict_proba(X) - at_once.predict_proba(X)).max() < 1e-9
+    assert model.fitted_.n_rows == 1_300
+    # The shots that the fit held out are all that the model keeps.
+    assert len(model.fitted_.shots) == len(model.loo_.labels) < 600
+
+    known = rows[:]
+    small = GPCacheClassifier(approximation=Explicit(20), dtype="float64")
+    small.fit(np.tile(known, (10, 1)), np.tile(np.arange(30) % 3, 10))
+    state = state_of(small)
+    at_once = restore(state).add(known, np.arange(30) % 3, refit=False)
+    monkeypatch.setattr(StoredRows, "__array__", lambda *_, **__: pytest.fail("read at once"))
+    model = restore(state).add(rows, np.arange(30) % 3, refit=False)
+    assert np.abs(model.predict_proba(known) - at_once.predict_proba(known)).max() < 1e-6
+    assert model.fitted_.n_rows == 330
+
+
+def test_an_update_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows_of(600, 1)
+    model = GPCacheClassifier().fit(X, y)
+    before = model.predict_proba(X)
+    monkeypatch.setattr("gpcache.support.devices.free_memory", lambda _: 1_000)
+    with pytest.raises(NumericalError, match=r"Adding 10 shots to a model of 6 classes"):
+        model.add(X[:10], y[:10])
+    monkeypatch.undo()
+    assert model.fitted_.n_rows == 600
+    assert np.array_equal(model.predict_proba(X), before)
 
 
 def test_what_needs_the_old_shots_is_refused() -> None:

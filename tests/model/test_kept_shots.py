@@ -157,6 +157,8 @@ def test_images_that_are_added_end_the_index(saved, queries):
     assert any("no longer keeps" in notice for notice in model.training.notices)
     model.save(saved)
     assert not (saved / SHOTS).exists()
+    assert loaded(saved).n_images == ROWS + 4
+    assert len(loaded(saved).examples) == len(model.model.loo_.labels) < ROWS
     assert "why" not in dicts(loaded(saved), queries)[0]
 
 

@@ -147,9 +147,9 @@ def add(
 
     - `gpcache add pets.gpc more_photos/`
     """
-    from gpcache.images.sources import open_source
+    from gpcache.model.training_images import open_training
 
-    source = open_source(images.resolve(), follow=follow)
+    source = open_training(images, follow=follow)
     _update(model, device, json, lambda fitted: fitted.add(source))
 
 

@@ -15,7 +15,8 @@ from gpcache.features.store import FeatureStore, Item
 class StoredRows:
     """Vectors of a feature store, of shape (n, dim), that are read when they are asked for.
 
-    `GPCacheClassifier.fit` reads them in batches, so that a store may be larger than the memory.
+    `fit` and `add` of `GPCacheClassifier` read them in batches, so that a store may be larger than
+    the memory.
 
     Parameters
     ----------
@@ -70,8 +71,14 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
-        numbers = np.arange(len(self))[rows].tolist()
-        return self.store.vectors([self.items[row].hash for row in numbers])
+        if isinstance(rows, slice):
+            chosen = self.items[rows]
+        else:
+            numbers = np.asarray(rows)
+            if numbers.dtype == bool:
+                numbers = np.arange(len(self))[numbers]
+            chosen = [self.items[row] for row in numbers.tolist()]
+        return self.store.vectors([item.hash for item in chosen])
 
     def __array__(self, *_: Any, **__: Any) -> NDArray[np.float32]:
         return self[:]

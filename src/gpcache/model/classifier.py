@@ -123,7 +123,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def examples(self) -> list[Example]:
-        """The training images, in the order of the rows of the estimator."""
+        """The training images, in the order of the rows of the estimator.
+
+        Of a model in explicit features, which does not keep its images, those that the fit held
+        out.
+        """
         return self.content.examples
 
     @property
@@ -263,8 +267,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Add labelled images or classes; only the new images are encoded.
 
         An image that its class has already is left out, with a notice. An image that another class
-        has is refused. Hyper-parameters and temperature are chosen again on all images; beyond
-        2,000 images, once a twentieth has changed.
+        has is refused. A model in explicit features does not keep its images, so it does not know
+        which it has already. Hyper-parameters and temperature are chosen again on all images;
+        beyond 2,000 images, once a twentieth has changed.
 
         Parameters
         ----------

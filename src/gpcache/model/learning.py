@@ -192,7 +192,8 @@ def add(content: Content, source: Source | FeatureStore, encoder: Encoder) -> No
         others = Prompts.from_templates(fresh, content.templates)
         _set_prompts(model, content, content.prompts.joined(others), encoder)
     model.add(features, labels, refit=_refit_option(content))
-    content.examples += examples
+    if model.has_keys:  # else the examples are those that the fit held out
+        content.examples += examples
     if content.shots is not None:
         content.shots = None
         content.training.notices.append(

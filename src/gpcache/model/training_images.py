@@ -149,7 +149,11 @@ class ExampleReader:
             if first and first[0].reason == UNLABELLED:
                 why += " Give a folder for each class, or a list with the column label."
             raise DataError(f"No labelled image can be added:{why}")
-        return TrainingSet(features[kept], [examples[row] for row in kept], copies)
+        if isinstance(features, StoredRows):  # not read yet
+            rows: Any = StoredRows(features.store, [features.items[row] for row in kept])
+        else:
+            rows = features[kept]
+        return TrainingSet(rows, [examples[row] for row in kept], copies)
 
     def _all(self, source: Source, accepted: Sequence[Example] = ()) -> TrainingSet:
         labelled = replace(source, records=self._labelled(source.records))

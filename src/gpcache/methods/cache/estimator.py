@@ -493,8 +493,12 @@ class CacheClassifier(FeatureClassifier):
                 f"The shots that explain an answer must be of shape ({len(numbers):,}, "
                 f"{self.n_features_in_:,}), got {tuple(rows.shape)}."
             )
-        text = self.fitted_.text
-        return RowStream(rows, numbers, len(self.classes_), text, self.fitted_.shots.features.dtype)
+        return self._row_stream(rows, numbers)
+
+    def _row_stream(self, rows: Any, numbers: Tensor) -> RowStream:
+        """Rows (n, d) of class numbers (n,), in the precision of the model."""
+        text, dtype = self.fitted_.text, self.fitted_.shots.features.dtype
+        return RowStream(rows, numbers, len(self.classes_), text, dtype)
 
     def _explanation(self, reasons: Reasons) -> Explanation:
         names = self.classes_[reasons.column.cpu().numpy()]
@@ -553,7 +557,8 @@ class CacheClassifier(FeatureClassifier):
         Parameters
         ----------
         X : array of shape (k, d)
-            Features of the new shots.
+            Features of the new shots. A model in explicit features reads a mapped file and
+            `StoredRows` of a feature store in batches.
         y : array of shape (k,)
             Their labels.
         refit : {"auto", True, False}, default="auto"
@@ -580,14 +585,18 @@ class CacheClassifier(FeatureClassifier):
         >>> model.add(np.eye(4)[2:3], ["c"]).classes_.tolist()
         ['a', 'b', 'c']
         """
-        features = self._read_queries(X)
-        labels = further_labels("add", y, self.classes_, len(features))
+        rows = self._read_queries(X) if self.has_keys else self._read_stream(X)
+        labels = further_labels("add", y, self.classes_, len(rows))
         fitted, classes = self.fitted_, self.classes_
         if self.text_prior is None:
             classes = np.unique(np.concatenate([classes, labels]))
             fitted = with_class_names(fitted, self.classes_, classes, None)
         numbers = self._label_numbers(labels, classes)
-        return self._changed(partial(fitted.added, features, numbers), refit, classes)
+        if self.has_keys:
+            change = partial(fitted.added, rows, numbers)
+        else:
+            change = partial(fitted.added_in_batches, self._row_stream(rows, numbers))
+        return self._changed(change, refit, classes)
 
     def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
@@ -620,7 +629,7 @@ class CacheClassifier(FeatureClassifier):
         >>> model.remove([3]).classes_.tolist()
         ['a', 'b']
         """
-        gone = self._row_numbers(rows)
+        gone = self._row_numbers(rows, "remove shots")
         if len(gone) == len(self.fitted_.shots):
             raise DataError("remove would leave no shot at all: keep at least one.")
         return self._changed(partial(self.fitted_.removed, gone), refit)
@@ -656,7 +665,7 @@ class CacheClassifier(FeatureClassifier):
         >>> model.relabel([1], ["b"]).predict(np.eye(4)[1:2]).tolist()
         ['b']
         """
-        changed = self._row_numbers(rows)
+        changed = self._row_numbers(rows, "relabel shots")
         labels = self._label_numbers(label_array("relabel", y))
         if len(labels) != len(changed):
             raise DataError(f"relabel got {len(changed)} rows and {len(labels)} labels.")
@@ -751,14 +760,23 @@ class CacheClassifier(FeatureClassifier):
                     classes = classes[torch.unique(fitted.shots.labels).cpu().numpy()]
                     fitted = with_class_names(fitted, self.classes_, classes, None)
             self._keep(fitted, classes)
-        n = len(fitted.shots)
+        n = fitted.n_rows
         due = n <= REFIT_SMALL or fitted.changed > REFIT_SHARE * n
         if refit is True or (refit == "auto" and due):
             self.refit()
         return self
 
-    def _row_numbers(self, rows: ArrayLike) -> Tensor:
+    def _read_stream(self, X: Any) -> Any:
+        """Rows to be read in batches; their values are checked when they are read."""
+        if getattr(X, "reads_in_batches", False):  # StoredRows
+            self._validated(np.broadcast_to(np.float32(1), X.shape), reset=False)
+            return X
+        return X if self._is_plain(X) else self._validated(X, reset=False)
+
+    def _row_numbers(self, rows: ArrayLike, purpose: str) -> Tensor:
+        """Row numbers of shots, of a model that keeps them; `purpose` is for the error."""
         check_is_fitted(self)
+        self.fitted_.require_shots(purpose)
         labels = self.fitted_.shots.labels
         return torch.as_tensor(row_numbers(rows, len(labels)), device=labels.device)
 

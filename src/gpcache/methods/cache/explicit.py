@@ -35,7 +35,7 @@ from gpcache.methods.cache.held_out import (
 )
 from gpcache.methods.cache.memory import softmax_bytes
 from gpcache.methods.cache.model import CacheModel
-from gpcache.methods.cache.passes import LossPass, ModesPass, MomentsPass, ProductsPass
+from gpcache.methods.cache.passes import ModesPass, MomentsPass, ProductsPass
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.regression import held_out_variance
 from gpcache.methods.cache.row_stream import BATCH_ELEMENTS, RowStream, stratified
@@ -237,26 +237,26 @@ def _with_modes(
     return replace(model, discriminant=discriminant), streamed
 
 
-def added(
-    model: CacheModel, streamed: Streamed, features: Tensor, labels: Tensor
-) -> tuple[CacheModel, Streamed]:
-    """The model with further rows (k, d) of class numbers (k,), at the same choice.
+def added(model: CacheModel, streamed: Streamed, rows: RowStream) -> tuple[CacheModel, Streamed]:
+    """The model with further rows, which are read in batches, at the same choice.
 
     The rows before them are not seen again: their posterior is the prior of the new ones.
     """
     choice, landmarks = model.choice, model.precision.keys
     assert model.coefficients is not None
-    rows = [(features, labels)]
+    size = min(len(rows), batch_rows(rows.n_classes, len(landmarks), rows.labels.device))
+    reserved = _ensure_room_to_add(rows, len(landmarks), size)
     modes = model.discriminant or Discriminant.of_means(
         streamed.means, streamed.counts, model.feature_map, streamed.n_modes
     )
-    (further,) = ModesPass(model.feature_map, [modes]).total(rows)
+    (further,) = rows.total(ModesPass(model.feature_map, [modes]), size)
     counts = streamed.counts + further[:, -1].to(streamed.counts)
     sums = streamed.means * streamed.counts[:, None] + further[:, :-1].to(streamed.means)
     space = ProductsPass(model.feature_map, landmarks, choice.beta)
-    (products,) = space.total(rows)
+    features = FeatureRows(rows, space, size, None, reserved)
+    products = features.products()
     known = streamed._replace(
-        n_rows=streamed.n_rows + len(labels),
+        n_rows=streamed.n_rows + len(rows),
         products=streamed.products + products,
         counts=counts,
         means=sums / counts.clamp(min=1)[:, None],
@@ -264,10 +264,10 @@ def added(
     terms = prior_terms(model, known)
     prior = Prior.of(core_of(landmarks, choice.beta), choice.tau, model.coefficients)
     solved = explicit_map(
-        lambda values: LossPass(space, values, *terms).total(rows),
+        lambda values: features.loss(values, terms),
         prior.after(streamed.products, model.coefficients),
         products,
-        n_rows=len(labels),
+        n_rows=len(rows),
         start=model.coefficients,
     )
     precision = _precision(landmarks, choice, known)
@@ -362,12 +362,16 @@ def needed_bytes(
     n_classes: int, width: int, n_features: int, part: int, device: torch.device
 ) -> int:
     """Bytes at the peak of a fit whose exact search takes `part` rows."""
-    size = n_features + width
-    solver = 4 * (2 * HISTORY + 11) * size * n_classes + 8 * 8 * size * size
-    batch = 4 * 6 * batch_rows(n_classes, n_features, device) * max(n_classes, size)
+    solve = _solve_bytes(n_classes, n_features + width, batch_rows(n_classes, n_features, device))
     search = softmax_bytes(part, width, min(n_classes, part))
     modes = (8 + 2 * 4) * sum(MODES) * n_classes * width
-    return max(search, solver + batch, modes) + 8 * (4 * n_classes * width)
+    return max(search, solve, modes) + 8 * (4 * n_classes * width)
+
+
+def _solve_bytes(n_classes: int, n_features: int, batch: int) -> int:
+    """Bytes of the solver, and of a batch of so many rows."""
+    solver = 4 * (2 * HISTORY + 11) * n_features * n_classes + 8 * 8 * n_features * n_features
+    return solver + 4 * 6 * batch * max(n_classes, n_features)
 
 
 def _ensure_memory(rows: RowStream, n_features: int) -> int:
@@ -380,5 +384,19 @@ def _ensure_memory(rows: RowStream, n_features: int) -> int:
         what=f"A fit of {len(rows):,} shots of {c:,} classes in {n_features + width:,} explicit "
         "features",
         remedy="Use fewer of them: approximation=Explicit(n_features=…).",
+    )
+    return needed
+
+
+def _ensure_room_to_add(rows: RowStream, n_landmarks: int, batch: int) -> int:
+    """Refuse an update that the device has no room for; the bytes needed."""
+    c, device = rows.n_classes, rows.labels.device
+    needed = _solve_bytes(c, n_landmarks, batch) + 8 * (4 * c * rows.width)
+    ensure_memory(
+        needed,
+        device,
+        what=f"Adding {len(rows):,} shots to a model of {c:,} classes in {n_landmarks:,} explicit "
+        "features",
+        remedy="Fit again with fewer of them: approximation=Explicit(n_features=…).",
     )
     return needed

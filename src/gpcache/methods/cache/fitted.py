@@ -48,7 +48,7 @@ class Fitted:
     with the fit. `changed` counts the shots that were added, removed or relabelled since the
     hyper-parameters were chosen; `validated` says that they were chosen on a validation set. A
     model in explicit features does not keep its shots: `streamed` is what it knows of them, and
-    `shots` are the ones that were held out, of the numbers `kept_rows` (k,) in the fit (None in a
+    `shots` are the ones that the fit held out, of the numbers `kept_rows` (k,) there (None in a
     model that was loaded). After an update of many shots, `before` has the novelty of the rows
     `rows_before` (n,); −1 is a new shot.
     """
@@ -177,17 +177,6 @@ class Fitted:
         """With further shots: unit rows (k, d) of class numbers (k,)."""
         zero_shot = None if self.text is None else features @ self.text.mT
         shots = self.shots.joined(Shots(features, labels, self.shots.n_classes, zero_shot))
-        if self.streamed is not None:
-            model, streamed = explicit.added(self.model, self.streamed, features, labels)
-            return replace(
-                self,
-                shots=shots,
-                model=model,
-                streamed=streamed,
-                known_report=self.report.joined(len(labels)),
-                known_novelty=np.append(self.novelty, np.full(len(labels), np.nan)),
-                changed=self.changed + len(labels),
-            )
         keys = self.model.feature_map(features)
         known = torch.arange(len(self.shots), device=labels.device)
         rows = torch.cat([known, torch.full_like(labels, -1)])
@@ -196,9 +185,15 @@ class Fitted:
         keys = torch.cat([self.model.precision.keys, keys])
         return self._updated(shots, exact, keys, len(labels), rows)
 
+    def added_in_batches(self, rows: RowStream) -> Fitted:
+        """With further shots of a model in explicit features, which does not keep them."""
+        assert self.streamed is not None
+        model, streamed = explicit.added(self.model, self.streamed, rows)
+        changed = self.changed + len(rows)
+        return replace(self, model=model, streamed=streamed, changed=changed)
+
     def removed(self, rows: Tensor) -> Fitted:
         """Without the shots of these row numbers (k,)."""
-        self.require_shots("remove shots")
         kept = torch.ones(len(self.shots), dtype=torch.bool, device=rows.device)
         kept[rows] = False
         if (exact := self.model.closed_form) is not None:
@@ -208,7 +203,6 @@ class Fitted:
 
     def relabelled(self, rows: Tensor, labels: Tensor) -> Fitted:
         """With other class numbers (k,) for the shots of these row numbers (k,)."""
-        self.require_shots("relabel shots")
         numbers = self.shots.labels.clone()
         numbers[rows] = labels
         shots, keys = replace(self.shots, labels=numbers), self.model.precision.keys

@@ -167,13 +167,6 @@ class HeldOutReport:
             ece=metrics.ece(predicted, truth),
         )
 
-    def joined(self, n: int) -> HeldOutReport:
-        """The same report with `n` further shots at the end, which are not counted."""
-        both = self, self.empty(n, self.logits.shape[1], self.protocol)
-        parts = {name: [getattr(one, name) for one in both] for name in ARRAYS}
-        joined: dict[str, Any] = {name: np.concatenate(part) for name, part in parts.items()}
-        return replace(self, **joined)
-
     def write(self, search: dict[str, NDArray[Any]], settings: Any, arrays: Any) -> None:
         """Add the figures, and every setting that was tried, to a saved state."""
         figures = {name: or_none(getattr(self, name)) for name in FIGURES}
