@@ -8,7 +8,7 @@ import torch
 
 from gpcache import DataError, GPCacheClassifier, ProtocolError
 from gpcache.gp.feature_maps import KernelSpace
-from gpcache.gp.whitened_products import WhitenedProducts
+from gpcache.gp.whitened_products import Differences, LabelledRows
 from gpcache.methods import restore, state_of
 from gpcache.methods.cache import softmax
 
@@ -58,8 +58,10 @@ def test_products_are_those_of_the_weighted_space(diagonal):
     labels = torch.arange(20) % 4
     weights = 3 * torch.rand(20, generator=generator, dtype=torch.float64)
     space = KernelSpace("whitened", 0.7, diagonal=diagonal)
-    products = WhitenedProducts.of(space, rows[:20], labels, 5, rows[20:], weights)
-    own, cross, scores = products.at(0.7, torch.float64)
+    weights[3] = 0
+    known = LabelledRows(rows[:20], labels, rows[20:], weights)
+    products = Differences.of(space, [known], 5).products(diagonal)
+    own, cross, scores = (part[0] for part in products.at(0.7, torch.float64))
     feature_map = space.fit(rows[:20], labels, weights)
     unit, z = feature_map(rows), feature_map.unscaled(rows)
     torch.testing.assert_close(own, unit[:20] @ unit[:20].mT)

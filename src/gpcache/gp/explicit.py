@@ -25,6 +25,7 @@ from gpcache.gp.cholesky import cholesky, inverse_factor
 from gpcache.gp.exact import ExactPrecision, lifted
 from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.products import matmul
+from gpcache.support.softmax import log_softmax
 
 # Nats a row by which the objective may exceed its minimum, as far as the metric can tell.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-16}
@@ -116,7 +117,7 @@ def loss_in(batches: Iterable[Batch], values: Tensor) -> tuple[Tensor, Tensor]:
     loss = torch.zeros((), dtype=torch.float64, device=values.device)
     gradient = torch.zeros_like(values, dtype=torch.float64)
     for features, offset, labels in batches:
-        logs = matmul(features, values).add_(offset).log_softmax(1)
+        logs = log_softmax(matmul(features, values).add_(offset))
         loss -= logs.gather(1, labels[:, None]).sum(dtype=torch.float64)
         residual = logs.exp_()
         residual[torch.arange(len(labels), device=labels.device), labels] -= 1

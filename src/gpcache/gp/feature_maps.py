@@ -153,7 +153,7 @@ class KernelSpace:
         variance = scatter.diagonal() / n
         if float(variance.mean()) <= torch.finfo(dtype).eps:
             return FeatureMap(self.projection, mean.to(dtype))
-        scale = 1 / (self.diagonal * variance + (1 - self.diagonal) * variance.mean()).sqrt()
+        scale = target_of(variance, self.diagonal).rsqrt()
         scatter = scale[:, None] * scatter * scale
         ridge = self.shrinkage * scatter.diagonal().sum() / (n - 1)
         matrix = scale[:, None] * _from_scatter(scatter, ridge)
@@ -163,9 +163,10 @@ class KernelSpace:
         """A matrix (d, d); with a `diagonal`, features are scaled by their own scatter first."""
         centred, scale = weighted_rows(within_class(rows, labels, weights), weights), None
         if self.diagonal:
-            scale = self.feature_scale(centred)
-            if scale is None:
+            variance = centred.square().mean(0)
+            if float(variance.mean().detach()) <= tiny_of(centred) ** 2:
                 return None
+            scale = target_of(variance, self.diagonal).rsqrt()
             centred = centred * scale
         spread = spread_of(centred, weights)
         if spread is None:
@@ -177,16 +178,10 @@ class KernelSpace:
         matrix = _from_scatter(matmul(centred.mT, centred), ridge)
         return matrix if scale is None else scale[:, None] * matrix
 
-    def feature_scale(self, centred: Tensor) -> Tensor | None:
-        """What features (d,) are multiplied by, from the differences (n, d) to the class means.
 
-        None where there is no scatter.
-        """
-        variance = centred.square().mean(0)
-        mean = variance.mean()
-        if float(mean.detach()) <= tiny_of(centred) ** 2:
-            return None
-        return 1 / (self.diagonal * variance + (1 - self.diagonal) * mean).sqrt()
+def target_of(variance: Tensor, diagonal: float) -> Tensor:
+    """The target (..., d) of the shrinkage: the variance of features, mixed with its mean."""
+    return diagonal * variance + (1 - diagonal) * variance.mean(-1, keepdim=True)
 
 
 def mean_row(rows: Tensor, weights: Tensor | None) -> Tensor:
@@ -199,18 +194,14 @@ def weighted_rows(rows: Tensor, weights: Tensor | None) -> Tensor:
     return rows if weights is None else rows * weights.sqrt()[:, None]
 
 
-def spread_of(
-    centred: Tensor, weights: Tensor | None = None, tiny: float | None = None
-) -> Tensor | None:
+def spread_of(centred: Tensor, weights: Tensor | None = None) -> Tensor | None:
     """tr(S) / (n − 1) of the (weighted) differences (n, d) to the class means.
 
     None with one shot a class (or copies of it): nothing is known of the scatter within classes.
-    `tiny` is the length of a rounding error; that of the dtype by default.
     """
     total = len(centred) if weights is None else float(weights.sum())
     spread = centred.square().sum() / max(1.0, total - 1)
-    tiny = tiny_of(centred) if tiny is None else tiny
-    return None if float(spread.detach()) <= tiny**2 else spread
+    return None if float(spread.detach()) <= tiny_of(centred) ** 2 else spread
 
 
 def is_constant(rows: Tensor) -> bool:
@@ -238,16 +229,17 @@ def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
 
 
 def _few_rows(centred: Tensor, ridge: Tensor, scale: Tensor | None) -> Tensor:
-    """The same for rows R (n, d), from the small matrix RRᵀ = U s Uᵀ; its rows times a scale (d,).
+    """The same for rows R (n, d), from the small matrix RRᵀ; its rows times a scale (d,).
 
-    (RᵀR + δI)^(−½) = δ^(−½) I − Rᵀ U diag(1 / (√a √δ (√a + √δ))) Uᵀ R with a = s + δ.
+    (I − Rᵀ L⁻ᵀ (L + √δ I)⁻¹ R) / √δ with L Lᵀ = RRᵀ + δI (Andrews, 1968).
     """
-    values, vectors = torch.linalg.eigh(centred @ centred.mT)
-    roots, root = (values.clamp(min=0) + ridge).sqrt(), ridge.sqrt()
-    reach = vectors.mT @ centred
+    root = ridge.sqrt()
+    eye = torch.eye(len(centred), dtype=centred.dtype, device=centred.device)
+    factor = torch.linalg.cholesky(centred @ centred.mT + ridge * eye)
+    left = torch.linalg.solve_triangular(factor, centred, upper=False)
+    right = torch.linalg.solve_triangular(factor + root * eye, centred, upper=False)
     scale = centred.new_ones(centred.shape[1]) if scale is None else scale
-    lowered = reach.mT * scale[:, None] / (roots * root * (roots + root))
-    whitening: Tensor = -lowered @ reach
+    whitening: Tensor = (-left.mT * scale[:, None] / root) @ right
     whitening.diagonal().add_(scale / root)
     return whitening
 

@@ -27,6 +27,7 @@ from gpcache.errors import NumericalError
 from gpcache.gp.cholesky import cholesky
 from gpcache.gp.precision import BATCH_ELEMENTS
 from gpcache.gp.products import matmul
+from gpcache.support.softmax import softmax
 
 # Largest distance of the coefficients from the optimum, in the kernel's norm relative to that of
 # the labels: for a search, for some rows of a start, and for probabilities to 1e-6 (float64) or
@@ -72,7 +73,7 @@ def softmax_map(
     product: Product,
     offset: Tensor,
     targets: Tensor,
-    tau: float,
+    tau: float | Tensor,
     *,
     start: Coefficients | None = None,
     tolerance: float | None = None,
@@ -90,8 +91,8 @@ def softmax_map(
     targets : Tensor
         One-hot labels (..., n, c) times the row weights. A row of zeros is left out: its
         coefficients are zero.
-    tau : float
-        Variance of the prior.
+    tau : float or Tensor
+        Variance of the prior, or that of each problem (..., 1, 1).
     start : Coefficients, optional
         Where to start: the solution of a similar problem.
     tolerance : float, optional
@@ -110,23 +111,26 @@ def softmax_map(
     """
     tolerance = tolerance or TOLERANCES.get(targets.dtype, TOLERANCES[torch.float32])
     reachable = ROUNDINGS * torch.finfo(targets.dtype).eps
-    bound = max(tolerance / max(tau, 1.0), reachable) ** 2 * _dot(targets, targets).clamp(min=1.0)
-    near = start is not None and tolerance < SEARCH_TOLERANCE and tau <= MODERATE_TAU
-    if tau > MODERATE_TAU:
+    taus = tau if isinstance(tau, Tensor) else targets.new_full((), tau)
+    largest = float(taus.max()) if isinstance(tau, Tensor) else tau
+    bound = (tolerance / taus.clamp(min=1)).clamp_(min=reachable).square_()
+    bound = bound * _dot(targets, targets).clamp(min=1.0)
+    near = start is not None and tolerance < SEARCH_TOLERANCE and largest <= MODERATE_TAU
+    if largest > MODERATE_TAU:
         rough = None
     a, ka = (torch.zeros_like(targets),) * 2 if start is None else start[:2]
     row_weights, iterations = targets.sum(-1, keepdim=True), 0
     while iterations < max_iterations:
         logits = offset + ka
-        probability = logits.softmax(-1).mul_(row_weights)
-        gradient = (probability - targets).add_(a, alpha=1 / tau)
-        problem = _Problem(logits, probability, gradient, targets, row_weights)
+        probability = softmax(logits).mul_(row_weights)
+        gradient = (probability - targets).addcdiv_(a, taus)
+        problem = _Problem(logits, probability, gradient, targets, row_weights, taus)
         if rough is None:
-            moved = _solve(product, problem, tau, bound, max_iterations, near=near)
+            moved = _solve(product, problem, bound, max_iterations, near=near)
             return Coefficients(a + moved.values, ka + moved.products, moved.iterations)
         # The start is exact, so rounding errors of the products do not add up.
         problem, left = problem.to(torch.float32), max_iterations - iterations
-        moved = _solve(rough, problem, tau, bound, left, near=near, is_rough=True)
+        moved = _solve(rough, problem, bound, left, near=near, is_rough=True)
         if not moved.iterations:
             return Coefficients(a, ka, iterations)
         iterations += moved.iterations
@@ -145,7 +149,8 @@ def _not_converged(max_iterations: int) -> NumericalError:
 class _Problem(NamedTuple):
     """A start: logits, probabilities, the gradient and the labels there, all (..., n, c).
 
-    Probabilities and labels are multiplied by the row weights (..., n, 1).
+    Probabilities and labels are multiplied by the row weights (..., n, 1). `tau` is one number, or
+    one for each problem (..., 1, 1).
     """
 
     logits: Tensor
@@ -153,6 +158,7 @@ class _Problem(NamedTuple):
     gradient: Tensor
     targets: Tensor
     row_weights: Tensor
+    tau: Tensor
 
     def to(self, dtype: torch.dtype) -> _Problem:
         """The same in another dtype."""
@@ -164,7 +170,7 @@ class _Problem(NamedTuple):
         Rounding errors of a small move are relative to the change.
         """
         if not is_small:
-            there = (self.logits + move).softmax(-1).mul_(self.row_weights)
+            there = softmax(self.logits + move).mul_(self.row_weights)
             return there.sub_(self.probability)
         growth = torch.expm1(move)
         least = self.row_weights.clamp(min=torch.finfo(move.dtype).tiny)
@@ -175,7 +181,6 @@ class _Problem(NamedTuple):
 def _solve(
     product: Product,
     problem: _Problem,
-    tau: float,
     bound: Tensor,
     max_iterations: int,
     *,
@@ -189,6 +194,7 @@ def _solve(
     """
     gradient, move = problem.gradient, torch.zeros_like(problem.gradient)
     values = change = move
+    tau, inverse_tau = problem.tau, 1 / problem.tau
     restarts = _NEW_METRIC_NEAR if near else _NEW_METRIC
     directions: _Directions | None = None
     for iteration in range(max_iterations):
@@ -204,7 +210,7 @@ def _solve(
             )
         if directions is None:
             # The prior alone bounds the way to the optimum, and so each logit's.
-            is_small = tau * math.sqrt(max(0.0, float(distance.max()))) <= SMALL_MOVE
+            is_small = float((tau * distance.clamp(min=0).sqrt()).max()) <= SMALL_MOVE
             share = (SMALL_SHARE if is_small else ROUGH_SHARE) if is_rough else 0.0
             bound = torch.maximum(bound.to(distance), share**2 * distance)
             directions = _Directions(_Metric(product, problem.targets, tau, own=near))
@@ -212,13 +218,13 @@ def _solve(
             directions.restart(problem.probability + change)
         direction, k_direction, slope = directions.next(gradient, k_gradient)
         line = _Line(problem, move, change, k_direction, is_small)
-        length, there, changed = line.search(slope, _dot(direction, k_direction) / tau)
+        length, there, changed = line.search(slope, _dot(direction, k_direction) * inverse_tau)
         if min(ratios) <= 1:  # problems of the batch that are solved do not change any more
             solved = distance <= bound
             length = torch.where(solved, 0.0, length)
             there, changed = torch.where(solved, move, there), torch.where(solved, change, changed)
         values, move, change = torch.addcmul(values, direction, length), there, changed
-        gradient = torch.add(problem.gradient, values, alpha=1 / tau).add_(change)
+        gradient = torch.addcmul(problem.gradient, values, inverse_tau).add_(change)
     raise _not_converged(max_iterations)
 
 
@@ -260,7 +266,7 @@ class _Metric:
     With `own`, the shots of a class first have a curvature of their own in its column.
     """
 
-    def __init__(self, product: Product, targets: Tensor, tau: float, *, own: bool) -> None:
+    def __init__(self, product: Product, targets: Tensor, tau: Tensor, *, own: bool) -> None:
         self._indicators = targets / targets.sum(-2, keepdim=True).clamp(min=1.0).sqrt()
         # A row of Z has one entry: its size and its class, numbered through the whole batch.
         self._size, self._class = self._indicators.max(-1)

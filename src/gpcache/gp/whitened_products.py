@@ -1,10 +1,12 @@
 """Inner products of whitened rows, without the rows: for fewer rows than features.
 
-With the differences R (n, d) to the class means, whitened rows have the inner products
+With the differences R (n, d) to the class means μ, the whitened inner product of x and y is
 
-    xᵀ (RᵀR + δI)⁻¹ y = (xᵀy − (Rx)ᵀ (RRᵀ + δI)⁻¹ Ry) / δ.
+    x M y = (xᵀy − (Rx)ᵀ T Ry) / δ  with  M = (RᵀR + δI)⁻¹ and T = (RRᵀ + δI)⁻¹.
 
-All but δ is computed once: another shrinkage costs products of n rows, none of d features.
+A row is its class mean and its difference. Of differences, R M x = T R x and R M Rᵀ = I − δT, so
+that T is the only large matrix that depends on δ: another shrinkage costs its inverse and a product
+with the others, none of d features.
 """
 
 from __future__ import annotations
@@ -18,23 +20,18 @@ from torch import Tensor
 
 from gpcache.gp.cholesky import cholesky, quadratic
 from gpcache.gp.exact import lifted
-from gpcache.gp.feature_maps import (
-    KernelSpace,
-    mean_row,
-    projected,
-    spread_of,
-    tiny_of,
-    weighted_rows,
-    within_class,
-)
+from gpcache.gp.feature_maps import KernelSpace, projected, target_of, tiny_of
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
 
+# Weights below this share of the largest count as this share: errors are of the same size.
+LEAST_WEIGHT = 1e-8
+
 
 class Similarities(NamedTuple):
-    """Cosines among the rows (n, n) and of others (m, n), and discriminant scores (m, c).
+    """Cosines among the rows (f, n, n) and of others (f, m, n), and discriminant scores (f, m, c).
 
-    Leading dimensions are independent problems.
+    The f problems are independent of each other.
     """
 
     own: Tensor
@@ -42,123 +39,155 @@ class Similarities(NamedTuple):
     scores: Tensor
 
     def variance(self, beta: float, noise: float) -> Tensor:
-        """The posterior variance (m,) of the others, given the rows."""
+        """The posterior variance (f, m) of the others, given the rows."""
         covariance = lifted(kernel_of(self.own, beta), noise)
         return proper(1 - quadratic(cholesky(covariance), kernel_of(self.cross, beta)))
+
+
+class LabelledRows(NamedTuple):
+    """Rows (n, d) with class numbers (n,) and maybe weights (n,), and others (m, d)."""
+
+    features: Tensor
+    labels: Tensor
+    others: Tensor
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """What rows differ from their class means by, in f problems filled up to the same sizes.
+
+    `rows` (f, n + c + m, d) are √w times the differences of rows of weight w, zeros where filled
+    up; the class means; and the others. All are around the mean of the rows. `member` (f, n, c)
+    says which class a row is of, `inverse_roots` (f, n) are 1/√w, and `variance` (f, d) is that of
+    the differences. `freedom` (f, 1, 1) is the number of rows minus one.
+    """
+
+    rows: Tensor
+    member: Tensor
+    inverse_roots: Tensor
+    variance: Tensor
+    freedom: Tensor
+
+    @classmethod
+    def of(
+        cls, space: KernelSpace, problems: Sequence[LabelledRows], n_classes: int
+    ) -> Differences | None:
+        """Those of each problem; None without whitening, or where whitened rows cost less."""
+        if space.name != "whitened":
+            return None
+        given = [torch.cat([one.features, one.others]) for one in problems]
+        if space.projection is not None:
+            given = [projected(space.projection, rows) for rows in given]
+        sizes = [len(one.labels) for one in problems]
+        n, m = max(sizes), max(len(one.others) for one in problems)
+        if n > given[0].shape[1]:
+            return None
+        pairs = list(zip(given, sizes, strict=True))
+        tiny = tiny_of(given[0])
+        known = torch.stack([padded(rows[:size], n) for rows, size in pairs])
+        others = torch.stack([padded(rows[size:], m) for rows, size in pairs])
+        if known.device.type != "mps":
+            # Differences of large numbers below: float32 would keep few of their digits.
+            known, others = known.double(), others.double()
+        labels = [torch.nn.functional.one_hot(one.labels, n_classes) for one in problems]
+        member = torch.stack([padded(one, n) for one in labels]).to(known)
+        weights = torch.stack([padded(_weights(one), n)[:, 0] for one in problems]).to(known)
+        counted = member * weights[..., None]
+        counts, total = counted.sum(1)[..., None], weights.sum(1)[:, None, None]
+        mean = weights[:, None] @ known / total
+        known = known - mean
+        means = counted.mT @ known / torch.where(counts > 0, counts, 1.0)
+        lengths = torch.linalg.vector_norm(known, dim=-1) * (weights > 0)
+        known = (known - member @ means).mul_(weights.sqrt()[..., None])
+        variance = known.square().sum(1) / known.new_tensor(sizes)[:, None]
+        # Features must differ, and some by more than their classes do: see `KernelSpace.fit`.
+        if float(lengths.amax(1).min()) <= tiny or float(variance.mean(1).min()) <= tiny**2:
+            return None
+        roots = torch.where(weights > 0, weights.rsqrt(), 0.0)
+        rows = torch.cat([known, means, others - mean], 1)
+        return cls(rows, member, roots, variance, (total - 1).clamp(min=1))
+
+    def products(self, diagonal: float) -> WhitenedProducts:
+        """Those of a space whose target of the shrinkage has this share of the diagonal."""
+        n, c = self.member.shape[1:]
+        scaled = self.rows[:, : n + c]
+        inverse = 1 / target_of(self.variance, diagonal)[:, None] if diagonal else None
+        if inverse is not None:
+            scaled = scaled * inverse
+        known = scaled[:, :n] @ self.rows.mT
+        means = scaled[:, n:] @ self.rows[:, n:].mT
+        squares = self.rows[:, n + c :].square()
+        lengths = (squares if inverse is None else squares * inverse).sum(-1)
+        scatter = known[..., :n]
+        return WhitenedProducts(
+            scatter=scatter,
+            across=known[..., n + c :],
+            across_means=known[..., n : n + c],
+            means=means[..., :c],
+            others=means[..., c:].mT,
+            lengths=lengths,
+            spread=scatter.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None] / self.freedom,
+            member=self.member,
+            inverse_roots=self.inverse_roots,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class WhitenedProducts:
     """What the inner products of n rows and m others are made from, at any shrinkage.
 
-    `products` (n + m, n) and squared `lengths` (n + m,) are those before whitening. `across`
-    (n, n + m) is R times the rows, `scatter` (n, n) is RRᵀ, and δ is a multiple of `spread`.
-    `means` (c, n) are the weights of the rows in their class means. All may have a leading
-    dimension: see `stacked`.
+    Of differences R, class means μ and others z: `scatter` (f, n, n) is RRᵀ, `across` (f, n, m)
+    Rzᵀ, `across_means` (f, n, c) Rμᵀ, `means` (f, c, c) μμᵀ, `others` (f, m, c) zμᵀ, and `lengths`
+    (f, m) are the squared ones of z. δ is a multiple of `spread` (f, 1, 1). `member` and
+    `inverse_roots` are those of `Differences`.
     """
 
-    products: Tensor
-    lengths: Tensor
-    across: Tensor
     scatter: Tensor
-    spread: Tensor
+    across: Tensor
+    across_means: Tensor
     means: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        space: KernelSpace,
-        features: Tensor,
-        labels: Tensor,
-        n_classes: int,
-        others: Tensor,
-        weights: Tensor | None = None,
-    ) -> WhitenedProducts | None:
-        """Those of rows (n, d) with class numbers (n,) and others (m, d).
-
-        The rows may have weights (n,). None where the space does not whiten, or whitened rows cost
-        less.
-        """
-        n = len(features)
-        rows = torch.cat([features, others])
-        if space.projection is not None:
-            rows = projected(space.projection, rows)
-        if space.name != "whitened" or n > rows.shape[1]:
-            return None
-        tiny = tiny_of(rows)
-        # Differences of large numbers below: float32 would keep few of their digits.
-        rows = rows if rows.device.type == "mps" else rows.double()
-        weights = None if weights is None else weights.to(rows)
-        rows = rows - mean_row(rows[:n], weights)
-
-        def differences(rows: Tensor) -> Tensor:
-            return weighted_rows(within_class(rows, labels, weights), weights)
-
-        known = differences(rows[:n])
-        is_constant = not bool((torch.linalg.vector_norm(rows[:n], dim=1) > tiny).any())
-        if is_constant or spread_of(known, weights, tiny) is None:
-            return None
-        if space.diagonal:
-            scale = space.feature_scale(known)
-            rows = rows if scale is None else rows * scale
-        products = rows[:n] @ rows.mT
-        across = differences(products)
-        scatter = differences(across[:, :n].mT)
-        member = torch.nn.functional.one_hot(labels, n_classes).to(rows).mT
-        member = member if weights is None else member * weights
-        total = n if weights is None else float(weights.sum())
-        sums = member.sum(1, keepdim=True)
-        return cls(
-            products=products.mT,
-            lengths=torch.linalg.vector_norm(rows, dim=1).square_(),
-            across=across,
-            scatter=scatter,
-            spread=scatter.diagonal().sum()[None, None] / max(1.0, total - 1),
-            means=member / torch.where(sums > 0, sums, 1.0),
-        )
-
-    @classmethod
-    def stacked(cls, problems: Sequence[WhitenedProducts]) -> WhitenedProducts:
-        """Several problems as one, each filled up with zeros to as many rows and others."""
-        n = max(one.n_rows for one in problems)
-        m = max(len(one.products) - one.n_rows for one in problems)
-
-        def filled(one: WhitenedProducts) -> WhitenedProducts:
-            def rows(part: Tensor) -> Tensor:
-                return torch.cat([padded(part[: one.n_rows], n), padded(part[one.n_rows :], m)])
-
-            return cls(
-                products=rows(padded(one.products.mT, n).mT),
-                lengths=rows(one.lengths[:, None])[:, 0],
-                across=rows(padded(one.across, n).mT).mT,
-                scatter=padded(padded(one.scatter, n).mT, n),
-                spread=one.spread,
-                means=padded(one.means.mT, n).mT,
-            )
-
-        alike = all(one.products.shape == (n + m, n) for one in problems)
-        every = [vars(one if alike else filled(one)) for one in problems]
-        return cls(**{name: torch.stack([one[name] for one in every]) for name in every[0]})
-
-    @property
-    def n_rows(self) -> int:
-        """n."""
-        return self.products.shape[-1]
+    others: Tensor
+    lengths: Tensor
+    spread: Tensor
+    member: Tensor
+    inverse_roots: Tensor
 
     def at(self, shrinkage: float, dtype: torch.dtype) -> Similarities:
         """The similarities at a shrinkage, in this dtype."""
-        n, ridge = self.n_rows, shrinkage * self.spread
+        ridge, roots = shrinkage * self.spread, self.inverse_roots[..., None]
         shrunk = self.scatter.clone()
         shrunk.diagonal(dim1=-2, dim2=-1).add_(ridge.squeeze(-1))
-        factor = torch.linalg.cholesky(shrunk)
-        reach = torch.linalg.solve_triangular(factor, self.across, upper=False)
-        products = self.products - reach.mT @ reach[..., :n]  # times δ, as the lengths are
-        lengths = self.lengths - torch.linalg.vector_norm(reach, dim=-2).square_()
-        inverse = torch.where(lengths > 0, lengths.rsqrt(), 0.0)
-        halves = 0.5 * ((self.means @ products[..., :n, :]) * self.means).sum(-1)
-        scores = (products[..., n:, :] @ self.means.mT).sub_(halves[..., None, :]).div_(ridge)
-        cosines = products.mul_(inverse[..., None]).mul_(inverse[..., None, :n]).to(dtype)
-        return Similarities(cosines[..., :n, :], cosines[..., n:, :], scores.to(dtype))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(shrunk))
+        reach, reach_means = inverse @ self.across, inverse @ self.across_means
+        means = (self.means - self.across_means.mT @ reach_means) / ridge
+        others = (self.others - self.across.mT @ reach_means) / ridge
+        lengths = (self.lengths - torch.linalg.vecdot(self.across, reach, dim=-2)) / ridge[..., 0]
+        # Differences with differences; then means, once for each side of a pair.
+        own = inverse.mul_(-ridge)
+        own.diagonal(dim1=-2, dim2=-1).add_(1)
+        own.mul_(roots).mul_(roots.mT)
+        half = torch.addcmul(0.5 * self.member @ means, reach_means, roots)
+        own += torch.cat([half, self.member], -1) @ torch.cat([self.member, half], -1).mT
+        cross = (reach * roots).mT + others @ self.member.mT
+        scores = others - 0.5 * means.diagonal(dim1=-2, dim2=-1)[..., None, :]
+        inverse_lengths = _inverse_roots(own.diagonal(dim1=-2, dim2=-1))[..., None]
+        own.mul_(inverse_lengths).mul_(inverse_lengths.mT)
+        cross.mul_(_inverse_roots(lengths)[..., None]).mul_(inverse_lengths.mT)
+        return Similarities(own.to(dtype), cross.to(dtype), scores.to(dtype))
+
+
+def _weights(rows: LabelledRows) -> Tensor:
+    """The weights (n, 1) of rows: ones by default, and hardly any instead of none."""
+    if rows.weights is None:
+        return rows.features.new_ones(len(rows.labels), 1)
+    # The difference of a row without weight follows from that of a row with hardly any.
+    return rows.weights.clamp(min=LEAST_WEIGHT * float(rows.weights.max()))[:, None]
+
+
+def _inverse_roots(squares: Tensor) -> Tensor:
+    """1/√ of squared lengths; 0 for a length of zero."""
+    return torch.where(squares > 0, squares.rsqrt(), 0.0)
 
 
 def padded(rows: Tensor, size: int) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpcache.metrics.scales import HALVINGS, fit_scales, smoothed_targets
+from gpcache.support.softmax import log_softmax, softmax
 
 # The slope is pulled to zero with the weight of two rows, because few rows cannot determine it.
 SLOPE_PULL = 2.0
@@ -123,7 +124,7 @@ class Calibration(NamedTuple):
         >>> Calibration().probabilities(torch.zeros(2)).tolist()
         [0.5, 0.5]
         """
-        return self.scaled(logits).softmax(-1)
+        return softmax(self.scaled(logits))
 
 
 def fit_calibration(
@@ -167,11 +168,11 @@ def fit_calibration(
     def evaluated(sharpness: float, slope: float) -> list[float]:
         """The loss at (−log temperature, slope), its gradient (2) and Fisher's information (3)."""
         plain = rows * math.exp(sharpness)
-        logs = plain.log_softmax(1)
+        logs = log_softmax(plain)
         probability = logs.exp()
         entropy = -(probability * logs).sum(1, keepdim=True)
         scaled = plain * torch.exp(slope / math.log(c) * entropy)
-        scaled_logs = scaled.log_softmax(1)
+        scaled_logs = log_softmax(scaled)
         # A value moves the scaled logits of a row by a multiple of themselves: the sharpness also
         # by what the entropy does to their factor.
         inner = (probability * (logs + entropy) * plain).sum(1, keepdim=True)
@@ -212,5 +213,5 @@ def fit_calibration(
 
 def _entropy(scaled: Tensor) -> Tensor:
     """Entropy (..., 1) of softmax(scaled) as a share of that of a uniform answer."""
-    logs = scaled.log_softmax(-1)
+    logs = log_softmax(scaled)
     return -(logs.exp() * logs).sum(-1, keepdim=True) / math.log(scaled.shape[-1])

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpcache.support.softmax import log_softmax
+
 Numbers = list[list[float]]
 
 # Penalty on the square of a scale (in units where the logits it multiplies have unit size): no
@@ -44,7 +46,7 @@ class _ScaleProblem(NamedTuple):
 
     def evaluated(self, scales: Numbers) -> tuple[list[float], Tensor]:
         """The loss with the penalty (e,), and the log-probabilities (e, n, c)."""
-        logs = self.logits(scales).log_softmax(-1)
+        logs = log_softmax(self.logits(scales))
         gains: list[float] = (logs * self.targets).sum((-2, -1)).tolist()
         away = zip(scales, self.centre, strict=True)
         penalties = [0.5 * self.pull * math.dist(*pair) ** 2 for pair in away]
@@ -99,16 +101,16 @@ def fit_scales(
         e independent problems with k scales each.
     labels : Tensor of shape (n,)
         Class numbers.
-    offset : Tensor of shape (n, c), optional
+    offset : Tensor of shape (n, c) or (e, n, c), optional
         Logits that are added without a scale.
-    toward : Tensor of shape (k,), optional
+    toward : Tensor of shape (e, k), optional
         Values that the scales are pulled towards; zero by default.
     pull : float, default=1e-6
         Weight of half the squared distance to `toward`, in units where the directions have unit
         size.
     row_weights : Tensor of shape (n,), optional
         Weight of each row; equal by default.
-    start : Tensor of shape (k,), optional
+    start : Tensor of shape (k,) or (e, k), optional
         Where to start: the scales of a similar problem. By default `toward`, or where the
         directions have unit size.
 

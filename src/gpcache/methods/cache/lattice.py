@@ -32,17 +32,29 @@ class Lattice(NamedTuple):
         return (a, b, c) if inside else None
 
     def descend(
-        self, score: Callable[[Steps], float], here: Steps, directions: Sequence[Steps]
+        self,
+        score: Callable[[Steps], float],
+        here: Steps,
+        directions: Sequence[Steps],
+        look_ahead: Callable[[list[Steps]], None] | None = None,
     ) -> None:
-        """Ask for scores, from a spot downwards; `score` keeps what it is asked for."""
+        """Ask for scores, from a spot downwards; `score` keeps what it is asked for.
+
+        `look_ahead` is given the spots whose scores are asked for next, unless one is better.
+        """
         free = [d for d in directions if any(a and b for a, b in zip(d, self.free, strict=True))]
         for step in (2, 1):
             moved = True
             while moved:
                 moved = False
-                for i, j, k in free:
+                if look_ahead:
+                    look_ahead([_moved(here, step, direction) for direction in free])
+                for direction in free:
                     # Descend in one direction as far as possible before trying another.
-                    while score(
-                        spot := (here[0] + step * i, here[1] + step * j, here[2] + step * k)
-                    ) < score(here):
+                    while score(spot := _moved(here, step, direction)) < score(here):
                         here, moved = spot, True
+
+
+def _moved(here: Steps, step: int, direction: Steps) -> Steps:
+    i, j, k = (place + step * way for place, way in zip(here, direction, strict=True))
+    return i, j, k

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpcache.gp import ExactPrecision, Precision
 from gpcache.gp.sweep import Sweep, SweepPoint
-from gpcache.gp.whitened_products import WhitenedProducts
+from gpcache.gp.whitened_products import Differences, LabelledRows
 from gpcache.methods.cache.held_out import (
     HeldOutLogits,
     best_without,
@@ -333,12 +333,11 @@ def _variance_without(
     """The variance of held-out rows, from a model of the training rows only."""
     known, queries, space = shots[train], shots.features[held], recipe.space
     if recipe.precision is ExactPrecision:
-        products = WhitenedProducts.of(
-            space, known.features, known.labels, known.n_classes, queries, known.sample_weight
-        )
-        if products is not None:
-            similar = products.at(space.shrinkage, queries.dtype)
-            return least_variance(similar.variance(choice.beta, choice.noise)[:, None])
+        rows = LabelledRows(known.features, known.labels, queries, known.sample_weight)
+        differences = Differences.of(space, [rows], known.n_classes)
+        if differences is not None:
+            similar = differences.products(space.diagonal).at(space.shrinkage, queries.dtype)
+            return least_variance(similar.variance(choice.beta, choice.noise).mT)
     feature_map = recipe.feature_map(known)
     precision = recipe.condition(known, feature_map(known.features), choice)
     return least_variance(precision.variance(feature_map(queries)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from gpcache.gp.feature_maps import FeatureMap
 from gpcache.gp.kernels import kernel_of
 from gpcache.gp.products import matmul, symmetric_matmul
 from gpcache.gp.softmax import SEARCH_TOLERANCE, Coefficients, softmax_map
-from gpcache.gp.whitened_products import WhitenedProducts, padded
+from gpcache.gp.whitened_products import Differences, LabelledRows, WhitenedProducts, padded
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import (
@@ -26,9 +26,9 @@ from gpcache.methods.cache.softmax import (
     weighted_labels,
 )
 
-# Up to this number of rows what every shrinkage shares is kept for each diagonal, and the cosines
-# of each setting: 20 MB.
-FEW_ROWS = 200
+# Up to this number of rows several settings are solved at once; what every shrinkage shares is kept
+# for each diagonal, and the cosines of each setting: 10 MB, and 60 MB on a GPU.
+FEW_ROWS, FEW_ROWS_GPU = 200, 500
 
 
 class SoftmaxSetting(NamedTuple):
@@ -91,38 +91,62 @@ class Folds:
         self._held = torch.cat(places).to(self.labels.device)
         freedom = [degrees_of_freedom(fold.shots) for fold in folds]
         self._freedom = self._text.new_tensor(freedom)[:, None, None]
-        self._offset: tuple[float, Tensor] | None = None
+        self._means: dict[float, Tensor] = {}
         self._spaces: dict[tuple[float, float], _Spaces] = {}
-        self._products: dict[float, WhitenedProducts | None] = {}
+        self._products: dict[float, WhitenedProducts] = {}
         self._start: Tensor | None = None
 
-    def parts(self, setting: SoftmaxSetting) -> Tensor:
-        """Cache, discriminant (if any) and text (if any) of the held-out rows: (k, r, c)."""
-        spaces = self._at(setting.shrinkage, setting.diagonal)
-        product, answers = self._kernels(spaces, setting.beta)
-        last = self._start
-        start = None if last is None else Coefficients(last, product(last))
-        if self._offset is None or self._offset[0] != setting.trust:
-            mean = prior_mean(self._text, setting.trust * self._gain, self._frequency)
-            self._offset = (setting.trust, mean)
+    @property
+    def is_small(self) -> bool:
+        """Whether several settings at once take little more time than one."""
+        n_rows = self._targets.shape[1]
+        return self._exact and n_rows <= (FEW_ROWS if self._targets.is_cpu else FEW_ROWS_GPU)
+
+    def parts(self, settings: Sequence[SoftmaxSetting]) -> Tensor:
+        """Cache, discriminant (if any) and text (if any) of the held-out rows: (s, k, r, c).
+
+        More than one setting only where `is_small`: they are solved in one batch.
+        """
+        count, n_folds = len(settings), len(self._folds)
+        spaces = [self._at(setting.shrinkage, setting.diagonal) for setting in settings]
+        product, answers = self._kernels(spaces, [setting.beta for setting in settings])
+        start = None
+        if self._start is not None:
+            values = _repeated(self._start, count)
+            start = Coefficients(values, product(values))
+        taus = self._targets.new_tensor([setting.tau for setting in settings])
         solved = softmax_map(
             product,
-            self._offset[1],
-            self._targets,
-            setting.tau,
+            self._offsets([setting.trust for setting in settings]),
+            _repeated(self._targets, count),
+            taus.repeat_interleave(n_folds)[:, None, None],
             start=start,
             tolerance=SEARCH_TOLERANCE,
         )
-        self._start = solved.values
-        parts = [self._held_rows(answers(solved.values))]
+        self._start = solved.values[-n_folds:]
+        found = answers(solved.values)
+        pairs = zip(found.view(count, n_folds, *found.shape[1:]), spaces, strict=True)
+        return torch.stack([self._stacked(own, space.scores) for own, space in pairs])
+
+    def _stacked(self, answers: Tensor, scores: Tensor) -> Tensor:
+        """The parts (k, r, c), from the answers of the cache and the discriminant (f, m, c)."""
+        parts = [self._held_rows(answers)]
         if self._scores:
-            parts.append(self._held_rows(spaces.scores))
+            parts.append(self._held_rows(scores))
         if self._held_text is not None:
             parts.append(self._held_text)
         # A constant added to a row does not change its softmax. Without it, the scales of all
         # parts are comparable.
         stacked = torch.stack(parts)
         return stacked - stacked.mean(2, keepdim=True)
+
+    def _offsets(self, trusts: Sequence[float]) -> Tensor:
+        """The prior means (s · f, n, c) at these shares of the text's gain."""
+        for trust in set(trusts) - self._means.keys():
+            if not self.is_small:
+                self._means.clear()  # the old one goes before the new one comes
+            self._means[trust] = prior_mean(self._text, trust * self._gain, self._frequency)
+        return torch.cat([self._means[trust] for trust in trusts])
 
     def start(self, n: int) -> Tensor:
         """Coefficients (n, c) of all shots to start from: the mean of those of the folds."""
@@ -140,10 +164,10 @@ class Folds:
 
     def _at(self, shrinkage: float, diagonal: float) -> _Spaces:
         if (shrinkage, diagonal) not in self._spaces:
-            if self._targets.shape[1] > FEW_ROWS:
+            if not self.is_small:
                 self._spaces.clear()  # the old similarities go before the new ones come
             recipe = self._recipe.at(shrinkage, diagonal)
-            products = self._products_at(recipe) if self._exact else None
+            products = self._products_at(diagonal) if self._exact else None
             if products is None:
                 spaces = _Spaces.fitted(recipe, self._folds, exact=self._exact)
             else:
@@ -152,41 +176,39 @@ class Folds:
             self._spaces[shrinkage, diagonal] = spaces
         return self._spaces[shrinkage, diagonal]
 
-    def _products_at(self, recipe: Recipe) -> WhitenedProducts | None:
+    def _products_at(self, diagonal: float) -> WhitenedProducts | None:
         """What the folds have in common at every shrinkage; None where it saves nothing."""
-        diagonal = recipe.space.diagonal
+        if self._differences is None:
+            return None
         if diagonal not in self._products:
-            if self._targets.shape[1] > FEW_ROWS:
+            if not self.is_small:
                 self._products.clear()  # the old ones go before the new ones come
-            products = []
-            for fold in self._folds:
-                shots, others = fold.shots, fold.held_out.features
-                one = WhitenedProducts.of(
-                    recipe.space,
-                    shots.features,
-                    shots.labels,
-                    shots.n_classes,
-                    others,
-                    shots.sample_weight,
-                )
-                if one is not None:
-                    products.append(one)
-            every = len(products) == len(self._folds)
-            self._products[diagonal] = WhitenedProducts.stacked(products) if every else None
+            self._products[diagonal] = self._differences.products(diagonal)
         return self._products[diagonal]
 
+    @cached_property
+    def _differences(self) -> Differences | None:
+        problems = [
+            LabelledRows(shots.features, shots.labels, held_out.features, shots.sample_weight)
+            for shots, held_out, *_ in self._folds
+        ]
+        return Differences.of(self._recipe.space, problems, self._folds[0].shots.n_classes)
+
     def _kernels(
-        self, spaces: _Spaces, beta: float
+        self, spaces: Sequence[_Spaces], betas: Sequence[float]
     ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """The product of all folds' kernels with (f, n, c), and the answers (f, m, c) for it."""
+        """The product of all folds' kernels with (s · f, n, c), and the answers (s · f, m, c)."""
         if self._exact:
-            own, cross = (kernel_of(part, beta) for part in (spaces.own, spaces.cross))
+            pairs = list(zip(spaces, betas, strict=True))
+            own = torch.cat([kernel_of(space.own, beta) for space, beta in pairs])
+            cross = torch.cat([kernel_of(space.cross, beta) for space, beta in pairs])
             return partial(symmetric_matmul, own), partial(matmul, cross)
+        (space,), (beta,) = spaces, betas
         precisions = [
             self._recipe.precision(
                 self._recipe.plan(fold.shots), rows, fold.shots.values, beta=beta, noise=1.0
             )
-            for fold, rows in zip(self._folds, spaces.keys, strict=True)
+            for fold, rows in zip(self._folds, space.keys, strict=True)
         ]
 
         def product(right: Tensor) -> Tensor:
@@ -197,8 +219,8 @@ class Folds:
             return products
 
         def answers(values: Tensor) -> Tensor:
-            size = spaces.scores.shape[1]
-            groups = zip(precisions, spaces.queries, values, strict=True)
+            size = space.scores.shape[1]
+            groups = zip(precisions, space.queries, values, strict=True)
             found = [
                 one.prior_rows(rows) @ one.prior_coefficients(own[: len(one.keys)])
                 for one, rows, own in groups
@@ -246,6 +268,11 @@ class _Spaces(NamedTuple):
             return cls(stacked[:0], stacked[:0], stacked, keys, queries)
         own, cross = zip(*cosines, strict=True)
         return cls(torch.stack(own), torch.stack(cross), stacked)
+
+
+def _repeated(problems: Tensor, count: int) -> Tensor:
+    """Problems (f, n, c), `count` times one after the other; a view where that is once."""
+    return problems.expand(count, *problems.shape).flatten(0, 1)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -247,14 +247,14 @@ class _Search:
         if self._fit.shots.zero_shot is None or self._fit.gain == 0:
             trusts = TRUSTS[:1]
         if self._fit.few:
-            tried = [self._try(part, self._start._replace(trust=trust)) for trust in trusts]
+            tried = self._try(part, [self._start._replace(trust=trust) for trust in trusts])
         else:
             tried = self._walk(part, trusts)
         tried.sort(key=lambda one: (one.score, one.nll))
         if n_folds < len(folds):
             # The other rows do not choose the setting, but the weights are fitted on them too.
             part = self._folds(folds)
-            tried.insert(0, self._try(part, tried[0].setting))
+            tried = [*self._try(part, [tried[0].setting]), *tried]
             self.start = part.start(len(self._fit.shots))
             return [tried[0], *(replace(one, parts=None) for one in tried[1:])]
         self.start = part.start(len(self._fit.shots))
@@ -272,29 +272,34 @@ class _Search:
     def _folds(self, folds: Sequence[Fold]) -> Folds:
         return Folds(self._recipe, folds, self._fit.gain, scores=self._fit.scores)
 
-    def _try(self, folds: Folds, setting: SoftmaxSetting) -> TriedSetting:
-        """The weights and the score of one setting."""
-        self._look()
-        parts, labels = folds.parts(setting), folds.labels
-        n = len(labels)
-        weights, logits, right, label_noise = self._fit.weighed(
-            setting, parts, labels, self._weights, folds.row_weights
-        )
-        self._weights = weights
-        losses = label_noise.losses(right, logits.shape[1])
-        hits = logits.argmax(1) == labels
-        away = sum(
-            math.log(here / there) ** 2
-            for here, there in zip(setting[:3], self._start[:3], strict=True)
-        )
-        nll = float(losses.mean())
-        if self._fit.settings.criterion == "accuracy":
-            losses = (~hits).to(losses)
-        if folds.row_weights is not None:  # so that a mean of losses weights the rows
-            losses = losses * (folds.row_weights / folds.row_weights.mean())
-        score = float(losses.mean()) + PRIOR / math.sqrt(n) * away
-        accuracy = float(hits.double().mean())
-        return TriedSetting(setting, weights, nll, accuracy, score, losses, parts, label_noise)
+    def _try(self, folds: Folds, settings: Sequence[SoftmaxSetting]) -> list[TriedSetting]:
+        """The weights and the scores of settings: all at once where that saves time."""
+        if len(settings) > 1 and not folds.is_small:
+            return [one for setting in settings for one in self._try(folds, [setting])]
+        parts, labels = folds.parts(settings), folds.labels
+        found = self._fit.weighed(settings, parts, labels, self._weights, folds.row_weights)
+        self._weights = found[-1].weights
+        tried = []
+        for setting, own, weighed in zip(settings, parts, found, strict=True):
+            self._look()
+            weights, logits, right, label_noise = weighed
+            losses = label_noise.losses(right, logits.shape[1])
+            hits = logits.argmax(1) == labels
+            nll = float(losses.mean())
+            if self._fit.settings.criterion == "accuracy":
+                losses = (~hits).to(losses)
+            if folds.row_weights is not None:  # so that a mean of losses weights the rows
+                losses = losses * (folds.row_weights / folds.row_weights.mean())
+            away = sum(
+                math.log(here / there) ** 2
+                for here, there in zip(setting[:3], self._start[:3], strict=True)
+            )
+            score = float(losses.mean()) + PRIOR / math.sqrt(len(labels)) * away
+            accuracy = float(hits.double().mean())
+            tried.append(
+                TriedSetting(setting, weights, nll, accuracy, score, losses, own, label_noise)
+            )
+        return tried
 
     def _walk(self, folds: Folds, trusts: Sequence[float]) -> list[TriedSetting]:
         """Try several θ, then descend in shrinkage, β and θ, by whole and half steps."""
@@ -307,35 +312,59 @@ class _Search:
         )
         lattice = Lattice(start[:3], STEPS, RANGES, free)
         tried: dict[Spot, TriedSetting] = {}
+        ready: dict[Spot, TriedSetting] = {}  # looked at ahead: they count where they are asked for
+
+        def look_at(spots: Sequence[Spot]) -> None:
+            points = {spot: lattice.point(spot[:3]) for spot in spots if spot not in ready}
+            asked = {
+                spot: _given(settings, SoftmaxSetting(*point, *spot[3:]))
+                for spot, point in points.items()
+                if point is not None
+            }
+            if asked:
+                ready.update(zip(asked, self._try(folds, list(asked.values())), strict=True))
 
         def score(spot: Spot) -> float:
-            point = lattice.point(spot[:3])
-            if point is None:
-                return math.inf
             if spot not in tried:
-                setting = _given(settings, SoftmaxSetting(*point, *spot[3:]))
-                tried[spot] = self._try(folds, setting)
+                look_at([spot])
+                if spot not in ready:
+                    return math.inf
+                tried[spot] = ready.pop(spot)
                 self._forget(tried)
             return tried[spot].score
 
+        def look_ahead(spots: Sequence[Spot]) -> None:
+            if folds.is_small:
+                look_at([spot for spot in spots if spot not in tried])
+
+        def best(spots: list[Spot]) -> Spot:
+            look_ahead(spots)
+            return min(spots, key=score)
+
         far_steps = [round(2 * math.log(theta / start.theta) / STEPS[2]) for theta in FAR_THETAS]
         thetas = (0, *far_steps) if free[2] else (0,)
-        here: Spot = min(((0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas), key=score)
-        here = min(((*here[:3], trust, here[4]) for trust in trusts), key=score)
+        here = best([(0, 0, k, TRUSTS[0], DIAGONALS[0]) for k in thetas])
+        here = best([(*here[:3], trust, here[4]) for trust in trusts])
         if whitened:
-            here = min(((*here[:4], diagonal) for diagonal in DIAGONALS), key=score)
+            here = best([(*here[:4], diagonal) for diagonal in DIAGONALS])
         rest = here[3:]
         directions = [(0, 0, -1), (0, 0, 1), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0)]
-        lattice.descend(lambda steps: score((*steps, *rest)), here[:3], directions)
+        lattice.descend(
+            lambda steps: score((*steps, *rest)),
+            here[:3],
+            directions,
+            lambda near: look_ahead([(*steps, *rest) for steps in near]),
+        )
         return list(tried.values())
 
     @staticmethod
     def _forget(tried: dict[Spot, TriedSetting]) -> None:
         """Keep the large answers of the best settings only, of equal ones the first: see `run`."""
         kept = [key for key, one in tried.items() if one.parts is not None]
-        if len(kept) > KEPT:
+        while len(kept) > KEPT:
             worst = max(reversed(kept), key=lambda key: (tried[key].score, tried[key].nll))
             tried[worst] = replace(tried[worst], parts=None)
+            kept.remove(worst)
 
 
 def _choice(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from gpcache.methods.cache.shots import Shots
 from gpcache.methods.cache.softmax import class_frequency, degrees_of_freedom
 from gpcache.methods.cache.softmax_folds import SoftmaxSetting
 from gpcache.metrics import fit_scales
+from gpcache.support.softmax import softmax
 
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6;
 # docs/results/headline.md leaves each set out in turn, for the values listed there.
@@ -79,7 +81,7 @@ class WeighedParts(NamedTuple):
     def of(cls, weights: Tensor, parts: Tensor, labels: Tensor, frequency: Tensor) -> WeighedParts:
         """Of parts (k, r, c), where classes are as frequent (c,) as among the shots."""
         logits = combined(weights, parts) + frequency
-        right = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+        right = softmax(logits).gather(1, labels[:, None])[:, 0]
         return cls(weights, logits, right, LabelNoise.of(right, logits.shape[1]))
 
 
@@ -128,69 +130,101 @@ class WeightFit:
 
         `start` (k,) are the weights of a similar problem. Rows may have weights (r,).
         """
-        return self.weighed(setting, parts, labels, start, row_weights).weights
+        return self.weighed([setting], parts[None], labels, start, row_weights)[0].weights
 
     def weighed(
         self,
-        setting: SoftmaxSetting,
+        settings: Sequence[SoftmaxSetting],
         parts: Tensor,
         labels: Tensor,
         start: Tensor | None,
         row_weights: Tensor | None,
-    ) -> WeighedParts:
-        """As `fit`, with what follows from the weights."""
+    ) -> list[WeighedParts]:
+        """As `fit` for each setting and its parts (s, k, r, c), with all that the weights give."""
+        pairs = zip(settings, parts, strict=True)
+        toward = torch.stack([self._toward(setting, one) for setting, one in pairs])
+        given = self._given(toward)
+        weights = torch.zeros_like(toward)
+        for number, value in enumerate(given):
+            if value is not None:
+                weights[:, number] = value
+        numbers = [number for number, value in enumerate(given) if value is None]
+        if not numbers:
+            return self._all_weighed(weights, parts, labels)
+        offset = self.frequency.expand(len(labels), -1)
+        free: list[int] | slice = slice(None)  # a slice makes no copy
+        if len(numbers) < len(given):
+            free = numbers
+            offset = offset + combined(weights, parts)  # free weights are still zero
+        pull = (FEW_PULL if self.few else PULL) / len(labels)
+        begin = None if start is None else start[free]
+
+        def refit(of: slice, row_weights: Tensor | None, begin: Tensor | None) -> None:
+            scales, _ = fit_scales(
+                parts[of, free].transpose(0, 1),
+                labels,
+                offset=offset[of] if offset.dim() > 2 else offset,
+                toward=toward[of, free],
+                pull=pull,
+                row_weights=row_weights,
+                start=begin,
+            )
+            weights[of, free] = scales.to(weights)
+
+        refit(slice(None), row_weights, begin)
+        found = self._all_weighed(weights, parts, labels)
+        for place in [] if self.few else range(len(found)):
+            one = slice(place, place + 1)
+            for _ in range(WEIGHT_ROUNDS - 1):
+                noise = found[place].label_noise
+                if noise.share < NOISE_MATTERS:
+                    break
+                right = noise.right if row_weights is None else noise.right * row_weights
+                refit(one, right, weights[one, free])
+                (found[place],) = self._all_weighed(weights[one], parts[one], labels)
+        return found
+
+    def _toward(self, setting: SoftmaxSetting, parts: Tensor) -> Tensor:
+        """The weights (k,) that those of parts (k, r, c) are pulled to."""
         toward = self.prior(setting, self.shots_left)
         if self.scores:
             # Classes with hardly any scatter have scores in the thousands: a pull to the usual
             # weight would then outweigh the held-out rows.
             usual = float(torch.linalg.vector_norm(parts[1])) / math.sqrt(parts[1].numel())
             toward[1] = min(float(toward[1]), MOST_EXPECTED / max(usual, 1e-30))
-        pull = (FEW_PULL if self.few else PULL) / len(labels)
-        given: list[float | Auto] = [self.settings.alpha]
+        return toward
+
+    def _given(self, toward: Tensor) -> list[float | Tensor | None]:
+        """The weights that are not fitted; None for the others. `toward` is (s, k)."""
+        settings = self.settings
+        given: list[float | Tensor | None] = [_number(settings.alpha)]
         if self.scores:
-            discriminant = self.settings.discriminant
-            if discriminant != "auto":
-                discriminant = float(discriminant) / degrees_of_freedom(self.shots)
+            discriminant: float | Tensor | None = _number(settings.discriminant)
+            if discriminant is not None:
+                discriminant = discriminant / degrees_of_freedom(self.shots)
             elif self.few:
                 # Models with one shot a class have no scatter: they cannot weigh a discriminant.
-                discriminant = float(toward[1])
+                discriminant = toward[:, 1]
             given.append(discriminant)
         if self.shots.zero_shot is not None:
-            gain = self.settings.gain
-            given.append(1.0 if gain == "auto" and self.shots.absent.any() else gain)
-        weights = toward.new_tensor([0.0 if one == "auto" else float(one) for one in given])
-        numbers = [i for i, one in enumerate(given) if one == "auto"]
-        if not numbers:
-            return WeighedParts.of(weights, parts, labels, self.frequency)
-        offset = self.frequency.expand(len(labels), -1)
-        if len(numbers) < len(given):
-            offset = offset + combined(weights, parts)  # free weights are still zero
-        free = numbers if len(numbers) < len(given) else slice(None)  # a slice makes no copy
-        given_weights, begin = row_weights, None if start is None else start[free]
-        for _ in range(WEIGHT_ROUNDS):
-            scales, _ = fit_scales(
-                parts[free][:, None],
-                labels,
-                offset=offset,
-                toward=toward[free],
-                pull=pull,
-                row_weights=row_weights,
-                start=begin,
-            )
-            begin = scales[0]
-            weights[free] = begin.to(weights)
-            weighed = WeighedParts.of(weights, parts, labels, self.frequency)
-            if self.few or weighed.label_noise.share < NOISE_MATTERS:
-                break
-            row_weights = weighed.label_noise.right
-            if given_weights is not None:
-                row_weights = row_weights * given_weights
-        return weighed
+            gain = _number(settings.gain)
+            given.append(1.0 if gain is None and self.shots.absent.any() else gain)
+        return given
+
+    def _all_weighed(self, weights: Tensor, parts: Tensor, labels: Tensor) -> list[WeighedParts]:
+        """Of each setting, from weights (s, k) and parts (s, k, r, c)."""
+        pairs = zip(weights.clone(), parts, strict=True)
+        return [WeighedParts.of(own, one, labels, self.frequency) for own, one in pairs]
+
+
+def _number(value: float | Auto) -> float | None:
+    return None if isinstance(value, str) else float(value)
 
 
 def combined(weights: Tensor, parts: Tensor) -> Tensor:
-    """Σ_k weights_k · parts_k (r, c)."""
-    return (weights.to(parts) @ parts.flatten(1)).view(parts.shape[1:])
+    """Σ_k weights_k · parts_k (..., r, c), of weights (..., k) and parts (..., k, r, c)."""
+    *batch, _, r, c = parts.shape
+    return (weights.to(parts)[..., None, :] @ parts.flatten(-2)).view(*batch, r, c)
 
 
 def text_gain(shots: Shots, settings: SearchOptions) -> float:
