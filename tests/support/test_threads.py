@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpcache.support import threads
-from gpcache.support.threads import SMALL, free_cores, limited_threads
+from gpcache.support.threads import SMALL, free_cores, limited_threads, take_free_cores
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ def running(tmp_path, monkeypatch):
         file, tasks = tmp_path / "loadavg", tmp_path / "task"
         file.write_text(text)
         for number, state in enumerate("R" * own + "SS"):
-            (tasks / str(number)).mkdir(parents=True)
+            (tasks / str(number)).mkdir(parents=True, exist_ok=True)
             (tasks / str(number) / "stat").write_text(f"{number} (a (b) c) {state} 1 1 0")
         monkeypatch.setattr(threads, "RUNNING", file)
         monkeypatch.setattr(threads, "OWN", tasks)
@@ -69,6 +69,35 @@ def test_short_work_looks_once_for_free_cores(running, monkeypatch):
     assert not looks
     with limited_threads(SMALL, CPU, repeated=True):
         assert looks == [threads.PAUSE] * (threads.LOOKS - 1)
+
+
+def test_long_work_looks_again(running, monkeypatch):
+    """A neighbour that has come or gone since changes the number of threads."""
+    running("0.0 0.0 0.0 4/80 5")
+    take_free_cores()
+    assert torch.get_num_threads() == 4  # outside of any work
+    with limited_threads(SMALL, CPU):
+        assert torch.get_num_threads() == 1
+        running("0.0 0.0 0.0 1/80 5")
+        take_free_cores()
+        assert torch.get_num_threads() == 1  # it has just looked
+        monkeypatch.setattr(threads, "AGAIN", 0.0)
+        take_free_cores()
+        assert torch.get_num_threads() == 4
+        running("0.0 0.0 0.0 3/80 5")
+        take_free_cores()
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 4
+
+
+def test_it_takes_no_more_than_torch_had(running, monkeypatch):
+    torch.set_num_threads(2)
+    running("0.0 0.0 0.0 1/80 5")
+    monkeypatch.setattr(threads, "AGAIN", 0.0)
+    with limited_threads(SMALL, CPU):
+        assert torch.get_num_threads() == 2
+        take_free_cores()
+        assert torch.get_num_threads() == 2
 
 
 def test_a_gpu_keeps_them(running):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpcache.errors import NumericalError
 from gpcache.support.progress import progress_bar
+from gpcache.support.threads import take_free_cores
 
 WARM_UP_RATE = 1e-5
 
@@ -66,6 +67,7 @@ def train(
             total = torch.zeros((), device=labels.device, dtype=torch.float64)
             order = torch.randperm(n, generator=generator).to(labels.device)
             for rows in torch.split(order, training.batch_size):
+                take_free_cores()
                 loss = torch.nn.functional.cross_entropy(logits(rows), labels[rows])
                 if penalty is not None:
                     loss = loss + penalty()

@@ -19,9 +19,13 @@ RUNNING, OWN = Path("/proc/loadavg"), Path("/proc/self/task")
 # Samples of the running threads, and seconds between them: some run for an instant. Work of fewer
 # multiplications than `LONG` ends before these samples would: it takes one.
 LOOKS, PAUSE, LONG = 5, 0.002, 2**29
+# Long work looks again after so many seconds: a neighbour may have come or gone.
+AGAIN = 5.0
 
 _lock = Lock()
 _users = 0
+_most = 1  # threads that torch had before the first user
+_looked = 0.0  # when free cores were last counted
 
 
 def free_cores(looks: int = LOOKS) -> int:
@@ -62,9 +66,10 @@ def limited_threads(
     `repeated` says that work of this size is done many times, as in a fit.
 
     The number of threads belongs to the process: if several threads call this at once, the first
-    one decides, and the last one restores the number.
+    one decides, and the last one restores the number. Long work calls `take_free_cores` now and
+    then.
     """
-    global _users
+    global _users, _most, _looked
     if device.type != "cpu":
         yield
         return
@@ -73,12 +78,24 @@ def limited_threads(
         looks = LOOKS if repeated or multiplications >= LONG else 1
         wanted = 1 if multiplications < SMALL else max(1, free_cores(looks))
         first, _users = _users == 0, _users + 1
-        if first and wanted < before:
-            torch.set_num_threads(wanted)
+        if first:
+            _most, _looked = before, time.monotonic()
+            torch.set_num_threads(min(wanted, before))
     try:
         yield
     finally:
         with _lock:
             _users -= 1
-            if first and wanted < before:
+            if first:
                 torch.set_num_threads(before)
+
+
+def take_free_cores() -> None:
+    """Use the cores that are free now, where `limited_threads` looked for them long ago."""
+    global _looked
+    if not _users or time.monotonic() - _looked < AGAIN:
+        return
+    with _lock:
+        _looked = time.monotonic()
+        if _users:
+            torch.set_num_threads(max(1, min(_most, free_cores())))

@@ -55,7 +55,7 @@ def fitting(shots: Shots) -> Iterator[None]:
     """Run torch with as many threads as a fit can use now, and explain its memory errors."""
     n, c = len(shots), shots.n_classes
     what, device = f"A fit of {n:,} shots of {c:,} classes", shots.features.device
-    threads = limited_threads(n * n * c, device, repeated=True)
+    threads = limited_threads(n * n * max(n, c), device, repeated=True)
     with explained_memory_errors(what, REMEDY), threads:
         yield
 

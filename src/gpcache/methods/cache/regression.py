@@ -41,6 +41,7 @@ from gpcache.methods.cache.shots import Shots
 from gpcache.metrics import Calibration, fit_calibration
 from gpcache.support.devices import free_memory
 from gpcache.support.progress import progress_bar
+from gpcache.support.threads import take_free_cores
 
 LEAVE_ONE_OUT = "leave-one-out"
 # Up to this number of shots, novelty is computed again after every change.
@@ -266,6 +267,7 @@ def _searched(
     with progress_bar(f"{task.name}: choosing", unit="setting") as bar:
 
         def evaluate(beta: float, noises: Sequence[float], gain: float) -> list[CacheOutputs]:
+            take_free_cores()
             outputs = models(beta, noises, gain)
             bar.update(len(noises))
             return outputs

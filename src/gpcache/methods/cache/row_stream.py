@@ -15,6 +15,7 @@ from gpcache.methods.cache.passes import Pass
 from gpcache.methods.cache.shots import Shots
 from gpcache.methods.reading import unit_tensor
 from gpcache.support.devices import free_memory
+from gpcache.support.threads import take_free_cores
 
 # Elements of the largest temporaries of a batch.
 BATCH_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
@@ -88,6 +89,7 @@ class RowStream:
             labels = self.labels[part]
             if kept is not None:
                 rows, labels = rows[kept[part]], labels[kept[part]]
+            take_free_cores()
             yield rows, labels
         self._kept, self._checked = held, True
 

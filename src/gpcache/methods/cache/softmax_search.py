@@ -39,6 +39,7 @@ from gpcache.methods.cache.softmax_weights import (
     text_gain,
 )
 from gpcache.support.progress import progress_bar
+from gpcache.support.threads import take_free_cores
 
 # Chosen on DTD, Caltech, Pets and UCF101 (ViT-B/32) and the photos of caltech20 and trash6;
 # docs/results/headline.md leaves each set out in turn, for the values listed there.
@@ -276,6 +277,7 @@ class _Search:
         """The weights and the scores of settings: all at once where that saves time."""
         if len(settings) > 1 and not folds.is_small:
             return [one for setting in settings for one in self._try(folds, [setting])]
+        take_free_cores()
         parts, labels = folds.parts(settings), folds.labels
         found = self._fit.weighed(settings, parts, labels, self._weights, folds.row_weights)
         self._weights = found[-1].weights
