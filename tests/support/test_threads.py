@@ -67,7 +67,7 @@ def test_short_work_looks_once_for_free_cores(running, monkeypatch):
     monkeypatch.setattr(threads.time, "sleep", looks.append)
     assert used(SMALL) == 1
     assert not looks
-    with limited_threads(SMALL, CPU, repeated=True):
+    with limited_threads(threads.LONG, CPU):
         assert looks == [threads.PAUSE] * (threads.LOOKS - 1)
 
 

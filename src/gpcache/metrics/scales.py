@@ -161,7 +161,7 @@ def _minimised(problem: _ScaleProblem, scales: Numbers) -> Numbers:
     rounding = 4 * torch.finfo(logs.dtype).eps
     for _ in range(ITERATIONS):
         slopes, hessians = problem.derivatives(scales, logs)
-        steps = list(map(_newton_step, scales, slopes, hessians))
+        steps = _newton_steps(scales, slopes, hessians)
         proposals = list(map(_moved, scales, steps))
         moves = zip(scales, proposals, slopes, strict=True)
         if all(sum(map(_gain, *move)) <= LAST_STEP for move in moves):
@@ -200,24 +200,28 @@ def _gain(old: float, new: float, slope: float) -> float:
     return abs(slope * (old - new))
 
 
-def _newton_step(
-    scales: Sequence[float], gradient: Sequence[float], hessian: Sequence[Sequence[float]]
-) -> list[float]:
-    """H⁻¹ g (k,) of the scales that are free to move, and the plain gradient of the others.
+def _newton_steps(scales: Numbers, gradients: Numbers, hessians: Sequence[Numbers]) -> Numbers:
+    """H⁻¹ g (e, k) of the scales that are free to move, and the plain gradient of the others."""
+    matrices = list(map(_among_free, scales, gradients, hessians))
+    steps: Numbers = np.linalg.solve(matrices, np.array(gradients)[..., None])[..., 0].tolist()
+    return steps
+
+
+def _among_free(scales: Sequence[float], gradient: Sequence[float], hessian: Numbers) -> Numbers:
+    """The Hessian without the entries that couple a scale which stays with others.
 
     A scale near the bound that would shrink is also treated separately (Bertsekas, 1982): a joint
     step of similar directions would get stuck there.
     """
-    if min(scales) <= NEAR_BOUND:
-        pairs = list(zip(scales, gradient, strict=True))
-        residual = max(abs(scale - max(scale - slope, 0.0)) for scale, slope in pairs)
-        free = [scale > min(residual, NEAR_BOUND) or slope < 0 for scale, slope in pairs]
-        hessian = [
-            [one if i == j or (free[i] and free[j]) else 0.0 for j, one in enumerate(row)]
-            for i, row in enumerate(hessian)
-        ]
-    step: list[float] = np.linalg.solve(hessian, gradient).tolist()
-    return step
+    if min(scales) > NEAR_BOUND:
+        return hessian
+    pairs = list(zip(scales, gradient, strict=True))
+    residual = max(abs(scale - max(scale - slope, 0.0)) for scale, slope in pairs)
+    free = [scale > min(residual, NEAR_BOUND) or slope < 0 for scale, slope in pairs]
+    return [
+        [one if i == j or (free[i] and free[j]) else 0.0 for j, one in enumerate(row)]
+        for i, row in enumerate(hessian)
+    ]
 
 
 def doubt_of(n: int, c: int) -> float:

@@ -58,12 +58,8 @@ def _own_running() -> int:
 
 
 @contextmanager
-def limited_threads(
-    multiplications: int, device: torch.device, *, repeated: bool = False
-) -> Iterator[None]:
+def limited_threads(multiplications: int, device: torch.device) -> Iterator[None]:
     """Run torch with as many threads as a problem of this size can use now.
-
-    `repeated` says that work of this size is done many times, as in a fit.
 
     The number of threads belongs to the process: if several threads call this at once, the first
     one decides, and the last one restores the number. Long work calls `take_free_cores` now and
@@ -75,7 +71,7 @@ def limited_threads(
         return
     with _lock:
         before = torch.get_num_threads()
-        looks = LOOKS if repeated or multiplications >= LONG else 1
+        looks = LOOKS if multiplications >= LONG else 1
         wanted = 1 if multiplications < SMALL else max(1, free_cores(looks))
         first, _users = _users == 0, _users + 1
         if first:

@@ -53,9 +53,9 @@ MATRICES: dict[type[Precision], dict[Way, float]] = {
 @contextmanager
 def fitting(shots: Shots) -> Iterator[None]:
     """Run torch with as many threads as a fit can use now, and explain its memory errors."""
-    n, c = len(shots), shots.n_classes
+    (n, d), c = shots.features.shape, shots.n_classes
     what, device = f"A fit of {n:,} shots of {c:,} classes", shots.features.device
-    threads = limited_threads(n * n * max(n, c), device, repeated=True)
+    threads = limited_threads(n * max(n * c, n * n, d * d), device)
     with explained_memory_errors(what, REMEDY), threads:
         yield
 

@@ -48,12 +48,13 @@ class LabelNoise(NamedTuple):
     right: Tensor
 
     @classmethod
-    def of(cls, right: Tensor, n_classes: int) -> LabelNoise:
-        """From the probabilities (r,) of the labels, by expectation maximisation.
+    def each(cls, right: Tensor, n_classes: int) -> list[LabelNoise]:
+        """From the probabilities (s, r) of the labels in s models, by expectation maximisation.
 
         A label is what the model says with probability 1 − ε, and any class with probability ε.
         """
-        noise, n = 0.05, len(right)
+        n_models, n = right.shape
+        noise = np.full((n_models, 1), 0.05)
         # One transfer and small steps; a label of probability zero gets no weight.
         inverse = right.double().reciprocal_().cpu().numpy()
         is_right = np.empty_like(inverse)
@@ -61,8 +62,9 @@ class LabelNoise(NamedTuple):
             np.multiply(inverse, noise / ((1 - noise) * n_classes), out=is_right)
             np.add(is_right, 1, out=is_right)
             np.reciprocal(is_right, out=is_right)
-            noise = (n - float(np.add.reduce(is_right)) + 1) / (n + 1 + NOISE_PRIOR)
-        return cls(noise, torch.from_numpy(is_right).to(right))
+            noise = (n + 1 - is_right.sum(1, keepdims=True)) / (n + 1 + NOISE_PRIOR)
+        found = torch.from_numpy(is_right).to(right)
+        return [cls(*one) for one in zip(noise[:, 0].tolist(), found, strict=True)]
 
     def losses(self, right: Tensor, n_classes: int) -> Tensor:
         """−log probability (r,) of the labels, some of which may be wrong."""
@@ -78,11 +80,14 @@ class WeighedParts(NamedTuple):
     label_noise: LabelNoise
 
     @classmethod
-    def of(cls, weights: Tensor, parts: Tensor, labels: Tensor, frequency: Tensor) -> WeighedParts:
-        """Of parts (k, r, c), where classes are as frequent (c,) as among the shots."""
+    def each(
+        cls, weights: Tensor, parts: Tensor, labels: Tensor, frequency: Tensor
+    ) -> list[WeighedParts]:
+        """Of weights (s, k) and parts (s, k, r, c); classes are as frequent (c,) as the shots'."""
         logits = combined(weights, parts) + frequency
-        right = softmax(logits).gather(1, labels[:, None])[:, 0]
-        return cls(weights, logits, right, LabelNoise.of(right, logits.shape[1]))
+        right = softmax(logits)[:, torch.arange(len(labels), device=labels.device), labels]
+        noises = LabelNoise.each(right, logits.shape[2])
+        return list(map(cls, weights.clone(), logits, right, noises))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +155,7 @@ class WeightFit:
                 weights[:, number] = value
         numbers = [number for number, value in enumerate(given) if value is None]
         if not numbers:
-            return self._all_weighed(weights, parts, labels)
+            return WeighedParts.each(weights, parts, labels, self.frequency)
         offset = self.frequency.expand(len(labels), -1)
         free: list[int] | slice = slice(None)  # a slice makes no copy
         if len(numbers) < len(given):
@@ -172,7 +177,7 @@ class WeightFit:
             weights[of, free] = scales.to(weights)
 
         refit(slice(None), row_weights, begin)
-        found = self._all_weighed(weights, parts, labels)
+        found = WeighedParts.each(weights, parts, labels, self.frequency)
         for place in [] if self.few else range(len(found)):
             one = slice(place, place + 1)
             for _ in range(WEIGHT_ROUNDS - 1):
@@ -181,7 +186,7 @@ class WeightFit:
                     break
                 right = noise.right if row_weights is None else noise.right * row_weights
                 refit(one, right, weights[one, free])
-                (found[place],) = self._all_weighed(weights[one], parts[one], labels)
+                found[one] = WeighedParts.each(weights[one], parts[one], labels, self.frequency)
         return found
 
     def _toward(self, setting: SoftmaxSetting, parts: Tensor) -> Tensor:
@@ -210,11 +215,6 @@ class WeightFit:
             gain = _number(settings.gain)
             given.append(1.0 if gain is None and self.shots.absent.any() else gain)
         return given
-
-    def _all_weighed(self, weights: Tensor, parts: Tensor, labels: Tensor) -> list[WeighedParts]:
-        """Of each setting, from weights (s, k) and parts (s, k, r, c)."""
-        pairs = zip(weights.clone(), parts, strict=True)
-        return [WeighedParts.of(own, one, labels, self.frequency) for own, one in pairs]
 
 
 def _number(value: float | Auto) -> float | None:

@@ -62,7 +62,7 @@ def audit(
         numbers,
         None if pictures is None else [pictures[row] for row in numbers],
     )
-    threads = limited_threads(len(numbers) ** 3, torch.device("cpu"), repeated=True)
+    threads = limited_threads(len(numbers) ** 3, torch.device("cpu"))
     with threads, progress_bar("check", total=3, unit="step") as bar:
         copies = find_copies(rows)
         bar.update()
