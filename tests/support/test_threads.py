@@ -118,11 +118,26 @@ def test_an_error_puts_them_back(running):
     assert torch.get_num_threads() == 4
 
 
-def test_whoever_comes_second_changes_nothing(running):
+def test_a_use_inside_of_another_changes_nothing(running):
     running("0.0 0.0 0.0 1/80 5")
     with limited_threads(1, CPU):
-        other = Thread(target=used, args=(1,))
+        assert used(SMALL) == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 4
+
+
+def test_threads_do_not_limit_each_other(running):
+    """A thread begins with the number that another one has set, and keeps it by itself."""
+    running("0.0 0.0 0.0 1/80 5")
+    seen = []
+
+    def work():
+        seen.extend([used(1), used(SMALL), used(1), torch.get_num_threads()])
+
+    with limited_threads(1, CPU):
+        other = Thread(target=work)
         other.start()
         other.join()
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 4
+    assert seen == [1, 4, 1, 4]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 
 import torch
 
@@ -23,9 +23,9 @@ LOOKS, PAUSE, LONG = 5, 0.002, 2**29
 AGAIN = 5.0
 
 _lock = Lock()
-_users = 0
-_most = 1  # threads that torch had before the first user
-_looked = 0.0  # when free cores were last counted
+_running = 0  # uses of `limited_threads` in all threads
+_most = 1  # threads that torch had before the first of them
+_own = local()  # of the use in this thread: when it looked for free cores
 
 
 def free_cores(looks: int = LOOKS) -> int:
@@ -61,37 +61,35 @@ def _own_running() -> int:
 def limited_threads(multiplications: int, device: torch.device) -> Iterator[None]:
     """Run torch with as many threads as a problem of this size can use now.
 
-    The number of threads belongs to the process: if several threads call this at once, the first
-    one decides, and the last one restores the number. Long work calls `take_free_cores` now and
-    then.
+    Inside of another use in the same thread this changes nothing. Long work calls
+    `take_free_cores` now and then.
     """
-    global _users, _most, _looked
-    if device.type != "cpu":
+    global _running, _most
+    if device.type != "cpu" or hasattr(_own, "looked"):
         yield
         return
     with _lock:
-        before = torch.get_num_threads()
-        looks = LOOKS if multiplications >= LONG else 1
-        wanted = 1 if multiplications < SMALL else max(1, free_cores(looks))
-        first, _users = _users == 0, _users + 1
-        if first:
-            _most, _looked = before, time.monotonic()
-            torch.set_num_threads(min(wanted, before))
+        # Each thread has a number of its own, and begins with what another one has set last.
+        if not _running:
+            _most = torch.get_num_threads()
+        _running, most = _running + 1, _most
+    looks = LOOKS if multiplications >= LONG else 1
+    _use(1 if multiplications < SMALL else free_cores(looks))
     try:
         yield
     finally:
+        del _own.looked
+        torch.set_num_threads(most)
         with _lock:
-            _users -= 1
-            if first:
-                torch.set_num_threads(before)
+            _running -= 1
 
 
 def take_free_cores() -> None:
     """Use the cores that are free now, where `limited_threads` looked for them long ago."""
-    global _looked
-    if not _users or time.monotonic() - _looked < AGAIN:
-        return
-    with _lock:
-        _looked = time.monotonic()
-        if _users:
-            torch.set_num_threads(max(1, min(_most, free_cores())))
+    if hasattr(_own, "looked") and time.monotonic() - _own.looked >= AGAIN:
+        _use(free_cores())
+
+
+def _use(wanted: int) -> None:
+    torch.set_num_threads(max(1, min(wanted, _most)))
+    _own.looked = time.monotonic()
