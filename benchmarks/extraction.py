@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from development_data import folder
 from measuring import CPU, least
+from numpy.typing import NDArray
 from pages import table, text, write_page
 from roofline import rates
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,13 +26,18 @@ from gpcache.images.workers import DecodePool
 BATCH, ROUNDS = 32, 5
 
 
+def drawn_pixels(encoder: Any) -> NDArray[np.uint8]:
+    """A batch of drawn images in the encoder's size."""
+    size = encoder.preprocess.size
+    return np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
+
+
 def network_speeds(encoder: Any) -> tuple[dict[str, float], float]:
     """Images a second of one batch through the image network, in the ways that were tried.
 
     The second value is the limit: if the network were nothing but products at full speed.
     """
-    size, counter = encoder.preprocess.size, FlopCounterMode(display=False)
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
+    counter, pixels = FlopCounterMode(display=False), drawn_pixels(encoder)
     images = encoder.preprocess.normalised(torch.from_numpy(pixels)).contiguous()
     last = images.contiguous(memory_format=torch.channels_last)
     plain, plain_last = load_network(encoder.recipe), load_network(encoder.recipe)
@@ -64,6 +70,9 @@ def main() -> None:
                 future.result()
 
     speeds, limit = network_speeds(encoder)
+    small = load_encoder("lite0", device="cpu")
+    drawn = drawn_pixels(small)
+    smaller = BATCH / least(lambda: small.encode_pixels(drawn), 1 + ROUNDS)
     one_by_one = least(lambda: [encoder.encode_images([photo]) for photo in some])
     decoding, encoding = len(files) / least(decode), speeds["whole encoder (shipped)"]
     with tempfile.TemporaryDirectory() as place:
@@ -72,6 +81,7 @@ def main() -> None:
     found = {
         "decoding alone, two worker processes": decoding,
         "encoding alone, two threads": encoding,
+        "the same with `lite0`": smaller,
         "`extract`: read, hash, decode, encode, write": together,
         "one photo after the other, no store": len(some) / one_by_one,
         "limit of the machine": limit,

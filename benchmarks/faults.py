@@ -73,7 +73,7 @@ if __name__ == "__main__":
     write_page(
         "damage",
         "Damaged files, hostile requests, writers and kills",
-        "What was tried, how often, and the outcome. The goal of the last column is zero.",
+        "What was tried, how often, and the outcome. Faults in the last column: the goal is 0.",
         *(f"## {name}\n\n{parts[name]}" for name in EXPERIMENTS if name in parts),
         made_by="`python benchmarks/faults.py`",
     )

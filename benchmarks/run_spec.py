@@ -72,7 +72,7 @@ def run_one(spec: Spec, options: argparse.Namespace) -> int:
 
     # What a user types for the same rows.
     words = ["gpcache", "benchmark", os.path.relpath(spec.path), "-o", str(options.output)]
-    words += ["--root", "../shared", "--device", options.device]
+    words += ["--root", "build/data", "--device", options.device]
     words += ["--jobs", str(options.jobs)] if options.jobs > 1 else []
     names = ("root", "device", "trained_device", "jobs")
     given = {name: getattr(options, name) for name in names} | {"command": shlex.join(words)}

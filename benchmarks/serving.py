@@ -321,12 +321,14 @@ def main() -> None:
         asyncio.run(open_loop(server, 0.7 * capacity, min(30, 20 * minutes)))
         soak = asyncio.run(open_loop(server, 0.7 * capacity, 60 * minutes))
     os.sched_setaffinity(0, [*cores, last])
+    change = change_after()
     measured = {
         "others": plural(len(cores), "other core"), "rows": table(rows), "minutes": minutes,
         "slow": SLOW, "idle": idle, "beside": beside, "times": beside / idle, "before": before,
         "over": over, "offered": over.offered / capacity, "goodput": over.goodput / able,
         "most": max(over.memory), "soak": soak, "soaked": soak.offered / capacity,
-        "first": soak.memory[0], "last": soak.memory[-1], "change": change_after(), "n": 1600,
+        "first": soak.memory[0], "last": soak.memory[-1], "change": change, "n": 1600,
+        "kept": "kept" if change < 300 else "missed",
         "slope": 60 * float(np.polyfit(np.arange(len(soak.memory)), soak.memory, 1)[0]),
     }  # fmt: skip
     write_page("serving", "The server under load", text("serving", **measured))

@@ -1,4 +1,4 @@
-"""Draws docs/images/method.svg: the default estimator on two classes of drawn points.
+"""Draws docs/images/method.svg: a Gaussian process on two classes of drawn points.
 
 Run it as `python docs/draw_method.py`.
 """

@@ -2,7 +2,7 @@
 Practitioner: from a few pictures to a model
 ============================================
 
-Train a classifier from five pictures per class, see how good it is, find a wrong label, and let
+Train a classifier from six pictures per class, see how good it is, find a wrong label, and let
 it answer "I don't know". The pictures are drawn by a program; use your own folder of photos in
 the same way.
 """

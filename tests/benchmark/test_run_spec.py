@@ -42,7 +42,7 @@ def test_it_runs_goes_on_and_its_rows_make_tables(run_spec, write_features, writ
     assert (done.returncode, done.stderr) == (0, "")
     rows = read_rows(tmp_path / "results" / "toy.jsonl")
     assert len(rows) == 12
-    typed = "gpcache benchmark toy.toml -o results --root ../shared --device cpu --jobs 2"
+    typed = "gpcache benchmark toy.toml -o results --root build/data --device cpu --jobs 2"
     assert {row["command"] for row in rows} == {typed}
     assert "12 known before" in run_spec(*words).stdout
     # Rows and spec in a folder are all that tables need.

@@ -23,8 +23,8 @@ from gpcache.support.checks import is_auto, one_of, positive, whole
 from gpcache.support.devices import free_memory
 
 # Up to this number of shots "auto" is exact. With 200 classes an exact fit of 4,000 shots took 40 s
-# on two cores that other work shared, and the time grows with the square of their number. On a GPU
-# (H200), 16,000 shots of 1,000 classes took 22 s exactly and 9 s in explicit features.
+# on two cores that other work shared, and the time grows with the square of their number. Beyond it
+# explicit features are faster, on a GPU too.
 EXACT_ROWS = 8_000
 # The default shrinkage of regression.
 SHRINKAGE = 4.0
