@@ -1,7 +1,7 @@
 """Threads of torch: one for small problems, what is free for large ones, and back afterwards."""
 
 import os
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -141,3 +141,44 @@ def test_threads_do_not_limit_each_other(running):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 4
     assert seen == [1, 4, 1, 4]
+
+
+def test_a_thread_that_began_with_one_thread_does_not_pass_it_on(running):
+    running("0.0 0.0 0.0 1/80 5")
+    began, left = Event(), Event()
+    seen = []
+
+    def work():
+        torch.get_num_threads()  # what the main thread has set for itself
+        began.set()
+        left.wait()
+        seen.append(used(SMALL))
+
+    other = Thread(target=work)
+    with limited_threads(1, CPU):
+        other.start()
+        began.wait()
+    left.set()
+    other.join()
+    assert seen == [4]
+    assert used(SMALL) == 4
+
+
+def test_small_work_stays_on_one_thread(running, monkeypatch):
+    running("0.0 0.0 0.0 1/80 5")
+    monkeypatch.setattr(threads, "AGAIN", 0.0)
+    with limited_threads(1, CPU):
+        take_free_cores()
+        assert torch.get_num_threads() == 1
+
+
+def test_an_interrupt_while_looking_leaves_nothing_behind(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "free_cores", interrupted)
+    with pytest.raises(KeyboardInterrupt), limited_threads(SMALL, CPU):
+        pass
+    monkeypatch.undo()
+    with limited_threads(1, CPU):
+        assert torch.get_num_threads() == 1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpcache.errors import DataError
+from gpcache.gp.cholesky import cholesky
 from gpcache.gp.kernels import unit_rows
 from gpcache.gp.products import matmul
 
@@ -223,7 +224,7 @@ def within_class(rows: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 def _from_scatter(scatter: Tensor, ridge: Tensor) -> Tensor:
     """A matrix W (d, d) with W Wᵀ = (S + ridge·I)⁻¹ for a scatter S = RᵀR (d, d) of rows R."""
     eye = torch.eye(len(scatter), dtype=scatter.dtype, device=scatter.device)
-    factor = torch.linalg.cholesky(scatter + ridge * eye)
+    factor = cholesky(scatter + ridge * eye)
     whitening: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
     return whitening.mT
 
@@ -235,7 +236,7 @@ def _few_rows(centred: Tensor, ridge: Tensor, scale: Tensor | None) -> Tensor:
     """
     root = ridge.sqrt()
     eye = torch.eye(len(centred), dtype=centred.dtype, device=centred.device)
-    factor = torch.linalg.cholesky(centred @ centred.mT + ridge * eye)
+    factor = cholesky(centred @ centred.mT + ridge * eye)
     left = torch.linalg.solve_triangular(factor, centred, upper=False)
     right = torch.linalg.solve_triangular(factor + root * eye, centred, upper=False)
     scale = centred.new_ones(centred.shape[1]) if scale is None else scale

@@ -1,4 +1,4 @@
-"""Inner products of whitened rows, without the rows: for fewer rows than features.
+"""Inner products of whitened rows, without the rows: for no more rows than features.
 
 With the differences R (n, d) to the class means μ, the whitened inner product of x and y is
 
@@ -25,7 +25,9 @@ from gpcache.gp.kernels import kernel_of
 from gpcache.gp.precision import proper
 
 # Weights below this share of the largest count as this share: errors are of the same size.
-LEAST_WEIGHT = 1e-8
+LEAST_WEIGHT = {torch.float64: 1e-8, torch.float32: 1e-4}
+# Others are at most this multiple of the features: more cost less where they are whitened.
+MOST_OTHERS = 4
 
 
 class Similarities(NamedTuple):
@@ -76,36 +78,41 @@ class Differences:
         """Those of each problem; None without whitening, or where whitened rows cost less."""
         if space.name != "whitened":
             return None
-        given = [torch.cat([one.features, one.others]) for one in problems]
-        if space.projection is not None:
-            given = [projected(space.projection, rows) for rows in given]
         sizes = [len(one.labels) for one in problems]
         n, m = max(sizes), max(len(one.others) for one in problems)
-        if n > given[0].shape[1]:
+        width = problems[0].features.shape[1]
+        if n > width or m > MOST_OTHERS * width:
             return None
-        pairs = list(zip(given, sizes, strict=True))
-        tiny = tiny_of(given[0])
-        known = torch.stack([padded(rows[:size], n) for rows, size in pairs])
-        others = torch.stack([padded(rows[size:], m) for rows, size in pairs])
-        if known.device.type != "mps":
-            # Differences of large numbers below: float32 would keep few of their digits.
-            known, others = known.double(), others.double()
+        blocks = [(one.features, one.others) for one in problems]
+        if (projection := space.projection) is not None:
+            blocks = [
+                (projected(projection, one), projected(projection, two)) for one, two in blocks
+            ]
+        place = blocks[0][0]
+        tiny, dtype = tiny_of(place), place.dtype if place.device.type == "mps" else torch.float64
+        # Differences of large numbers below: float32 would keep few of their digits.
+        rows = place.new_zeros(len(blocks), n + n_classes + m, place.shape[1], dtype=dtype)
+        for filled, (features, others) in zip(rows, blocks, strict=True):
+            filled[: len(features)] = features
+            filled[n + n_classes :][: len(others)] = others
+        del blocks
+        known, means, others = rows[:, :n], rows[:, n : n + n_classes], rows[:, n + n_classes :]
         labels = [torch.nn.functional.one_hot(one.labels, n_classes) for one in problems]
-        member = torch.stack([padded(one, n) for one in labels]).to(known)
-        weights = torch.stack([padded(_weights(one), n)[:, 0] for one in problems]).to(known)
+        member = torch.stack([padded(one, n) for one in labels]).to(rows)
+        weights = torch.stack([padded(_weights(one, dtype), n)[:, 0] for one in problems])
         counted = member * weights[..., None]
         counts, total = counted.sum(1)[..., None], weights.sum(1)[:, None, None]
         mean = weights[:, None] @ known / total
-        known = known - mean
-        means = counted.mT @ known / torch.where(counts > 0, counts, 1.0)
+        known -= mean
+        others -= mean
+        means.copy_(counted.mT @ known / torch.where(counts > 0, counts, 1.0))
         lengths = torch.linalg.vector_norm(known, dim=-1) * (weights > 0)
-        known = (known - member @ means).mul_(weights.sqrt()[..., None])
-        variance = known.square().sum(1) / known.new_tensor(sizes)[:, None]
+        known.sub_(member @ means).mul_(weights.sqrt()[..., None])
+        variance = known.square().sum(1) / rows.new_tensor(sizes)[:, None]
         # Features must differ, and some by more than their classes do: see `KernelSpace.fit`.
         if float(lengths.amax(1).min()) <= tiny or float(variance.mean(1).min()) <= tiny**2:
             return None
         roots = torch.where(weights > 0, weights.rsqrt(), 0.0)
-        rows = torch.cat([known, means, others - mean], 1)
         return cls(rows, member, roots, variance, (total - 1).clamp(min=1))
 
     def products(self, diagonal: float) -> WhitenedProducts:
@@ -117,8 +124,8 @@ class Differences:
             scaled = scaled * inverse
         known = scaled[:, :n] @ self.rows.mT
         means = scaled[:, n:] @ self.rows[:, n:].mT
-        squares = self.rows[:, n + c :].square()
-        lengths = (squares if inverse is None else squares * inverse).sum(-1)
+        others = self.rows[:, n + c :]
+        lengths = torch.linalg.vecdot(others if inverse is None else others * inverse, others)
         scatter = known[..., :n]
         return WhitenedProducts(
             scatter=scatter,
@@ -158,7 +165,9 @@ class WhitenedProducts:
         ridge, roots = shrinkage * self.spread, self.inverse_roots[..., None]
         shrunk = self.scatter.clone()
         shrunk.diagonal(dim1=-2, dim2=-1).add_(ridge.squeeze(-1))
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(shrunk))
+        shrunk = cholesky(shrunk)
+        inverse = torch.cholesky_inverse(shrunk)
+        del shrunk
         reach, reach_means = inverse @ self.across, inverse @ self.across_means
         means = (self.means - self.across_means.mT @ reach_means) / ridge
         others = (self.others - self.across.mT @ reach_means) / ridge
@@ -168,7 +177,7 @@ class WhitenedProducts:
         own.diagonal(dim1=-2, dim2=-1).add_(1)
         own.mul_(roots).mul_(roots.mT)
         half = torch.addcmul(0.5 * self.member @ means, reach_means, roots)
-        own += torch.cat([half, self.member], -1) @ torch.cat([self.member, half], -1).mT
+        own.baddbmm_(torch.cat([half, self.member], -1), torch.cat([self.member, half], -1).mT)
         cross = (reach * roots).mT + others @ self.member.mT
         scores = others - 0.5 * means.diagonal(dim1=-2, dim2=-1)[..., None, :]
         inverse_lengths = _inverse_roots(own.diagonal(dim1=-2, dim2=-1))[..., None]
@@ -177,12 +186,13 @@ class WhitenedProducts:
         return Similarities(own.to(dtype), cross.to(dtype), scores.to(dtype))
 
 
-def _weights(rows: LabelledRows) -> Tensor:
+def _weights(rows: LabelledRows, dtype: torch.dtype) -> Tensor:
     """The weights (n, 1) of rows: ones by default, and hardly any instead of none."""
     if rows.weights is None:
-        return rows.features.new_ones(len(rows.labels), 1)
+        return rows.features.new_ones(len(rows.labels), 1, dtype=dtype)
     # The difference of a row without weight follows from that of a row with hardly any.
-    return rows.weights.clamp(min=LEAST_WEIGHT * float(rows.weights.max()))[:, None]
+    weights = rows.weights.to(dtype)
+    return weights.clamp(min=LEAST_WEIGHT[dtype] * float(weights.max()))[:, None]
 
 
 def _inverse_roots(squares: Tensor) -> Tensor:

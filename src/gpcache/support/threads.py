@@ -4,12 +4,13 @@ Threads of torch wait for each other at every step. If another process uses a co
 for it: two threads can then take many times as long as one.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock, local
+from threading import current_thread, local, main_thread
 
 import torch
 
@@ -22,9 +23,8 @@ LOOKS, PAUSE, LONG = 5, 0.002, 2**29
 # Long work looks again after so many seconds: a neighbour may have come or gone.
 AGAIN = 5.0
 
-_lock = Lock()
-_running = 0  # uses of `limited_threads` in all threads
-_most = 1  # threads that torch had before the first of them
+# The threads of the main thread: others begin with the number that any thread has set last.
+_most = torch.get_num_threads()
 _own = local()  # of the use in this thread: when it looked for free cores
 
 
@@ -64,32 +64,30 @@ def limited_threads(multiplications: int, device: torch.device) -> Iterator[None
     Inside of another use in the same thread this changes nothing. Long work calls
     `take_free_cores` now and then.
     """
-    global _running, _most
+    global _most
     if device.type != "cpu" or hasattr(_own, "looked"):
         yield
         return
-    with _lock:
-        # Each thread has a number of its own, and begins with what another one has set last.
-        if not _running:
-            _most = torch.get_num_threads()
-        _running, most = _running + 1, _most
-    looks = LOOKS if multiplications >= LONG else 1
-    _use(1 if multiplications < SMALL else free_cores(looks))
+    if current_thread() is main_thread():
+        _most = torch.get_num_threads()
     try:
+        if multiplications < SMALL:
+            torch.set_num_threads(1)
+            _own.looked = math.inf  # it does not look again
+        else:
+            _use_free_cores(LOOKS if multiplications >= LONG else 1)
         yield
     finally:
-        del _own.looked
-        torch.set_num_threads(most)
-        with _lock:
-            _running -= 1
+        vars(_own).clear()
+        torch.set_num_threads(_most)
 
 
 def take_free_cores() -> None:
     """Use the cores that are free now, where `limited_threads` looked for them long ago."""
-    if hasattr(_own, "looked") and time.monotonic() - _own.looked >= AGAIN:
-        _use(free_cores())
+    if time.monotonic() - getattr(_own, "looked", math.inf) >= AGAIN:
+        _use_free_cores()
 
 
-def _use(wanted: int) -> None:
-    torch.set_num_threads(max(1, min(wanted, _most)))
+def _use_free_cores(looks: int = LOOKS) -> None:
+    torch.set_num_threads(max(1, min(free_cores(looks), _most)))
     _own.looked = time.monotonic()

@@ -596,7 +596,7 @@ class CacheClassifier(FeatureClassifier):
             change = partial(fitted.added, rows, numbers)
         else:
             change = partial(fitted.added_in_batches, self._row_stream(rows, numbers))
-        return self._changed(change, refit, classes)
+        return self._changed(change, refit, classes, len(rows))
 
     def remove(self, rows: ArrayLike, *, refit: Refit = "auto") -> Self:
         """Remove shots by row number, as if the model had never seen them.
@@ -746,13 +746,18 @@ class CacheClassifier(FeatureClassifier):
         return self
 
     def _changed(
-        self, change: Callable[[], Fitted], refit: Refit, classes: NDArray[Any] | None = None
+        self,
+        change: Callable[[], Fitted],
+        refit: Refit,
+        classes: NDArray[Any] | None = None,
+        further: int = 0,
     ) -> Self:
         """Keep the result of a change, and choose hyper-parameters again if that is due.
 
         The classes are `classes`; by default those of before, without text those that have shots.
+        `further` rows come to the shots.
         """
-        with fitting(self.fitted_.shots):
+        with fitting(self.fitted_.shots, further):
             fitted = change()
             if classes is None:
                 classes = self.classes_

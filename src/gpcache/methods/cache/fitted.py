@@ -285,7 +285,8 @@ class Fitted:
 
 def fit(task: Task, trainer: Trainer | None = None) -> Fitted:
     """Choose, build or train, and calibrate; on a validation set if one is given."""
-    ensure_fit_memory(task.recipe, task.shots, trained=trainer is not None)
+    n_held = 0 if task.validation is None else len(task.validation)
+    ensure_fit_memory(task.recipe, task.shots, n_held, trained=trainer is not None)
     if task.recipe.is_softmax:
         fitted = _fit_softmax(task)
     elif trainer is not None:

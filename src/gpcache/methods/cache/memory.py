@@ -39,6 +39,8 @@ HELD: dict[Way, tuple[float, float]] = {
     "loo": (4, 4),
     "training": (12, 23),
 }
+# For "softmax", arrays (n, d) and matrices where the search whitens by products: `Differences`.
+FEW_SOFTMAX = 9, 7
 # Copies of the posterior's matrices, see `_elements`.
 MATRICES: dict[type[Precision], dict[Way, float]] = {
     ExactPrecision: {"softmax": 3.5, "folds": 2.8, "loo": 5.3, "training": 3.5},
@@ -51,34 +53,45 @@ MATRICES: dict[type[Precision], dict[Way, float]] = {
 
 
 @contextmanager
-def fitting(shots: Shots) -> Iterator[None]:
-    """Run torch with as many threads as a fit can use now, and explain its memory errors."""
-    (n, d), c = shots.features.shape, shots.n_classes
+def fitting(shots: Shots, further: int = 0) -> Iterator[None]:
+    """Run torch with as many threads as a fit can use now, and explain its memory errors.
+
+    `further` rows are to be added to the shots.
+    """
+    n, d, c = further + len(shots), shots.features.shape[1], shots.n_classes
     what, device = f"A fit of {n:,} shots of {c:,} classes", shots.features.device
     threads = limited_threads(n * max(n * c, n * n, d * d), device)
     with explained_memory_errors(what, REMEDY), threads:
         yield
 
 
-def ensure_fit_memory(recipe: Recipe, shots: Shots, *, trained: bool) -> None:
-    """Raise NumericalError if a fit of these shots needs more than the device has free."""
+def ensure_fit_memory(recipe: Recipe, shots: Shots, n_held: int, *, trained: bool) -> None:
+    """Raise NumericalError if a fit needs more than the device has free; see `fit_bytes`."""
     ensure_memory(
-        fit_bytes(recipe, shots, trained=trained),
+        fit_bytes(recipe, shots, n_held, trained=trained),
         shots.features.device,
         what=f"A fit of {len(shots):,} shots of {shots.n_classes:,} classes",
         remedy=REMEDY,
     )
 
 
-def fit_bytes(recipe: Recipe, shots: Shots, *, trained: bool) -> int:
-    """Bytes that a fit of these shots takes at its peak."""
+def fit_bytes(recipe: Recipe, shots: Shots, n_held: int = 0, *, trained: bool) -> int:
+    """Bytes that a fit of these shots takes at its peak, with `n_held` rows for validation."""
     n, d = shots.features.shape
     kind: Way = "loo" if recipe.uses_loo else "folds"
     if recipe.is_softmax or trained:
         kind = "softmax" if recipe.is_softmax else "training"
     of_classes, of_features = HELD[kind]
-    small = of_classes * n * shots.n_classes + of_features * n * d
-    elements = MATRICES[recipe.precision][kind] * _elements(recipe, shots)
+    copies = MATRICES[recipe.precision][kind]
+    folds, is_whitened = recipe.n_folds // 2, recipe.space.name == "whitened"
+    is_exact_softmax = kind == "softmax" and recipe.precision is ExactPrecision
+    if is_exact_softmax and is_whitened and not n_held and n * (folds - 1) <= d * folds:
+        of_features, copies = FEW_SOFTMAX
+    n_rows = n + n_held if kind == "softmax" else n
+    small = of_classes * n_rows * shots.n_classes + of_features * n_rows * d
+    elements = copies * _elements(recipe, shots) + is_whitened * d * d
+    if is_exact_softmax:
+        elements += 2 * n * n_held
     size = shots.features.element_size()
     kept_bytes = 0
     if kind == "softmax":

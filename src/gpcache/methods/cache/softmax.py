@@ -34,7 +34,7 @@ ROUGH_ROWS = 1_000
 # Shots near a removed one that are solved first. With 64 of 1,600 (Caltech, UCF101) the solver then
 # takes 19 to 26 iterations, as for an added shot, instead of 25 to 83.
 NEAR_ROWS = 64
-# Up to this number of gaps between the rows that stay, whole blocks are copied: it is faster.
+# Below this number of runs of rows that stay, whole blocks are copied: it is faster.
 MOST_RUNS = 8
 
 

@@ -26,9 +26,10 @@ from gpcache.methods.cache.softmax import (
     weighted_labels,
 )
 
-# Up to this number of rows several settings are solved at once; what every shrinkage shares is kept
-# for each diagonal, and the cosines of each setting: 10 MB, and 60 MB on a GPU.
-FEW_ROWS, FEW_ROWS_GPU = 200, 500
+# Up to this number of rows, and of elements in a fold's answers, several settings are solved at
+# once; what every shrinkage shares is kept for each diagonal, and the cosines of each setting:
+# 10 MB, and 60 MB on a GPU.
+FEW_ROWS, FEW_ROWS_GPU, FEW_ELEMENTS = 200, 500, 2**17
 
 
 class SoftmaxSetting(NamedTuple):
@@ -99,8 +100,10 @@ class Folds:
     @property
     def is_small(self) -> bool:
         """Whether several settings at once take little more time than one."""
-        n_rows = self._targets.shape[1]
-        return self._exact and n_rows <= (FEW_ROWS if self._targets.is_cpu else FEW_ROWS_GPU)
+        n_folds, n_rows, n_classes = self._targets.shape
+        answers = n_folds * n_classes * max(n_classes, n_rows + len(self._held))
+        few = n_rows <= (FEW_ROWS if self._targets.is_cpu else FEW_ROWS_GPU)
+        return self._exact and few and answers <= FEW_ELEMENTS
 
     def parts(self, settings: Sequence[SoftmaxSetting]) -> Tensor:
         """Cache, discriminant (if any) and text (if any) of the held-out rows: (s, k, r, c).
@@ -146,7 +149,7 @@ class Folds:
             if not self.is_small:
                 self._means.clear()  # the old one goes before the new one comes
             self._means[trust] = prior_mean(self._text, trust * self._gain, self._frequency)
-        return torch.cat([self._means[trust] for trust in trusts])
+        return _joined([self._means[trust] for trust in trusts])
 
     def start(self, n: int) -> Tensor:
         """Coefficients (n, c) of all shots to start from: the mean of those of the folds."""
@@ -200,8 +203,8 @@ class Folds:
         """The product of all folds' kernels with (s · f, n, c), and the answers (s · f, m, c)."""
         if self._exact:
             pairs = list(zip(spaces, betas, strict=True))
-            own = torch.cat([kernel_of(space.own, beta) for space, beta in pairs])
-            cross = torch.cat([kernel_of(space.cross, beta) for space, beta in pairs])
+            own = _joined([kernel_of(space.own, beta) for space, beta in pairs])
+            cross = _joined([kernel_of(space.cross, beta) for space, beta in pairs])
             return partial(symmetric_matmul, own), partial(matmul, cross)
         (space,), (beta,) = spaces, betas
         precisions = [
@@ -273,6 +276,11 @@ class _Spaces(NamedTuple):
 def _repeated(problems: Tensor, count: int) -> Tensor:
     """Problems (f, n, c), `count` times one after the other; a view where that is once."""
     return problems.expand(count, *problems.shape).flatten(0, 1)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Parts one after the other; no copy where there is one."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpcache.errors import NumericalError
 from gpcache.methods.cache.held_out import (
     HeldOutLogits,
     best_without,
@@ -337,7 +339,8 @@ class _Search:
 
         def look_ahead(spots: Sequence[Spot]) -> None:
             if folds.is_small:
-                look_at([spot for spot in spots if spot not in tried])
+                with suppress(NumericalError):  # of a spot that may never be asked for
+                    look_at([spot for spot in spots if spot not in tried])
 
         def best(spots: list[Spot]) -> Spot:
             look_ahead(spots)

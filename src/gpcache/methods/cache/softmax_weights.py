@@ -56,7 +56,7 @@ class LabelNoise(NamedTuple):
         n_models, n = right.shape
         noise = np.full((n_models, 1), 0.05)
         # One transfer and small steps; a label of probability zero gets no weight.
-        inverse = right.double().reciprocal_().cpu().numpy()
+        inverse = right.double().reciprocal().cpu().numpy()
         is_right = np.empty_like(inverse)
         for _ in range(NOISE_ROUNDS):
             np.multiply(inverse, noise / ((1 - noise) * n_classes), out=is_right)
