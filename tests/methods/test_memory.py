@@ -75,6 +75,22 @@ def test_approximations_need_less_and_more_shots_need_more(likelihood, space, pr
         assert needed(2_000, approximation) < needed(2_000)
 
 
+def test_rows_for_validation_need_memory(problem):
+    model = GPCacheClassifier().fit(problem.X, problem.y)
+    recipe, shots = model.fitted_.recipe, model.fitted_.shots
+    needed = [fit_bytes(recipe, shots, count, trained=False) for count in (0, 1_000, 100_000)]
+    n, c = len(shots), shots.n_classes
+    assert needed[1] > needed[0]
+    assert needed[2] > 100_000 * (n + c) * 4
+
+
+def test_a_whitening_of_many_features_is_counted():
+    """The matrix alone has d × d numbers."""
+    rows = np.random.default_rng(0).normal(size=(20, 1_500))
+    model = GPCacheClassifier().fit(rows, np.arange(20) % 4)
+    assert fit_bytes(model.fitted_.recipe, model.fitted_.shots, trained=False) > 8 * 1_500**2
+
+
 @pytest.mark.parametrize("kind", [GPCacheFClassifier, TipAdapterClassifier])
 def test_every_cache_is_counted(kind, problem):
     fitted = kind().fit(problem.X, problem.y).fitted_

@@ -5,6 +5,7 @@ logits = alpha · k(x) A + discriminant · linear discriminant(x) + gain · zero
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sklearn.base import clone
 from gpcache import DataError, GPCacheClassifier, GPCacheFClassifier, ProtocolError, TextPrior
 from gpcache.errors import NumericalError
 from gpcache.gp import softmax as solver
+from gpcache.gp.cholesky import JitterWarning
 from gpcache.methods import Regression, restore, state_of
 from gpcache.methods.cache import softmax_folds
 from gpcache.methods.cache import softmax_search as softmax
@@ -459,6 +461,35 @@ def test_settings_solved_at_once_are_those_solved_one_by_one(shots, text, tools,
     np.testing.assert_allclose(
         *(one.predict_proba(problem.X) for one in (found, expected)), atol=1e-4
     )
+
+
+def test_many_answers_are_solved_one_by_one(tools, monkeypatch):
+    """A batch of several settings is kept small, however many rows or classes there are."""
+    together = []
+    parts = softmax_folds.Folds.parts
+
+    def counted(folds, settings):
+        together.append(len(settings))
+        return parts(folds, settings)
+
+    monkeypatch.setattr(softmax_folds.Folds, "parts", counted)
+    problem = tools.make_problem(shots=(4,) * 5, spread=0.8)
+    fitted(problem, tools, text=False)
+    assert max(together) > 1
+    together.clear()
+    monkeypatch.setattr(softmax_folds, "FEW_ELEMENTS", 100)
+    fitted(problem, tools, text=False)
+    assert max(together) == 1
+
+
+@pytest.mark.parametrize("count", [40, 150], ids=["fewer than features", "more than features"])
+def test_a_tiny_shrinkage_fits_in_float32(count):
+    rows = np.random.default_rng(0).normal(size=(count, 100))
+    options = {"shrinkage": 1e-8, "dtype": "float32", "device": "cpu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)  # where a matrix is singular to rounding
+        model = GPCacheClassifier.from_options(**options).fit(rows, np.arange(count) % 4)
+    assert np.isfinite(model.predict_proba(rows)).all()
 
 
 def test_a_choice_at_the_end_of_the_search_is_marked(tools, monkeypatch):
