@@ -67,9 +67,10 @@ def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
     """Left (..., m, k) times right (..., k, n), in float32 on a CPU."""
     if left.dim() > 2:
         return torch.stack([_by_onednn(*pair) for pair in zip(left, right, strict=True)])
-    # As a convolution of single pixels, whose channels are the columns: torch gives it to oneDNN if
-    # it has two threads or more, without a copy. With one thread it is as fast as the other way.
+    # As a convolution of single pixels, whose channels are the columns, without a copy. `conv2d`
+    # gives it to oneDNN only where it has two threads or more.
     m, k = left.shape
     pixels = left.contiguous().view(1, 1, m, k).permute(0, 3, 1, 2)
-    found = torch.nn.functional.conv2d(pixels, right.mT.contiguous()[:, :, None, None])
+    weights, one = right.mT.contiguous()[:, :, None, None], (1, 1)
+    found: Tensor = torch.mkldnn_convolution(pixels, weights, None, (0, 0), one, one, 1)
     return found.permute(0, 2, 3, 1).reshape(m, -1)
