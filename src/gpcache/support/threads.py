@@ -20,7 +20,7 @@ RUNNING, OWN = Path("/proc/loadavg"), Path("/proc/self/task")
 # Samples of the running threads, and seconds between them: some run for an instant. Work of fewer
 # multiplications than `LONG` ends before these samples would: it takes one.
 LOOKS, PAUSE, LONG = 5, 0.002, 2**29
-# Long work looks again after so many seconds: a neighbour may have come or gone.
+# Seconds after which long work looks again: a neighbour may have come or gone.
 AGAIN = 5.0
 
 # The threads of the main thread: others begin with the number that any thread has set last.
