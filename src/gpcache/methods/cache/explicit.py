@@ -369,7 +369,7 @@ def needed_bytes(
 
 
 def _solve_bytes(n_classes: int, n_features: int, batch: int) -> int:
-    """Bytes of the solver, and of a batch of so many rows."""
+    """Bytes of the solver, and of a batch of this many rows."""
     solver = 4 * (2 * HISTORY + 11) * n_features * n_classes + 8 * 8 * n_features * n_features
     return solver + 4 * 6 * batch * max(n_classes, n_features)
 

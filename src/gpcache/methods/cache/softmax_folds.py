@@ -26,10 +26,10 @@ from gpcache.methods.cache.softmax import (
     weighted_labels,
 )
 
-# Up to this number of rows, and of elements in a fold's answers, several settings are solved at
-# once; what every shrinkage shares is kept for each diagonal, and the cosines of each setting:
-# 10 MB, and 60 MB on a GPU.
-FEW_ROWS, FEW_ROWS_GPU, FEW_ELEMENTS = 200, 500, 2**17
+# Up to this number of rows, and of elements in the answers of all folds, several settings are
+# solved at once; what every shrinkage shares is kept for each diagonal, and the cosines of each
+# setting: about 20 MB with 160 rows of 50 classes.
+FEW_ROWS, FEW_ELEMENTS = 200, 2**17
 
 
 class SoftmaxSetting(NamedTuple):
@@ -102,8 +102,7 @@ class Folds:
         """Whether several settings at once take little more time than one."""
         n_folds, n_rows, n_classes = self._targets.shape
         answers = n_folds * n_classes * max(n_classes, n_rows + len(self._held))
-        few = n_rows <= (FEW_ROWS if self._targets.is_cpu else FEW_ROWS_GPU)
-        return self._exact and few and answers <= FEW_ELEMENTS
+        return self._exact and n_rows <= FEW_ROWS and answers <= FEW_ELEMENTS
 
     def parts(self, settings: Sequence[SoftmaxSetting]) -> Tensor:
         """Cache, discriminant (if any) and text (if any) of the held-out rows: (s, k, r, c).
