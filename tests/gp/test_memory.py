@@ -23,7 +23,11 @@ MATRICES = 3
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets the amount of free memory, the only thing that these tests make up."""
+    """Sets the amount of free memory, the only thing that these tests make up.
+
+    They use small sizes, so these are compared, too.
+    """
+    monkeypatch.setattr(devices, "LITTLE_MEMORY", 0)
 
     def set_free(amount):
         for module in (devices, exact):

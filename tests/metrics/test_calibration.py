@@ -9,7 +9,14 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from gpcache.gp.fusion import scaled_mean
-from gpcache.metrics import fit_scales, fit_temperature, mean_nll, smoothed_nll
+from gpcache.metrics import (
+    Calibration,
+    fit_calibration,
+    fit_scales,
+    fit_temperature,
+    mean_nll,
+    smoothed_nll,
+)
 
 N_CLASSES = 5
 
@@ -228,6 +235,14 @@ def test_temperature_is_recovered(temperature):
     at_best = mean_nll(logits / found, labels)
     for other in (0.9 * found, 1.1 * found):
         assert mean_nll(logits / other, labels) > at_best
+
+
+@pytest.mark.parametrize("start", [Calibration(0.5, 1.0), Calibration(4.0, -0.5)])
+def test_the_calibration_does_not_depend_on_where_it_starts(start):
+    directions, labels, _ = make(1, n=300, signal=2.0)
+    logits = 3 * directions[0, 0] / directions.std()
+    expected = fit_calibration(logits, labels)
+    assert fit_calibration(logits, labels, start=start) == pytest.approx(expected, abs=1e-5)
 
 
 def test_logits_that_mislead_become_uniform():

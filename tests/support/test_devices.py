@@ -9,11 +9,13 @@ import torch
 from gpcache.errors import DataError, NumericalError
 from gpcache.support import devices
 from gpcache.support.devices import (
+    LITTLE_MEMORY,
     UNKNOWN_MEMORY,
     ensure_memory,
     explained_memory_errors,
     format_bytes,
     free_memory,
+    has_memory,
     resolve_device,
     resolve_dtype,
 )
@@ -119,6 +121,12 @@ def test_ensure_memory_says_both_sizes_and_the_remedy(monkeypatch):
     assert str(caught.value) == (
         "The exact GP over 200,000 keys needs 320.0 GB, but cpu has 21.4 GB free. Use n_groups=64."
     )
+
+
+def test_a_small_number_of_bytes_is_not_compared_with_the_free_memory(monkeypatch):
+    monkeypatch.setattr(devices, "free_memory", lambda _: 0)
+    assert has_memory(LITTLE_MEMORY, CPU)
+    assert not has_memory(LITTLE_MEMORY + 1, CPU)
 
 
 def test_cuda_memory_counts_what_the_allocator_holds_unused(monkeypatch):

@@ -17,7 +17,7 @@ from gpcache.gp.implicit import posterior_terms, symmetric_inverse
 from gpcache.gp.kernels import gram, kernel
 from gpcache.gp.precision import BATCH_ELEMENTS, Posterior, Precision, padded_sets, proper
 from gpcache.gp.quick_variance import LARGE, QuickVariance, quick_variance
-from gpcache.support.devices import ensure_memory, free_memory
+from gpcache.support.devices import ensure_memory, free_memory, has_memory
 
 # The kernel matrix, its factor, and the inverse that leaving out and updating need.
 MATRICES = 3
@@ -26,10 +26,9 @@ MATRICES = 3
 def need_memory(n: int, n_groups: int, n_classes: int, labels: Tensor, dtype: torch.dtype) -> None:
     """Raise an error if n keys in n_groups need more memory than the device has free."""
     required = MATRICES * n * n * dtype.itemsize // n_groups
-    free = max(1, free_memory(labels.device))
-    if required <= free:
+    if has_memory(required, labels.device):
         return
-    enough = math.ceil(2 * required * n_groups / free)
+    enough = math.ceil(2 * required * n_groups / max(1, free_memory(labels.device)))
     remedy = f"Use precision='grouped' with n_groups={enough} or more, or precision='nystrom'."
     if enough > n_classes:
         remedy = "Use precision='nystrom' or precision='fourier', or fewer shots."

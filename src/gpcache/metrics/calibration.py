@@ -128,7 +128,10 @@ class Calibration(NamedTuple):
 
 
 def fit_calibration(
-    logits: Tensor, labels: Tensor, row_weights: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    row_weights: Tensor | None = None,
+    start: Calibration | None = None,
 ) -> Calibration:
     """Fit temperature and slope on rows that the model did not learn from.
 
@@ -140,6 +143,8 @@ def fit_calibration(
         Class numbers.
     row_weights : Tensor of shape (n,), optional
         Weight of each row; equal by default.
+    start : Calibration, optional
+        That of similar rows, which saves time.
 
     Returns
     -------
@@ -154,7 +159,8 @@ def fit_calibration(
     >>> fit_calibration(logits, torch.tensor([0, 1, 1])).temperature > 1
     True
     """
-    start = Calibration(fit_temperature(logits, labels, row_weights))
+    if start is None:
+        start = Calibration(fit_temperature(logits, labels, row_weights))
     n, c = logits.shape
     if n == 0 or c == 1:
         return start
@@ -188,7 +194,7 @@ def fit_calibration(
         steeper += 2 * pull * slope
         return [loss + pull * slope**2, sharper, steeper, first, both, second + 2 * pull]
 
-    best = before = (-math.log(start.temperature), 0.0)
+    best = before = (-math.log(start.temperature), start.slope)
     found = evaluated(*best)
     for _ in range(SLOPE_ITERATIONS):
         loss, sharper, steeper, first, both, second = found

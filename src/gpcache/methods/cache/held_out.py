@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpcache import metrics
 from gpcache.methods.cache.shots import Shots
-from gpcache.metrics import fit_calibration
+from gpcache.metrics import Calibration, fit_calibration
 
 # Folds of the reported rows; hyper-parameters of each fold are chosen on the other folds.
 N_REPORT_FOLDS = 4
@@ -65,11 +65,12 @@ def cross_fitted(
 ) -> Tensor:
     """Probabilities (n, c) of held-out rows: weights and calibration come from the other folds."""
     probabilities: Tensor | None = None
+    calibration: Calibration | None = None
     for number, setting in settings.items():
         in_fold = fold == number
         other_rows = ~in_fold if bool((~in_fold).any()) else in_fold
         logits = logits_at(setting, other_rows)
-        calibration = fit_calibration(logits[other_rows], labels[other_rows])
+        calibration = fit_calibration(logits[other_rows], labels[other_rows], start=calibration)
         if probabilities is None:
             probabilities = torch.empty_like(logits)
         probabilities[in_fold] = calibration.probabilities(logits[in_fold])

@@ -20,7 +20,7 @@ from gpcache.methods.cache.training import Trainer, stops_of
 from gpcache.methods.options import CacheOptions, Training
 from gpcache.methods.training import Schedule
 from gpcache.support.checks import is_auto, one_of, positive, whole
-from gpcache.support.devices import free_memory
+from gpcache.support.devices import has_memory
 
 # Up to this number of shots "auto" is exact. With 200 classes an exact fit of 4,000 shots took 40 s
 # on two cores that other work shared, and the time grows with the square of their number. Beyond it
@@ -116,7 +116,7 @@ def takes_explicit(options: CacheOptions, n: int, width: int, classes: int, devi
     """Whether rows (n, width) are fitted in explicit features: where asked for, or "auto"."""
     if options.precision != "auto" or options.likelihood != "softmax":
         return options.precision == "explicit"
-    return n > EXACT_ROWS or softmax_bytes(n, width, classes) > free_memory(device)
+    return n > EXACT_ROWS or not has_memory(softmax_bytes(n, width, classes), device)
 
 
 def recipe_of(
