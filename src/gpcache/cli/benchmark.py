@@ -51,7 +51,7 @@ OUTPUT = "The folder of the results."
 OutputOption = Annotated[Path, Option("--output", "-o", metavar="RESULTS", help=OUTPUT)]
 RootOption = Annotated[Path | None, Option(metavar="DIR", help=ROOT)]
 DatasetOption = Annotated[list[str] | None, Option("--dataset", metavar="DATA", help=DATASET)]
-EncodersOption = Annotated[list[str] | None, Option("--encoder", help=ENCODER)]
+EncodersOption = Annotated[list[str] | None, Option("--encoder", metavar="ENCODER", help=ENCODER)]
 FeaturesOption = Annotated[
     Path | None, Option(metavar="DIR", help=FEATURES, show_default="RESULTS/features")
 ]

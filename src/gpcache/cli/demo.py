@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from gpcache.model.evaluation import Evaluation
 
 PHOTOS = "Your own folder with one folder for each class."
-PhotosArgument = Annotated[Path | None, Argument(help=PHOTOS, show_default="drawn pictures")]
-OutputOption = Annotated[Path, Option("--output", "-o", help="Where to write model and report.")]
+PhotosArgument = Annotated[
+    Path | None, Argument(metavar="PHOTOS", help=PHOTOS, show_default="drawn pictures")
+]
+OutputOption = Annotated[
+    Path, Option("--output", "-o", metavar="FOLDER", help="Where to write model and report.")
+]
 SHOTS = "Train on K pictures of each class, test on the others."
 OTHERS_EACH = 2
 POOL = 50
@@ -41,7 +45,9 @@ def demo(
     photos: PhotosArgument = None,
     folder: OutputOption = Path("gpcache-demo"),
     shots: Annotated[int, Option(min=1, metavar="K", help=SHOTS)] = 5,
-    seed: Annotated[int, Option(min=0, help="Seed for choosing the training pictures.")] = 0,
+    seed: Annotated[
+        int, Option(min=0, metavar="N", help="Seed for choosing the training pictures.")
+    ] = 0,
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
 ) -> None:

@@ -22,7 +22,9 @@ def evaluate(
     report: ReportOption = None,
     plots: PlotsOption = None,
     reject: options.RejectOption = 0.05,
-    coverage: Annotated[float | None, Option(min=0.001, max=1, help=COVERAGE)] = None,
+    coverage: Annotated[
+        float | None, Option(min=0.001, max=1, metavar="SHARE", help=COVERAGE)
+    ] = None,
     unknown: Annotated[Path | None, Option(metavar="IMAGES", help=UNKNOWN)] = None,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",

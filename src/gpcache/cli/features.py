@@ -21,13 +21,15 @@ REPAIR = "Drop damaged files; extract makes them again."
 
 StoreOption = Annotated[Path, Option("--output", "-o", metavar="STORE", help="Folder to write.")]
 KeepOption = Annotated[bool, Option("--keep-views", help="Store every view instead of their mean.")]
-SplitOption = Annotated[str | None, Option(help="Record this split (train, test, …) in the store.")]
+SplitOption = Annotated[
+    str | None, Option(metavar="NAME", help="Record this split (train, test, …) in the store.")
+]
 PoolArgument = Annotated[Path, Argument(metavar="STORE", help="A store of unlabelled images.")]
 OutputOption = Annotated[Path, Option("--output", "-o", metavar="PROJ", help="Folder to write.")]
 Kind = Literal["contrastive", "whitening"]
 TransductiveOption = Annotated[bool, Option("--transductive", help="These are the test images.")]
 CONTRASTED = "Number of images to contrast."
-NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, help=CONTRASTED)]
+NeighboursOption = Annotated[int, Option("--neighbours", "-r", min=2, metavar="R", help=CONTRASTED)]
 StoreArgument = Annotated[Path, Argument(metavar="STORE", help="The folder of the store.")]
 
 store_app = Typer(no_args_is_help=True, help="Show what a feature store holds, or verify it.")
@@ -39,13 +41,17 @@ def extract(
     encoder: options.EncoderOption = "lite",
     views: Annotated[int, Option(min=0, metavar="N", help=VIEWS)] = 0,
     keep_views: KeepOption = False,
-    scale: Annotated[float, Option(min=0.01, max=1, help=SCALE)] = 0.5,
-    seed: Annotated[int, Option(min=0, help="Seed of the views.")] = 0,
+    scale: Annotated[float, Option(min=0.01, max=1, metavar="SHARE", help=SCALE)] = 0.5,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the views.")] = 0,
     split: SplitOption = None,
     follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
-    batch_size: Annotated[int | None, Option(min=1, help=BATCH, show_default="by memory")] = None,
-    workers: Annotated[int | None, Option(min=1, help=WORKERS, show_default="by cores")] = None,
+    batch_size: Annotated[
+        int | None, Option(min=1, metavar="N", help=BATCH, show_default="by memory")
+    ] = None,
+    workers: Annotated[
+        int | None, Option(min=1, metavar="N", help=WORKERS, show_default="by cores")
+    ] = None,
     engine: options.EngineOption = "local",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
@@ -99,19 +105,27 @@ def project(
     folder: OutputOption,
     views: Annotated[Path, Option(metavar="STORE", help=POOL_VIEWS)],
     kind: Annotated[Kind, Option(help="Train it, or compute a whitening.")] = "contrastive",
-    split: Annotated[str | None, Option(help="Use only the images of this split.")] = None,
+    split: Annotated[
+        str | None, Option(metavar="NAME", help="Use only the images of this split.")
+    ] = None,
     transductive: TransductiveOption = False,
     neighbours: NeighboursOption = 128,
     hard_mining: Annotated[bool, Option(help=MINING)] = True,
-    bottleneck: Annotated[int, Option(min=1, help="Divide the inner dimension by this.")] = 1,
+    bottleneck: Annotated[
+        int, Option(min=1, metavar="N", help="Divide the inner dimension by this.")
+    ] = 1,
     residual: Annotated[bool, Option(help="Add the feature itself.")] = True,
-    temperature: Annotated[float, Option(help="Temperature that divides the cosines.")] = 0.07,
+    temperature: Annotated[
+        float, Option(metavar="X", help="Temperature that divides the cosines.")
+    ] = 0.07,
     reduction: Annotated[Literal["sum", "mean"], Option(help=REDUCTION)] = "sum",
-    epochs: Annotated[int, Option(min=1, help="Passes over all images.")] = 10,
-    batch_size: Annotated[int, Option(min=1, help="Anchors in a step.")] = 256,
-    learning_rate: Annotated[float, Option(help="Initial learning rate of SGD.")] = 0.01,
-    weight_decay: Annotated[float, Option(help="Weight decay of SGD.")] = 0.05,
-    seed: Annotated[int, Option(min=0, help="Seed of order, views and draws.")] = 0,
+    epochs: Annotated[int, Option(min=1, metavar="N", help="Passes over all images.")] = 10,
+    batch_size: Annotated[int, Option(min=1, metavar="N", help="Anchors in a step.")] = 256,
+    learning_rate: Annotated[
+        float, Option(metavar="X", help="Initial learning rate of SGD.")
+    ] = 0.01,
+    weight_decay: Annotated[float, Option(metavar="X", help="Weight decay of SGD.")] = 0.05,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of order, views and draws.")] = 0,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,

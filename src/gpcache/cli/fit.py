@@ -36,19 +36,21 @@ KEEP_SHOTS = (
 THUMBNAILS = "Keep small copies of the photos in the model."
 
 ModelOption = Annotated[Path, Option("--output", "-o", metavar="MODEL", help=MODEL)]
-PromptOption = Annotated[list[str] | None, Option(help=PROMPT, show_default="a photo of a(n) {}.")]
+PromptOption = Annotated[
+    list[str] | None, Option(metavar="SENTENCE", help=PROMPT, show_default="a photo of a(n) {}.")
+]
 
 
 def fit(
     images: options.ImagesOrStoreArgument,
     model: ModelOption,
     encoder: options.EncoderOption = "lite",
-    method: Annotated[str, Option(help=METHODS)] = "gpcache",
+    method: Annotated[str, Option(metavar="METHOD", help=METHODS)] = "gpcache",
     shots: Annotated[int | None, Option(min=1, metavar="K", help=SHOTS)] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the draw.")] = 0,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the draw.")] = 0,
     prompt: PromptOption = None,
     text: Annotated[bool, Option(help="Use the class names.")] = True,
-    class_name: Annotated[list[str] | None, Option("--class", help=CLASS)] = None,
+    class_name: Annotated[list[str] | None, Option("--class", metavar="NAME", help=CLASS)] = None,
     views: Annotated[int, Option(min=0, metavar="N", help=VIEWS)] = 0,
     projection: Annotated[Path | None, Option(metavar="PROJ", help=PROJECTION)] = None,
     thumbnails: Annotated[bool, Option("--thumbnails", help=THUMBNAILS)] = False,

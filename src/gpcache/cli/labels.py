@@ -30,13 +30,15 @@ PLACES = "A folder of unlabelled images, with a model folder before it if you ha
 PlacesArgument = Annotated[list[Path], Argument(metavar="[MODEL] POOL", help=PLACES)]
 CountOption = Annotated[int, Option("--count", "-n", min=1, metavar="K", help="Suggest K images.")]
 IMAGE = "Remove this training image, by its file's name or path; repeatable."
-ClassOption = Annotated[str | None, Option("--class", help="Remove this class and its images.")]
+ClassOption = Annotated[
+    str | None, Option("--class", metavar="NAME", help="Remove this class and its images.")
+]
 
 
 def check(
     images: options.ImagesArgument,
     encoder: options.EncoderOption = "lite",
-    groups: Annotated[str, Option(help=GROUPS)] = "list",
+    groups: Annotated[str, Option(metavar="GROUPS", help=GROUPS)] = "list",
     top: Annotated[int, Option(min=1, metavar="K", help=TOP)] = 10,
     text: Annotated[bool, Option(help="Use the class names.")] = True,
     follow: options.FollowOption = False,
@@ -156,7 +158,7 @@ def add(
 def remove(
     model: options.ModelArgument,
     class_name: ClassOption = None,
-    image: Annotated[list[str] | None, Option(help=IMAGE)] = None,
+    image: Annotated[list[str] | None, Option(metavar="NAME", help=IMAGE)] = None,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
@@ -175,8 +177,10 @@ def remove(
 
 def relabel(
     model: options.ModelArgument,
-    image: Annotated[str, Argument(help="A training image, by its file's name or path.")],
-    label: Annotated[str, Argument(help="The class it belongs to.")],
+    image: Annotated[
+        str, Argument(metavar="IMAGE", help="A training image, by its file's name or path.")
+    ],
+    label: Annotated[str, Argument(metavar="CLASS", help="The class it belongs to.")],
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,

@@ -17,7 +17,9 @@ FILE = "The file to write."
 IMAGES = "Take pixels, not features; for the encoders lite and lite0."
 VARIANCE = "Also return variance and refusal; without them the file needs less memory."
 ENCODER = "clip-rn50, clip-vit-b-16, open_clip:MODEL/WEIGHTS or hf:MODEL."
-FileOption = Annotated[Path | None, Option("--output", "-o", help=FILE, show_default="MODEL.onnx")]
+FileOption = Annotated[
+    Path | None, Option("--output", "-o", metavar="FILE", help=FILE, show_default="MODEL.onnx")
+]
 
 
 def inspect(

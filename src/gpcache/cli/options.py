@@ -26,12 +26,12 @@ ModelArgument = Annotated[Path, Argument(metavar="MODEL", help=MODEL)]
 ImagesArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES)]
 IMAGES_OR_STORE = IMAGES.removesuffix(".") + "; or a feature store (gpcache extract)."
 ImagesOrStoreArgument = Annotated[Path, Argument(metavar="IMAGES", help=IMAGES_OR_STORE)]
-EncoderOption = Annotated[str, Option(help=ENCODER)]
-DeviceOption = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")]
+EncoderOption = Annotated[str, Option(metavar="ENCODER", help=ENCODER)]
+DeviceOption = Annotated[str, Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")]
 FollowOption = Annotated[bool, Option("--follow", help="Follow links that leave the folder.")]
 EngineOption = Annotated[Literal["local", "ray"], Option(help=ENGINE)]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of sentences.")]
-RejectOption = Annotated[float, Option(min=0, max=0.99, help=REJECT)]
+RejectOption = Annotated[float, Option(min=0, max=0.99, metavar="SHARE", help=REJECT)]
 
 
 def _log_to_stderr(wanted: bool) -> None:

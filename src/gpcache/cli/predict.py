@@ -39,7 +39,9 @@ WHY_FROM = (
     "keeps none (gpcache fit --keep-shots)."
 )
 
-OutputOption = Annotated[Path | None, Option("--output", "-o", help="Write to a file, not stdout.")]
+OutputOption = Annotated[
+    Path | None, Option("--output", "-o", metavar="FILE", help="Write to a file, not stdout.")
+]
 SetsOption = Annotated[float | None, Option(metavar="ERROR", min=0.001, max=0.999, help=SETS)]
 
 

@@ -29,7 +29,7 @@ WorkspaceOption = Annotated[Path | None, Option("--workspace", "-w", metavar="DI
 def serve(
     model: Annotated[Path | None, Argument(metavar="MODEL", help=MODEL)] = None,
     workspace: WorkspaceOption = None,
-    port: Annotated[int, Option(min=0, max=65535, help=PORT)] = 8765,
+    port: Annotated[int, Option(min=0, max=65535, metavar="N", help=PORT)] = 8765,
     host: Annotated[str, Option(metavar="ADDRESS", help=HOST)] = "127.0.0.1",
     certificate: Annotated[Path | None, Option(metavar="PEM", help=CERTIFICATE)] = None,
     key: Annotated[Path | None, Option(metavar="PEM", help=KEY)] = None,
