@@ -41,7 +41,7 @@ def test_what_the_system_says_is_one_sentence(run, tmp_path):
     place = tmp_path / ("a" * 300)
     code, out, err = run("check", place)
     assert (code, out) == (2, "")
-    assert err == f"gpcache: {str(place)!r}: File name too long.\n"
+    assert err == f"gpcache: {str(place)!r}: File name too long: choose a shorter name.\n"
 
 
 def test_an_error_that_is_not_ours_is_not_hidden(monkeypatch):

@@ -304,6 +304,7 @@ def test_heic_without_the_extra(monkeypatch, reason):
     assert "pip install 'gpcache[heif]'" in reason(content)
     avif = b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(100)
     assert "gpcache[heif]" not in reason(avif)
+    assert reason(avif) == "it is truncated"
 
 
 def test_importing_the_room_is_light(measured):

@@ -90,6 +90,55 @@ def test_several_jpegs_in_a_file_are_read_as_before(picture):
     assert decode(content + b"trailer" * 9).notes == ()
 
 
+FORMATS = {
+    "JPEG": {},
+    "PNG": {},
+    "GIF": {},
+    "BMP": {},
+    "WEBP": {},
+    "WEBP without loss": {"lossless": True},
+    "TIFF": {},
+    "TIFF with LZW": {"compression": "tiff_lzw"},
+    "TIFF with deflate": {"compression": "tiff_adobe_deflate"},
+    "TIFF with JPEG": {"compression": "jpeg"},
+    "AVIF": {},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_cut_file_of_any_format_is_called_truncated(picture, name):
+    content = file_of(picture.resize((80, 60)), name.split()[0], **FORMATS[name])
+    decode(content)
+    for end in (20, len(content) // 3, 2 * len(content) // 3, len(content) - 10):
+        assert refusal(content[:end]) == "it is truncated", end
+
+
+def test_a_cut_heic_is_called_truncated(picture):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heif is not installed")
+    stream = io.BytesIO()
+    pillow_heif.from_pillow(picture).save(stream, quality=80)
+    content = stream.getvalue()
+    for end in (20, len(content) // 3, 2 * len(content) // 3, len(content) - 10):
+        assert refusal(content[:end]) == "it is truncated", end
+
+
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_is_called_truncated_wherever_it_is_cut(picture, name):
+    """From the first bytes on that tell the format."""
+    content = file_of(picture.resize((33, 32)), name.split()[0], **FORMATS[name])
+    for end in range(13, len(content) - 1, 1 + len(content) // 97):
+        assert "truncated" in refusal(content[:end]), end
+
+
+@pytest.mark.parametrize(
+    "text", [b"RIFF is a word", b"GIF is a format", b"II* are stars", b"\x89PNG is not PNG"]
+)
+def test_text_is_not_taken_for_a_cut_image(text):
+    assert "not an image" in refusal(text * 9)
+
+
 @pytest.mark.parametrize("options", [{}, {"interlace": 1}])
 def test_every_flipped_bit_of_a_png_is_refused(picture, options):
     content = file_of(picture.resize((16, 12)), "PNG", **options)

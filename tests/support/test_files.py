@@ -35,7 +35,9 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"gone/file' cannot be written: No such file"):
+    with pytest.raises(
+        DataError, match=r"gone/file' cannot be written \(No such file or directory\): check"
+    ):
         write_atomic(tmp_path / "gone" / "file", b"")
 
 
@@ -64,7 +66,7 @@ except DataError as error:
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert "cannot be written: File too large" in result.stdout
+    assert "cannot be written (File too large): choose another disk" in result.stdout
     assert path.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
 

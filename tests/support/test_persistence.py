@@ -172,10 +172,27 @@ def test_a_model_is_replaced_and_nothing_else_is_left(saved, tmp_path):
     assert sorted(path.name for path in saved.iterdir()) == FILES
 
 
-def test_an_empty_folder_is_taken_and_parents_are_made(tmp_path):
+def test_without_replace_a_model_stays_also_one_that_was_written_meanwhile(saved, tmp_path):
+    with pytest.raises(DataError, match=r"There is a model in .* already: choose another name"):
+        save_folder(saved, {"round": 2}, arrays(2), "", replace=False)
+    assert load_folder(saved)[0].items() >= CONFIG.items()
+    late = tmp_path / "late.gpc"
+
+    def finish_first(_):  # another process, after this one has looked at the place
+        save_folder(late, {"round": 1}, arrays(), "", replace=False)
+        return {}
+
+    with pytest.raises(DataError, match=r"There is a model in .* already: choose another name"):
+        save_folder(late, {"round": 2}, arrays(2), "", write_shots=finish_first, replace=False)
+    assert load_folder(late)[0]["round"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["late.gpc", "pets.gpc"]
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_an_empty_folder_is_taken_and_parents_are_made(tmp_path, replace):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "some" / "where"):
-        save_folder(folder, CONFIG, arrays(), "")
+        save_folder(folder, CONFIG, arrays(), "", replace=replace)
         assert load_folder(folder)[0].items() >= CONFIG.items()
 
 
@@ -351,7 +368,7 @@ def test_a_full_disk_is_one_sentence_and_the_old_model_stays(saved, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(saved)], capture_output=True, text=True, check=True
     )
-    assert "cannot be written: File too large" in done.stdout
+    assert "cannot be written (File too large): choose another disk" in done.stdout
     assert done.stdout.count("\n") == 1
     assert content(tmp_path) == before
     assert len(list(tmp_path.iterdir())) == 1
@@ -423,7 +440,7 @@ def test_names_of_every_kind_are_saved_and_name_no_file(tmp_path):
         "🐈‍⬛",
         "שלום",
         "<script>alert(1)</script>",
-        "x" * 300,
+        "x" * 200,
         "..",
         "../../x",
         "a b",

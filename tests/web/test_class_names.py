@@ -1,11 +1,9 @@
-"""Class names of the page: the same rules as those of folders and lists."""
+"""Class names of the page; tests/images/test_class_names.py has the rules of all sources."""
 
 import pytest
 
 from gpcache.errors import DataError
-from gpcache.web.workspace_contents import Contents
-
-ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+from gpcache.web.workspace_contents import ClassEntry, Contents
 
 
 def test_spellings_that_differ_in_white_space_are_one_class():
@@ -17,12 +15,27 @@ def test_spellings_that_differ_in_white_space_are_one_class():
     assert contents.with_changed_class("black  cat", "dog").class_names() == ["dog"]
 
 
-@pytest.mark.parametrize("name", ["می\u200cخواهم", "👩‍🔬", "🐈‍⬛", ENGLAND])
-def test_any_script_and_any_emoji_is_a_name(name):
-    assert Contents().with_class(name).entry(name).name == name
+def test_a_class_of_an_older_model_can_be_renamed():
+    """Folders allowed such names once."""
+    contents = Contents((ClassEntry("a\u202eb"), ClassEntry("dog")))
+    assert contents.with_class("cat").class_names() == ["a\u202eb", "dog", "cat"]
+    assert contents.with_changed_class("a\u202eb", "cat").class_names() == ["cat", "dog"]
 
 
-@pytest.mark.parametrize("name", ["", " \t", "\u200d", "a\x1bb", "a\u202eb"])
-def test_what_cannot_be_printed_is_no_name(name):
-    with pytest.raises(DataError, match="printable"):
-        Contents().with_class(name)
+def test_photos_are_added_to_the_class_of_any_spelling(empty, photo):
+    empty.post("/v1/classes", json={"name": "a cat"})
+    for number, label in enumerate(["a  cat", " a cat\t", "a\u00a0cat"]):
+        files = {"files": (f"{number}.jpg", photo("red", number))}
+        answer = empty.post("/v1/examples", data={"label": label}, files=files)
+        assert answer.status_code == 200, answer.text
+    state = empty.get("/v1/state").json()
+    assert [(one["name"], one["count"]) for one in state["classes"]] == [("a cat", 3)]
+    assert {one["label"] for one in state["photos"]} == {"a cat"}
+    assert state["undo"] == "adding 1 photo to a cat"
+
+
+def test_photos_of_a_test_set_are_of_the_class_of_any_spelling(empty, photo):
+    empty.post("/v1/classes", json={"name": "a cat"})
+    files = {"files": ("a  cat/1.jpg", photo("red", 1))}
+    assert empty.post("/v1/test-set", files=files).json()["other_folders"] == []
+    empty.delete("/v1/test-set")

@@ -127,6 +127,17 @@ def test_odd_multipart_bodies_are_sentences(shared, options):
     assert answer.json()["error"].endswith(".")
 
 
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_a_file_with_an_extended_name_only_is_refused(shared, size):
+    """Multipart bodies may not use it, and parsers take such a file for a text field."""
+    head = "Content-Disposition: form-data; name=\"files\"; FileName*=UTF-8''a.jpg"
+    body = f"--x\r\n{head}\r\n\r\n{'y' * size}\r\n--x--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = shared.client.post("/v1/predict", content=body.encode(), headers=headers)
+    assert answer.status_code == 400
+    assert 'send filename="photo.jpg"' in answer.json()["error"]
+
+
 def test_invented_methods_and_paths_do_not_grow_the_metrics(shared):
     before = len(shared.client.get("/metrics").content)
     for number in range(300):

@@ -206,7 +206,7 @@ def test_hostile_names_stay_text(empty, photo):
 @pytest.mark.parametrize(
     ("method", "path", "body", "told"),
     [
-        ("POST", "/v1/classes", {"name": " "}, "needs a name"),
+        ("POST", "/v1/classes", {"name": " "}, "is not a class name"),
         ("POST", "/v1/classes", {"name": "x" * 300}, "200 characters"),
         ("POST", "/v1/classes", {"name": "a\u0000b"}, "printable"),
         ("POST", "/v1/classes", {"name": "RED"}, "upper and lower"),

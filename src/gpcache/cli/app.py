@@ -22,7 +22,9 @@ from gpcache.cli.options import VerboseOption
 from gpcache.cli.predict import predict
 from gpcache.cli.serve import serve
 from gpcache.errors import GPCacheError
+from gpcache.support.files import remedy_of
 from gpcache.support.names import printable
+from gpcache.support.out_of_memory import is_out_of_memory
 
 # Commands import what they run inside their functions: --help must not wait for torch.
 app = typer.Typer(
@@ -46,6 +48,12 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(store_app, name="store", rich_help_panel="Features on disk")
 app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Research")
+
+# For what happens outside of a fit, such as the import of a library.
+OUT_OF_MEMORY = (
+    "The memory is not enough for this command: close other programs, or raise the memory limit of "
+    "this process (ulimit -v) or its container."
+)
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +90,14 @@ def main() -> None:
         app(prog_name="gpcache")
     except GPCacheError as error:
         _fail(str(error))
-    except OSError as error:
-        if error.strerror is None:
+    except (MemoryError, RuntimeError, ImportError, OSError) as error:
+        if is_out_of_memory(error):
+            _fail(OUT_OF_MEMORY)
+        if not isinstance(error, OSError) or error.strerror is None:
             raise
         # For example a name that is too long, or a folder that may not be read.
         place = f"{error.filename!r}: " if error.filename else ""
-        _fail(f"{place}{error.strerror}.")
+        _fail(f"{place}{error.strerror}: {remedy_of(error)}.")
 
 
 def _fail(sentence: str) -> NoReturn:

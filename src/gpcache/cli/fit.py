@@ -79,14 +79,14 @@ def fit(
     """
     from gpcache.encoders.prompts import DEFAULT_TEMPLATES
     from gpcache.model.early import read_early
-    from gpcache.model.places import check_new_model
+    from gpcache.model.places import check_model_place
     from gpcache.model.training_images import open_training
     from gpcache.support.imports import quick_imports
 
     if not text and (class_name or prompt):
         raise DataError("--no-text ignores class names: leave out --class and --prompt.")
     templates = (prompt or DEFAULT_TEMPLATES) if text else None
-    check_new_model(model, replace=force)
+    check_model_place(model, replace=force)
     start = time.perf_counter()
     source, classes = open_training(images, follow=follow), class_name or ()
     settings: dict[str, Any] = {
@@ -109,7 +109,7 @@ def fit(
         classifier = make_classifier(loaded, **settings).fit(
             source, shots=shots, seed=seed, classes=classes, engine=engine, keep_shots=keep_shots
         )
-    classifier.save(model, thumbnails=thumbnails)
+    classifier.save(model, thumbnails=thumbnails, replace=force)
     logger.info("saved %r", str(model))
     _show_model(classifier, model, start, json)
 

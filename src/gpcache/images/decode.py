@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpcache.errors import ImageRefusedError, MissingExtraError
-from gpcache.images.integrity import check_file, check_items, notes_of, stream_of
+from gpcache.images.integrity import (
+    check_file,
+    check_items,
+    check_length,
+    notes_of,
+    stream_of,
+)
 from gpcache.support.checks import first_line, to_numpy
 from gpcache.support.extras import require
 
@@ -135,22 +141,36 @@ def read_file(path: Path, policy: Policy = POLICY) -> bytes:
 
 
 def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
-    """The image of a file, its size checked but its pixels not yet decoded, and notes."""
+    """The decoded image of a file, its size checked before, and notes."""
     if not content:
         raise ImageRefusedError("it is empty")
     if len(content) > policy.max_bytes:
         raise ImageRefusedError(_too_many_bytes(policy))
     if _is_heic(content):
         return _open_heic(content, policy)
-    stream, notes = stream_of(content), list[str]()
+    notes = list[str]()
     try:
-        with _warnings_as(notes):
-            image = Image.open(stream, formats=policy.formats)
-    except UnidentifiedImageError:
-        known = ", ".join(policy.formats[:-1])
-        raise ImageRefusedError(f"it is not an image ({known} or {policy.formats[-1]})") from None
+        return _opened(content, policy, notes), notes
+    except ImageRefusedError:
+        raise
     except Image.DecompressionBombError:
         raise ImageRefusedError(_too_many_pixels(policy)) from None
+    except (OSError, RuntimeError, SyntaxError, ValueError) as error:
+        check_length(content)
+        # Pillow only warns where it cannot read the tags of a TIFF, and then recognises no image.
+        if any("truncated" in text.lower() for text in (*notes, str(error))):
+            raise ImageRefusedError("it is truncated") from None
+        if not isinstance(error, UnidentifiedImageError):
+            raise
+        known = ", ".join(policy.formats[:-1])
+        raise ImageRefusedError(f"it is not an image ({known} or {policy.formats[-1]})") from None
+
+
+def _opened(content: bytes, policy: Policy, notes: list[str]) -> Image.Image:
+    """The decoded image of a file; what is to be noted is added to `notes`."""
+    stream = stream_of(content)
+    with _warnings_as(notes):
+        image = Image.open(stream, formats=policy.formats)
     _check_size(image.size, policy)
     check_file(content, image)
     # Counting the frames would parse the whole file; an MPO's other images are previews.
@@ -159,18 +179,21 @@ def _open(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
         kind, unit = ("a file of several pages", "page") if pages else ("an animation", "frame")
         notes.append(f"{kind}: only the first {unit} is used")
     image.load()
-    return image, notes + notes_of(stream)
+    notes += notes_of(stream)
+    return image
 
 
 @contextmanager
 def _warnings_as(notes: list[str]) -> Iterator[None]:
-    """Add the warnings of a decoder to the notes; the policy checks sizes."""
+    """Add the warnings of a decoder to the notes, also if it fails; the policy checks sizes."""
     with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        yield
-    lines = dict.fromkeys(" ".join(str(one.message).split())[:100].rstrip(".") for one in caught)
-    notes += [f"it may be damaged: {line}" for line in lines]
+        try:
+            yield
+        finally:
+            lines = dict.fromkeys(" ".join(str(one.message).split())[:100] for one in caught)
+            notes += [f"it may be damaged: {line.rstrip('.')}" for line in lines]
 
 
 def _is_heic(content: bytes) -> bool:
@@ -185,7 +208,11 @@ def _is_heic(content: bytes) -> bool:
 def _open_heic(content: bytes, policy: Policy) -> tuple[Image.Image, list[str]]:
     # Its plug-in would change Pillow for the whole process.
     pillow_heif = require("pillow_heif", "heif", purpose="reading HEIC")
-    file = pillow_heif.open_heif(content)
+    try:
+        file = pillow_heif.open_heif(content)
+    except (OSError, RuntimeError, ValueError):
+        check_length(content)
+        raise
     _check_size(file.size, policy)
     check_items(content)
     image: Image.Image = file.to_pillow()

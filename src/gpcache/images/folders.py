@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
+from gpcache.images.records import (
+    HOW_TO_FOLLOW,
+    ClassNames,
+    Record,
+    Refused,
+    Source,
+    listed,
+    plural,
+    readable,
+)
 
 # Suffixes of files that people keep beside images. An unknown suffix is tried as an image.
 _SUFFIXES = """
@@ -75,7 +84,7 @@ class _Walk:
         except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
             return "it is a broken link"
         if not self.follow and not target.is_relative_to(self.root):
-            return "it is a link that leaves the folder (follow=True allows it)"
+            return f"it is a link that leaves the folder ({HOW_TO_FOLLOW})"
         if target.is_dir():
             if target in chain or target in self.linked:
                 return "it is a link to a folder that is read already"

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -33,7 +33,10 @@ _MOST_BYTES = 16  # of a pixel: four channels of 32 bits
 
 # Boxes of AVIF and HEIC: the kinds of coded pictures, and boxes that must not be cut off.
 _CODED = (b"av01", b"hvc1")
-_WHOLE_FILE = (b"meta", b"mdat", b"moov")
+_WHOLE_FILE = (b"ftyp", b"meta", b"mdat", b"moov")
+
+_PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
+_TIFF: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
 
 # Header, start and end of a scan.
 _Scan = tuple[bytes, int, int]
@@ -116,6 +119,28 @@ def check_file(content: bytes, image: Image.Image) -> None:
         _check_tiff(content, getattr(image, "tag_v2", {}), _MOST_BYTES * image.width * image.height)
     elif image.format == "AVIF":
         check_items(content)
+
+
+def check_length(content: bytes) -> None:
+    """Refuse a file that was cut off, where no decoder can open it."""
+    if content.startswith(_PNG):
+        is_cut = b"IEND" not in content
+    elif content.startswith(b"\xff\xd8\xff"):
+        is_cut = b"\xff\xda" not in content  # the start of the picture data
+    elif content[4:8] == b"ftyp":
+        is_cut = b"mdat" not in dict(_boxes(content, 0, len(content)))
+    elif content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        is_cut = len(content) < 8 + int.from_bytes(content[4:8], "little")
+    elif content[:4] in _TIFF:
+        order = _TIFF[content[:4]]
+        at = int.from_bytes(content[4:8], order)  # the tags, each of twelve bytes
+        is_cut = len(content) < at + 2 + 12 * int.from_bytes(content[at : at + 2], order)
+    elif content[:2] == b"BM" and content[6:10] == bytes(4):
+        is_cut = len(content) < int.from_bytes(content[2:6], "little")
+    else:
+        is_cut = content.startswith(_GIF) and not content.endswith(b";")
+    if is_cut:
+        raise _truncated()
 
 
 def notes_of(stream: BytesIO) -> list[str]:
@@ -204,7 +229,7 @@ def _boxes(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int
     while at + 8 <= end:
         size, kind = struct.unpack_from(">I4s", content, at)
         start = at + 8
-        if size == 1:
+        if size == 1 and start + 8 <= end:
             (size,) = struct.unpack_from(">Q", content, start)
             start += 8
         size = size or end - at

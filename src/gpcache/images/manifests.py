@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames, Record, Refused, Source, listed, plural, readable
+from gpcache.images.records import (
+    HOW_TO_FOLLOW,
+    ClassNames,
+    Record,
+    Refused,
+    Source,
+    listed,
+    plural,
+    readable,
+)
 from gpcache.support.checks import first_line, is_nan
 from gpcache.support.extras import require
 
@@ -76,7 +85,7 @@ def _refusal(base: Path, record: Record, follow: bool) -> str | None:
     place = Path(str(record.content))
     try:
         if not follow and not place.resolve().is_relative_to(base):
-            return "the path leaves the folder of the manifest (follow=True allows it)"
+            return f"the path leaves the folder of the manifest ({HOW_TO_FOLLOW})"
         if place.is_dir():
             return "it is a folder, not a file"
         return None if place.exists() else "there is no such file"

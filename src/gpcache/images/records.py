@@ -13,10 +13,13 @@ from PIL import Image
 
 from gpcache.errors import DataError
 from gpcache.support.checks import is_nan
-from gpcache.support.names import tidy_name
+from gpcache.support.names import class_name, quoted
 
 _SUFFIXES = ".jpg .jpeg .jpe .jfif .png .apng .webp .gif .bmp .tif .tiff .avif .heic .heif"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
+
+# How to read a file outside of the folder that is given.
+HOW_TO_FOLLOW = "allowed with --follow; in Python, with open_source(path, follow=True)"
 
 Content = Path | bytes | Image.Image | NDArray[Any]
 
@@ -61,6 +64,7 @@ class ClassNames:
     """Class names in one spelling each; names that differ only in case are an error.
 
     Spellings that differ in white space or in how letters are composed (NFC) are one class.
+    `class_name` says which names are refused.
     """
 
     def __init__(self, notices: list[str] | None = None) -> None:
@@ -78,21 +82,14 @@ class ClassNames:
 
     def add(self, name: str) -> str:
         """The normalised name; another spelling of a known one is noted."""
-        normal = tidy_name(name)
-        if not normal:
-            raise DataError(f"{name!r} is not a class name: give it letters.")
+        normal = class_name(name)
         if normal not in self._spelling:
-            other = self._folded.setdefault(normal.casefold(), normal)
-            if other != normal:
-                raise DataError(
-                    f"The class names {other!r} and {normal!r} differ only in upper and lower "
-                    "case: give them one spelling, or names that differ."
-                )
+            refuse_other_case(normal, self._folded.setdefault(normal.casefold(), normal))
             self._spelling[normal] = name
         elif name != self._spelling[normal]:
             notice = (
-                f"Two spellings of the class {normal!r}, which differ in white space or in how "
-                "letters are composed, were merged."
+                f"Two spellings of the class {quoted(normal)}, which differ in white space or in "
+                "how letters are composed, were merged."
             )
             if notice not in self.notices:
                 self.notices.append(notice)
@@ -103,6 +100,15 @@ class ClassNames:
         return sorted(self._spelling)
 
 
+def refuse_other_case(name: str, other: str) -> None:
+    """Refuse two class names that differ only in case."""
+    if name != other and name.casefold() == other.casefold():
+        raise DataError(
+            f"The class names {quoted(other)} and {quoted(name)} differ only in upper and lower "
+            "case: give them one spelling, or names that differ."
+        )
+
+
 def readable(name: str) -> str:
     """A file name as text; bytes that are not UTF-8 are written as escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
@@ -110,7 +116,7 @@ def readable(name: str) -> str:
 
 def listed(names: list[str], limit: int = 3) -> str:
     """Names for a sentence: the first few, quoted, and how many more there are."""
-    shown = ", ".join(repr(name if len(name) <= 80 else f"{name[:79]}…") for name in names[:limit])
+    shown = ", ".join(quoted(name if len(name) < 81 else f"{name[:79]}…") for name in names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 

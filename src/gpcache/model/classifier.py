@@ -681,7 +681,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self.content.picture(self.examples[row])
 
-    def save(self, folder: str | Path, *, thumbnails: bool = False) -> None:
+    def save(self, folder: str | Path, *, thumbnails: bool = False, replace: bool = True) -> None:
         """Write the model folder in one step.
 
         Parameters
@@ -690,6 +690,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Folder to write.
         thumbnails : bool, default=False
             Keep small pictures of the training images in it.
+        replace : bool, default=True
+            Replace a model that is there already; otherwise it is an error.
 
         Examples
         --------
@@ -707,7 +709,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if thumbnails:
             self.content.keep_thumbnails()
-        self.content.revision = model_files.write(self.content, folder, self.held_out())
+        self.content.revision = model_files.write(
+            self.content, folder, self.held_out(), replace=replace
+        )
 
     @classmethod
     def load(

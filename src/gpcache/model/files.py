@@ -110,12 +110,15 @@ class Content:
         self.thumbnails = {key: picture for key, picture in pictures.items() if picture}
 
 
-def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> Revision:
+def write(
+    content: Content, folder: str | Path, held_out: Evaluation | None, *, replace: bool = True
+) -> Revision:
     """Write the model folder in one step, with the held-out figures in its card.
 
-    A model that another process has changed since it was read is not overwritten.
+    A model that another process has changed since it was read is not overwritten, and without
+    `replace` none is.
     """
-    check_model_place(folder)
+    check_model_place(folder, replace=replace)
     state = state_of(content.model)
     config: dict[str, Any] = {
         "gpcache": __version__,
@@ -143,6 +146,7 @@ def write(content: Content, folder: str | Path, held_out: Evaluation | None) -> 
         save_folder(
             folder, config, state.arrays | pictures, card,
             write_shots=None if shots is None else lambda path: _write_shots(shots, path, content),
+            replace=replace,
         )  # fmt: skip
         return Revision.of(folder)
 

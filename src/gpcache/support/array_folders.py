@@ -43,13 +43,15 @@ def save_folder(
     card: str,
     *,
     write_shots: Callable[[Path], dict[str, Any]] | None = None,
+    replace: bool = True,
 ) -> None:
     """Write a model folder; an existing model in its place is replaced, anything else is not.
 
     Only its owner can read a new model; one that replaces another keeps its owner and access.
-    `write_shots` writes the file of the shots, and returns how config.json seals it.
+    `write_shots` writes the file of the shots, and returns how config.json seals it. Without
+    `replace` an existing model is an error, also if another process has just written it.
     """
-    target = check_place(folder)
+    target = check_place(folder, replace=replace)
     tensors = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     with explained_writes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,7 @@ def save_folder(
             for name in (*(entry.name for entry in place.iterdir()), "."):
                 if (target / name).exists():
                     copy_access(target / name, place / name)
-            _put(place, target)
+            _put(place, target, replace=replace)
             sync_folder(target.parent)
         remove_stale(target.parent, target.name, suffix=_ASIDE)
 
@@ -79,15 +81,27 @@ def _sealed(config: dict[str, Any]) -> bytes:
     return unsealed.replace(b'""', f'"{sha256(unsealed)}"'.encode(), 1)
 
 
-def check_place(folder: str | Path) -> Path:
-    """The path of a model, with links resolved; an error if something else is there."""
+def check_place(folder: str | Path, *, replace: bool = True) -> Path:
+    """The path of a model, with links resolved; an error if something else is there.
+
+    Without `replace` a model is something else, too.
+    """
     target = output_place(folder)
     if target.exists() and not _replaceable(target):
         raise DataError(
             f"{str(target)!r} exists and is not a model, or holds other files as well, and was not "
             "changed: choose another name."
         )
+    if not replace and target.is_dir() and any(target.iterdir()):
+        raise _taken(folder)
     return target
+
+
+def _taken(folder: str | Path) -> DataError:
+    return DataError(
+        f"There is a model in {str(folder)!r} already: choose another name, or add --force to "
+        "replace it."
+    )
 
 
 def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -159,8 +173,16 @@ def is_projection(folder: Path) -> bool:
     return unchecked_config(folder).get("kind") == PROJECTION
 
 
-def _put(place: Path, target: Path) -> None:
+def _put(place: Path, target: Path, *, replace: bool) -> None:
     """Rename `place` to `target`; the former `target` may be left under the name `place`."""
+    if not replace:
+        try:
+            os.rename(place, target)  # fails if the folder holds something by now
+        except OSError as error:
+            if target.is_dir() and any(target.iterdir()):
+                raise _taken(target) from None
+            raise error
+        return
     if not target.exists():
         os.rename(place, target)
         return

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpcache.errors import DataError
-from gpcache.support.names import tidy_name
+from gpcache.support.names import quoted, tidy_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 def to_numpy(values: Any) -> Any:
     """Convert a torch tensor of any device and dtype to an array; return anything else as it is.
 
-    Arrays come back in the byte order of this machine. Masked arrays are refused.
+    Arrays come back in the byte order of this machine, and long doubles, which torch does not
+    know, as float64. Masked arrays and lists of masked rows are refused.
     """
-    if isinstance(values, np.ma.MaskedArray):
+    rows = values if isinstance(values, list | tuple) else (values,)
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
         raise DataError(
             "A masked array has values that are missing: drop those rows, or fill them with "
             "array.filled(value)."
         )
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # what float64 cannot hold becomes inf
+            return values.astype(np.float64)
     if isinstance(values, np.ndarray) and not values.dtype.isnative:
         return values.astype(values.dtype.newbyteorder("="))
     torch = sys.modules.get("torch")  # without torch there are no tensors
@@ -35,27 +40,34 @@ def to_numpy(values: Any) -> Any:
 
 
 def label_array(name: str, labels: Any) -> NDArray[Any]:
-    """Labels (n,) as an array; a single label counts as one row. NaN is refused."""
-    refuse_nan(name, labels)
+    """Labels (n,) as an array; a single label counts as one row. NaN and NaT are refused."""
+    refuse_missing(name, labels, none=False)
     array = np.atleast_1d(np.asarray(to_numpy(labels)))
     if array.ndim != 1:
         raise DataError(f"{name} needs one label per row, got labels of shape {array.shape}.")
     return array
 
 
-def refuse_nan(name: str, labels: Any) -> None:
-    """Refuse labels with a NaN: next to text, numpy would turn it into a class "nan"."""
-    if isinstance(labels, np.ndarray) and labels.dtype.kind not in "fO":
+def refuse_missing(name: str, labels: Any, *, none: bool = True) -> None:
+    """Refuse labels with NaN, NaT or pandas.NA, and with `none` also None.
+
+    Numpy would turn NaN next to text into a class "nan".
+    """
+    array = to_numpy(labels)
+    if not isinstance(array, np.ndarray):
+        array = np.asarray(array, dtype=object)
+    elif array.dtype.kind in "biuSU":
         return
-    for row, label in enumerate(np.ravel(np.asarray(to_numpy(labels), dtype=object))):
-        if is_nan(label):
+    for row, label in enumerate(np.ravel(array)):
+        if is_nan(label) or (none and label is None):
+            missing = "NaN" if isinstance(label, float) else label
             raise DataError(
-                f"{name} contains NaN in row {row}, which is not a class: give it a label."
+                f"{name} contains {missing} in row {row}, which is not a class: give it a label."
             )
 
 
 def is_nan(label: Any) -> bool:
-    """Whether a label is NaN or pandas.NA."""
+    """Whether a label is NaN, NaT or pandas.NA."""
     if label is None or isinstance(label, str | bytes | int):
         return False
     try:
@@ -69,9 +81,12 @@ def refuse_twins(names: Any) -> None:
     known: dict[str, str] = {}
     for name in names:
         if isinstance(name, str) and (earlier := known.setdefault(tidy_name(name), name)) != name:
+            # Letters that are composed in two ways look alike: only their code points differ.
+            composed = earlier.split() != name.split()
+            one, other = map(ascii if composed else shown, (earlier, name))
             raise DataError(
-                f"The class names {shown(earlier)} and {shown(name)} differ only in white space or "
-                "in how letters are composed: give them one spelling."
+                f"The class names {one} and {other} differ only in white space or in how letters "
+                "are composed: give them one spelling."
             )
 
 
@@ -83,7 +98,7 @@ def same_kind(first: NDArray[Any], second: NDArray[Any]) -> bool:
 def shown(value: Any) -> str:
     """A value for an error message: short, on one line, without numpy's type names."""
     value = value.item() if isinstance(value, np.generic) else value
-    text = " ".join(repr(value).split())
+    text = quoted(value) if isinstance(value, str) else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "…"
 
 
@@ -168,6 +183,7 @@ def _of(owner: object) -> str:
 
 def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -> NDArray[Any]:
     """Labels of `count` further rows; they must be of the same kind as the classes."""
+    refuse_missing(name, y)
     labels = label_array(name, y)
     if len(labels) != count:
         raise DataError(f"{name} got {count} rows and {len(labels)} labels.")
@@ -176,8 +192,6 @@ def further_labels(name: str, y: ArrayLike, classes: NDArray[Any], count: int) -
             f"Label {shown(labels[0])} is of another kind than the classes "
             f"({shown(classes[0])}, …): use text with text and numbers with numbers."
         )
-    if None in labels.tolist():
-        raise DataError("Label None names no class: give every row a label.")
     return labels
 
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from gpcache.errors import DataError, NumericalError
+from gpcache.support.out_of_memory import is_out_of_memory
 
 # Used if the free memory is unknown: no estimate is larger.
 UNKNOWN_MEMORY = 2**62
@@ -97,9 +98,7 @@ def explained_memory_errors(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a plain RuntimeError, which only its message identifies.
-        signs = ("DefaultCPUAllocator", "out of memory")
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
+        if is_out_of_memory(error):
             raise NumericalError(f"{what} ran out of memory. {remedy}") from None
         raise
 

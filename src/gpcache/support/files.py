@@ -137,7 +137,30 @@ def explained_writes(target: Path) -> Iterator[None]:
                 f"The disk is full: {str(target)!r} was not written, and the file before it is "
                 "untouched."
             ) from None
-        raise DataError(f"{str(target)!r} cannot be written: {error.strerror}.") from None
+        raise DataError(
+            f"{str(target)!r} cannot be written ({error.strerror}): {remedy_of(error)}."
+        ) from None
+
+
+def remedy_of(error: OSError) -> str:
+    """What to do about an error of the file system, in the imperative."""
+    return _REMEDIES.get(error.errno or 0, "check the disk")
+
+
+_REMEDIES = {
+    errno.ENOENT: "check the path",
+    errno.EFBIG: "choose another disk, or raise the limit of file sizes (ulimit -f)",
+    errno.EACCES: "give this user access to it",
+    errno.EPERM: "give this user access to it",
+    errno.EEXIST: "a file has this name, so choose another one",
+    errno.ENOTDIR: "a part of the path is a file, so choose another path",
+    errno.EISDIR: "it is a folder, so give the name of a file",
+    errno.ELOOP: "its links lead in a circle, so choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EROFS: "the disk is read-only, so choose another path",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files (ulimit -n)",
+}
 
 
 def sync_folder(folder: Path) -> None:

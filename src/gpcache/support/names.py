@@ -1,6 +1,10 @@
-"""Names as text: one spelling for each class, and which characters may be printed."""
+"""Names as text: the rules of class names, and which characters may be printed."""
 
 import unicodedata
+
+from gpcache.errors import DataError
+
+MAX_CLASS_NAME = 200
 
 # Persian words and emoji contain these, which Python does not consider printable.
 JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xE0020, 0xE0080)))
@@ -11,9 +15,39 @@ def tidy_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
+def class_name(name: str) -> str:
+    """A class name in standard form; one that cannot be seen, or is too long, is an error.
+
+    Folders, lists and the page share this rule. Estimators keep their labels as they are.
+    """
+    text = tidy_name(name)
+    if len(text) > MAX_CLASS_NAME:
+        raise DataError(
+            f"The class name {quoted(f'{text[:40]}…')} is longer than {MAX_CLASS_NAME} characters: "
+            "give the class a shorter name."
+        )
+    if hidden := next((letter for letter in text if not is_printed(letter)), None):
+        raise DataError(
+            f"The class name {quoted(text)} holds the character U+{ord(hidden):04X}, which is not "
+            "printable: rename the class without it."
+        )
+    if not text.replace("_", " ").strip(f" {JOINERS}"):
+        raise DataError(f"{quoted(text)} is not a class name: give it printable characters.")
+    return text
+
+
 def is_printed(letter: str) -> bool:
     """Whether a character may be printed: not if it controls a terminal."""
-    return letter.isprintable() or letter in JOINERS
+    # Python's tables may be older than an emoji.
+    is_new_emoji = "\U0001f000" <= letter <= "\U0001fbff"
+    return letter.isprintable() or letter in JOINERS or is_new_emoji
+
+
+def quoted(name: str) -> str:
+    """A name in quotes, as `repr` writes it, but with all characters that may be printed."""
+    quote = '"' if "'" in name and '"' not in name else "'"
+    escaped = (x if is_printed(x) and x != "\\" else repr(x)[1:-1] for x in name)
+    return quote + "".join(f"\\{x}" if x == quote else x for x in escaped) + quote
 
 
 def printable(text: str) -> str:

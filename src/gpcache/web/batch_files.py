@@ -16,6 +16,7 @@ from gpcache.errors import DataError
 from gpcache.model.answer_tables import COLUMNS, require_parquet, write_csv, write_parquet
 from gpcache.support.files import explained_writes, write_atomic
 from gpcache.support.seals import UNSEALED, is_sealed, seal
+from gpcache.web.stored_files import read_stored
 
 MAX_BATCHES = 20
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -105,7 +106,7 @@ class BatchFiles:
 
     def _lines(self, file: Path) -> tuple[list[BatchLine], int]:
         """The complete lines, and the number of others."""
-        lines = [line for line in file.read_bytes().split(b"\n") if line]
+        lines = [line for line in read_stored(file).split(b"\n") if line]
         whole = [line for line in lines if is_sealed(line)]
         return [BatchLine.model_validate_json(line) for line in whole], len(lines) - len(whole)
 

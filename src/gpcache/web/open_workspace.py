@@ -14,10 +14,12 @@ from gpcache.images.records import readable
 from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.model import files as model_files
 from gpcache.model.audit.fingerprints import fingerprint_of
-from gpcache.support.array_folders import load_folder, save_folder
+from gpcache.support.array_folders import CONFIG, load_folder, save_folder
+from gpcache.support.files import sha256
 from gpcache.support.temporary import remove
 from gpcache.web.learner import Learner, Texts
-from gpcache.web.repair import grey_picture, read_models, repaired_photos
+from gpcache.web.repair import find_repairs, grey_picture, read_models
+from gpcache.web.stored_files import read_if_stored
 from gpcache.web.stored_model import StoredModel
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo
@@ -70,7 +72,9 @@ def _document(folder: WorkspaceFolder, model: Path | None) -> tuple[Document | N
 
 
 def _config_hash(model: Path) -> str:
-    return model_files.Revision.of(model).sha256
+    """The SHA-256 of a model's config; empty if there is none."""
+    data = read_if_stored(model / CONFIG)
+    return "" if data is None else sha256(data)
 
 
 def _encoder(document: Document | None, encoder: str | Encoder, device: Any) -> Encoder:
@@ -92,13 +96,20 @@ def _with_model(
     if base is not None and document.schema != SCHEMA:
         source, began_with = base.training.source, _config_hash(folder.base)
         document = replace(document, source=source, began_with=began_with)
-    document, repairs = repaired_photos(folder, document, stored, encoder)
+    document, photos, repairs = find_repairs(folder, document, stored, encoder)
+    unchanged = folder.holds(document)
+    # From here on files are changed: all of them were read before.
+    if stored is None:
+        remove(folder.model)
+    for photo in photos:
+        folder.put(photo, again=True)
+    if not unchanged:  # a workspace can be opened on a full disk
+        folder.write(document)
+    folder.sweep(document)
     if stored is None and base is not None:
         assert isinstance(base.model, CacheClassifier)  # others are refused
         stored = StoredModel.of(base.model, _photos(base))
     template = None if stored is None or not folder.base.exists() else stored.model
-    folder.write(document)
-    folder.sweep(document)
     given = Texts(encoder), document.templates, features, template
     learner = Learner(*given, picture=picture, device=device, stored=stored)
     learner.follow(document.contents)

@@ -1,11 +1,15 @@
-"""Checks the files of a workspace when it is opened, and repairs damaged ones from intact ones."""
+"""Checks the files of a workspace when it is opened, and repairs damaged ones from intact ones.
+
+Nothing is changed here: a file that cannot be read ends the start and leaves all files as they are.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -17,10 +21,27 @@ from gpcache.images.records import Record, Source, plural
 from gpcache.images.workers import small_picture
 from gpcache.model import files as model_files
 from gpcache.model.training_images import original_of
-from gpcache.support.temporary import remove
+from gpcache.web.stored_files import MISSING, UnreadableError
 from gpcache.web.stored_model import StoredModel, read_model
 from gpcache.web.workspace_contents import Photo
-from gpcache.web.workspace_folder import SCHEMA, Document, EncodedPhoto, WorkspaceFolder
+from gpcache.web.workspace_folder import (
+    ORIGINALS,
+    SCHEMA,
+    Document,
+    EncodedPhoto,
+    WorkspaceFolder,
+)
+
+
+class Repairs(NamedTuple):
+    """How to repair a workspace: its document without lost photos, and photos to write again.
+
+    `notices` say what is repaired and what is lost.
+    """
+
+    document: Document
+    photos: Sequence[EncodedPhoto] = ()
+    notices: Sequence[str] = ()
 
 
 def read_models(
@@ -28,21 +49,22 @@ def read_models(
 ) -> tuple[StoredModel | None, model_files.Content | None, list[str]]:
     """The model of a workspace, the one that it started with, and notices about damage.
 
-    A model that does not exist or is damaged is None. A damaged one is removed, so that it is
-    fitted again.
+    A model that does not exist or is damaged is None, so that it is fitted again.
     """
     stored = base = None
     notices = []
     try:
         stored = read_model(folder.model, device=device)
-    except ModelFileError:
+    except ModelFileError as error:
+        _refuse_unreadable(folder.model, error)
         notices.append(
             f"{folder.model.name} was damaged: the model is fitted again from the photos, and its "
             "figures and answers may differ a little from those before."
         )
     try:
         base = model_files.read(folder.base, device=device) if folder.base.exists() else None
-    except ModelFileError:
+    except ModelFileError as error:
+        _refuse_unreadable(folder.base, error)
         if stored is None:
             raise DataError(
                 f"{str(folder.base)!r} is damaged, and there is no other copy of its settings: "
@@ -52,25 +74,26 @@ def read_models(
             f"{folder.base.name} is damaged: replace it by the model folder that the workspace "
             "started with."
         )
-    if stored is None:
-        remove(folder.model)
     return stored, base, notices
 
 
-def repaired_photos(
-    folder: WorkspaceFolder, document: Document, stored: StoredModel | None, encoder: Encoder
-) -> tuple[Document, list[str]]:
-    """Read every photo, and encode damaged ones again; the document without lost photos.
+def _refuse_unreadable(model: Path, error: ModelFileError) -> None:
+    """Raise an error if a file of the model exists but could not be read."""
+    cause = error.__context__  # the error of the system, if there was one
+    if isinstance(cause, OSError) and not isinstance(cause, MISSING):
+        raise UnreadableError(Path(cause.filename or model), cause) from None
 
-    Returns
-    -------
-    document : Document
-        Without lost photos, and without the undo steps that need them.
-    notices : list of str
-        What was repaired and what is lost.
+
+def find_repairs(
+    folder: WorkspaceFolder, document: Document, stored: StoredModel | None, encoder: Encoder
+) -> Repairs:
+    """Read every photo, and encode damaged ones again.
+
+    The document is without lost photos, and without the undo steps that need them.
     """
     old = document.schema != SCHEMA
-    damaged = []
+    damaged: list[str] = []
+    repaired: list[EncodedPhoto] = []
     photos = document.photos()
     for key in sorted(photos):
         try:
@@ -78,22 +101,20 @@ def repaired_photos(
         except DataError:
             damaged.append(key)
         else:
-            if old:
-                folder.put(photo, again=True)
-    if not damaged:
-        return document, []
-    rows = {} if stored is None else stored.features()
+            repaired += [photo] if old else []  # with a checksum
+    rows = stored.features() if damaged and stored is not None else {}
     pictureless, lost = [], []
     for key in damaged:
-        repaired = _encoded_again(folder, document, photos[key], encoder)
-        if repaired is None and key in rows:
-            repaired = EncodedPhoto(key, rows[key], grey_picture())
+        again = _encoded_again(folder, document, photos[key], encoder)
+        if again is None and key in rows:
+            again = EncodedPhoto(key, rows[key], grey_picture())
             pictureless.append(photos[key].name)
-        if repaired is None:
+        if again is None:
             lost.append(photos[key])
         else:
-            folder.put(repaired, again=True)
-    return _without(document, lost), _notices(len(damaged), pictureless, lost)
+            repaired.append(again)
+    notices = _notices(len(damaged), pictureless, lost)
+    return Repairs(_without(document, lost), repaired, notices)
 
 
 def grey_picture() -> bytes:
@@ -117,7 +138,12 @@ def _encoded_again(
     views = Views(document.views) if document.views else None
     gathered = gather(Source(photo.name, [Record(photo.name, content)]), encoder, views=views)
     if gathered.refused:
-        return None
+        file = folder.path / ORIGINALS / photo.hash
+        raise DataError(
+            f"The photo {photo.name!r} is damaged, and its intact original cannot be decoded now "
+            f"({gathered.refused[0].reason}): correct this, or move {str(file)!r} away to continue "
+            "without it, then start again."
+        )
     return EncodedPhoto(photo.hash, gathered.features[0], small_picture(content))
 
 

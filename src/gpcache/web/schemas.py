@@ -236,7 +236,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         413: "Too large",
         422: "The body does not follow the schema",
         429: "Busy",
-        503: "Too much at once",
+        503: "Too much at once, or a file cannot be read",
         507: "The disk is full",
     }.items()
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from gpcache.model.classifier import REJECT, ImageClassifier
 from gpcache.model.evaluation import Evaluation
 from gpcache.model.report.build import build_report
 from gpcache.model.report.content import Report
+from gpcache.support.names import tidy_name
 from gpcache.web.workspace import Workspace
 from gpcache.web.workspace_folder import EncodedPhoto
 
@@ -33,7 +33,7 @@ class TestSet:
     def add(self, paths: Sequence[str], read: Sequence[EncodedPhoto | Refused]) -> None:
         """Add photos; the folder of a photo is its class."""
         for path, photo in zip(paths, read, strict=True):
-            label = unicodedata.normalize("NFC", path.split("/")[-2]) if "/" in path else ""
+            label = tidy_name(path.split("/")[-2]) if "/" in path else ""
             if isinstance(photo, Refused):
                 self.refused.append(photo)
             elif not label:

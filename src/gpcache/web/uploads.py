@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
@@ -146,11 +147,25 @@ def explained_temporary_files() -> Iterator[None]:
         ) from None
 
 
+_EXTENDED_NAME = re.compile(rb";\s*filename\*", re.IGNORECASE)
+_PLAIN_NAME = re.compile(rb";\s*filename\s*=", re.IGNORECASE)
+
+
 class _Parser(MultiPartParser):
     """Starlette's parser; `ended` says whether the closing boundary has come."""
 
     spool_max_size = IN_MEMORY
     ended = False
+
+    def on_headers_finished(self) -> None:
+        header = self._current_part.content_disposition or b""
+        if _EXTENDED_NAME.search(header) and not _PLAIN_NAME.search(header):
+            # The parser would take the file for a text field.
+            raise DataError(
+                "A file of the request has its name only as filename*=, which is not allowed in "
+                'multipart/form-data: send filename="photo.jpg", in UTF-8.'
+            )
+        super().on_headers_finished()
 
     def on_end(self) -> None:
         self.ended = True

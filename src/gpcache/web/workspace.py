@@ -16,6 +16,7 @@ from gpcache.images.records import Refused, plural
 from gpcache.methods.cache.fitted import Fitted
 from gpcache.methods.registry import name_of
 from gpcache.model.suggest import suggest
+from gpcache.support.names import tidy_name
 from gpcache.web.curve import continued, undone
 from gpcache.web.learner import Learner
 from gpcache.web.stored_model import write_model
@@ -79,6 +80,7 @@ class Workspace:
         drop: str = "",
     ) -> dict[str, Any]:
         """Add photos to a class, which may be new, and list the refused ones."""
+        label = tidy_name(label)
         document, good, refused = self.document, *split_refused(read)
         ids = [f"p{document.next_id + place}" for place in range(len(good))]
         listed = (*document.refused, *refused)[-MAX_REFUSED:]
@@ -86,9 +88,8 @@ class Workspace:
         def edit(contents: Contents) -> Contents:
             if label not in contents.class_names():
                 contents = contents.with_class(label)
-            name = contents.entry(label).name
             pairs = zip(ids, good, strict=True)
-            return contents.with_photos(Photo(k, one.name, name, one.hash) for k, one in pairs)
+            return contents.with_photos(Photo(k, one.name, label, one.hash) for k, one in pairs)
 
         if good:
             what = f"adding {plural(len(good), 'photo')} to {label}"
@@ -190,7 +191,7 @@ class Workspace:
     def proposals(self, ids: Sequence[str], label: str) -> dict[str, Proposal]:
         """The photos that would get a label that the model itself proposes."""
         held_out = self.learner.held_out()
-        return {} if held_out is None else held_out.proposals(ids, label)
+        return {} if held_out is None else held_out.proposals(ids, tidy_name(label))
 
     def suggestions(self, count: int) -> list[dict[str, Any]]:
         """The photos of the pool to label next, each with a guess."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
-from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, clean_class_name, filled_template
+from gpcache.encoders.prompts import DEFAULT_TEMPLATES, Prompts, filled_template
 from gpcache.errors import DataError
-from gpcache.images.records import ClassNames, plural
+from gpcache.images.records import plural, refuse_other_case
 from gpcache.model.training_images import Example
-from gpcache.support.names import JOINERS, is_printed, printable, tidy_name
+from gpcache.support.names import class_name, printable, tidy_name
 
 MAX_NAME = 200
 MAX_PATH = 1_000
@@ -228,16 +228,6 @@ def by_id(photos: Iterable[Photo]) -> dict[str, Photo]:
     return {photo.id: photo for photo in sorted(photos, key=lambda one: one.number)}
 
 
-def class_name(name: str) -> str:
-    """A class name in standard form: composed (NFC), printable, not empty, not too long."""
-    text = tidy_name(name)
-    if not all(map(is_printed, text)) or not clean_class_name(text).strip(JOINERS):
-        raise DataError("A class needs a name of printable characters.")
-    if len(text) > MAX_NAME:
-        raise DataError(f"A class name may have {MAX_NAME} characters, this one has {len(text)}.")
-    return text
-
-
 def file_path(name: str) -> str:
     """The path of an uploaded file within its folder, as text on one line.
 
@@ -256,9 +246,8 @@ def file_name(name: str) -> str:
 def _refuse_twin(name: str, existing: Sequence[str]) -> None:
     if name in existing:
         raise DataError(f"There is a class {name!r} already.")
-    names = ClassNames()
-    for spelling in (*existing, name):
-        names.add(spelling)  # refuses names that differ only in case
+    for other in existing:
+        refuse_other_case(name, other)
 
 
 def _checked_prompt(prompt: str | None) -> str | None:

@@ -1,14 +1,15 @@
 """The folder of a workspace: a JSON document and its copy, files of photos, a model, and a lock.
 
 The document is replaced in one step after its photos are on disk, so acknowledged changes survive a
-kill. Every file holds a checksum, or is named by it: damaged files are never used.
+kill. Every file holds a checksum, or is named by it: damaged files are never used. A file that
+cannot be read is not damaged: it is an error.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,6 +28,7 @@ from gpcache.support.files import make_folder, sha256, write_atomic
 from gpcache.support.seals import UNSEALED, is_sealed, seal
 from gpcache.support.temporary import remove_stale
 from gpcache.web.curve import Curve
+from gpcache.web.stored_files import MISSING, check_folder, read_if_stored, read_stored
 from gpcache.web.workspace_contents import ClassEntry, Contents, Photo, UndoStep, by_id
 
 SCHEMA = 3
@@ -107,17 +109,28 @@ class WorkspaceFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if os.path.isfile(path):
+            raise DataError(
+                f"{str(path)!r} is a file: give --workspace a folder, or a name that does not "
+                "exist yet."
+            )
         self.path = make_folder(path, private=True)
         self.base, self.model = self.path / BASE, self.path / MODEL
         self.batches = self.path / BATCHES
         # Another thread than the one that opens the workspace may close it.
-        self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
+        lock = self.path / ".lock"
+        self._lock = FileLock(lock, mode=0o600, thread_local=False)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise DataError(
                 f"Another gpcache serve holds the workspace {str(self.path)!r}: stop it, or "
                 "give this one another folder with --workspace."
+            ) from None
+        except OSError as error:
+            raise DataError(
+                f"{str(lock)!r} cannot be locked ({error.strerror}): make the workspace readable "
+                "and writable for this user, or give another folder with --workspace."
             ) from None
         for folder in (self.path, self.path / PHOTOS, self.path / ORIGINALS, self.batches):
             remove_stale(make_folder(folder, private=True))
@@ -127,9 +140,15 @@ class WorkspaceFolder:
         self._lock.release()
 
     def read(self) -> tuple[Document | None, list[str]]:
-        """The document (None in a new folder), and notices about repairs."""
+        """The document (None in a new folder), and notices about repairs.
+
+        The document of a damaged file is that of its copy; the caller writes it again.
+        """
+        for folder in (PHOTOS, ORIGINALS, BATCHES):
+            check_folder(self.path / folder)
         file, copy = self.path / DOCUMENT, self.path / COPY
-        if not file.exists() and not copy.exists():
+        data, copied = read_if_stored(file), read_if_stored(copy)
+        if data is None and copied is None:
             if self.model.exists():
                 raise DataError(
                     f"{str(file)!r} and its {COPY} are missing, but other files exist: restore one "
@@ -137,25 +156,28 @@ class WorkspaceFolder:
                 )
             return None, []
         try:
-            return _read_document(file), []
+            return _read_document(file, data), []
         except _DamagedError as error:
             damage = str(error)
         try:
-            document = _read_document(copy)
+            document = _read_document(copy, copied)
         except _DamagedError as error:
             raise DataError(
                 f"{str(file)!r} is damaged ({damage}), and so is its {COPY} ({error}): restore "
                 "one of them from a backup."
             ) from None
-        self.write(document)
         return document, [f"{DOCUMENT} was damaged ({damage}) and is repaired from its copy."]
 
     def write(self, document: Document) -> None:
         """Replace the document and then its copy, each in one step."""
-        text = _DOCUMENT_JSON.dump_json(replace(document, schema=SCHEMA))
-        data = seal(b'{"sha256":"%s",%s' % (UNSEALED.encode(), text[1:]))
+        data = _sealed(document)
         for name in (DOCUMENT, COPY):
             write_atomic(self.path / name, data, private=True)
+
+    def holds(self, document: Document) -> bool:
+        """Whether both files hold exactly this document, so that `write` would change nothing."""
+        data = _sealed(document)
+        return all(read_if_stored(self.path / name) == data for name in (DOCUMENT, COPY))
 
     def put(self, photo: EncodedPhoto, *, again: bool = False) -> None:
         """Store a photo under the hash of its content; `again` replaces an existing file."""
@@ -170,12 +192,12 @@ class WorkspaceFolder:
     def get(self, key: str, *, sealed: bool = True) -> EncodedPhoto:
         """A stored photo; those of an old workspace are not `sealed`."""
         try:
-            data = self._file(key).read_bytes()
+            data = read_stored(self._file(key))
             if sealed and not is_sealed(data):
                 raise KeyError
             arrays = load(data)
             return EncodedPhoto(key, arrays["features"], arrays["picture"].tobytes())
-        except (OSError, SafetensorError, KeyError):
+        except (*MISSING, SafetensorError, KeyError):
             raise DataError(
                 f"{str(self._file(key))!r} is missing or damaged: start gpcache serve again, which "
                 "repairs it from the original photo."
@@ -189,10 +211,8 @@ class WorkspaceFolder:
 
     def original(self, key: str) -> bytes | None:
         """The original file of a photo; None if it was not stored or has changed."""
-        with suppress(OSError):
-            content = (self.path / ORIGINALS / key).read_bytes()
-            return content if sha256(content) == key else None
-        return None
+        content = read_if_stored(self.path / ORIGINALS / key)
+        return None if content is None or sha256(content) != key else content
 
     def sweep(self, document: Document) -> None:
         """Delete the photos that neither the document nor an undo step uses."""
@@ -210,12 +230,18 @@ class _DamagedError(ValueError):
     """A document cannot be used."""
 
 
-def _read_document(file: Path) -> Document:
+def _sealed(document: Document) -> bytes:
+    """The document as a file."""
+    text = _DOCUMENT_JSON.dump_json(replace(document, schema=SCHEMA))
+    return seal(b'{"sha256":"%s",%s' % (UNSEALED.encode(), text[1:]))
+
+
+def _read_document(file: Path, data: bytes | None) -> Document:
+    """The document in the bytes of a file, which are None if it does not exist."""
+    if data is None:
+        raise _DamagedError("it is missing")
     try:
-        data = file.read_bytes()
         content = json.loads(data)
-    except OSError as error:
-        raise _DamagedError(str(error.strerror)) from None
     except (ValueError, RecursionError):
         raise _DamagedError("it is not JSON") from None
     schema = content.get("schema") if isinstance(content, Mapping) else None
