@@ -67,7 +67,7 @@ def test_info_says_what_is_there(run, extracted):
 
 def test_verify_finds_and_repairs(run, mistake, extracted, tmp_path, photos):
     store, _ = extracted
-    copy = shutil.copytree(store, tmp_path / "store")
+    copy = shutil.copytree(store, tmp_path / "my store")
     code, out, err = run("store", "verify", copy)
     assert (code, err) == (0, "")
     assert "are intact" in out
@@ -78,6 +78,7 @@ def test_verify_finds_and_repairs(run, mistake, extracted, tmp_path, photos):
     code, out, _ = run("store", "verify", copy)
     assert code == 1
     assert f"damaged: shards/{shard.name}" in out
+    assert f"gpcache store verify --repair '{copy}'" in out  # quoted for the shell
     assert "gpcache store verify --repair" in mistake("extract", photos, "-o", copy)
     assert run("store", "verify", copy, "--repair", "--json")[0] == 0
     again = run("extract", photos, "-o", copy, "--json")[1]

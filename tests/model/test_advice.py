@@ -97,6 +97,21 @@ def test_several_unequal_classes_are_bounded_by_one_number():
     assert "'ash', 'elm' have far more photos (60 or more) than the median" in many.sentence
 
 
+def test_names_are_printed_as_they_are():
+    names = ["کتاب\u200cخانه", "👩\u200d🌾", "red\x1b[31m"]
+    answers = np.where(np.arange(36) % 12 < 4, (LABELS + 1) % 3, LABELS)
+    text = (LABELS + 1) % 3
+    found = advise(evaluation(LABELS, answers), rows(LABELS, text=text), names)
+    found += advise(None, rows(np.repeat([0, 1, 2], (2, 12, 12))), names)
+    found += advise(None, rows(np.repeat([0, 1, 2], (10, 40, 10))), names)
+    assert {"confused", "few", "many", "useless-names"} <= {one.kind for one in found}
+    for one in found:
+        for name in one.classes:
+            assert f"'{name}'" in one.sentence or "\x1b" in name
+        assert "\x1b" not in one.sentence
+        assert ("'red\\x1b[31m'" in one.sentence) == (names[2] in one.classes)
+
+
 def test_equal_classes_need_no_advice():
     assert advise(None, rows(np.repeat([0, 1, 2], (12, 10, 20))), NAMES) == []
 

@@ -13,12 +13,16 @@ from gpcache.support.checks import (
     number_array,
     one_of,
     positive,
+    refuse_missing,
+    refuse_twins,
     require_directions,
     same_kind,
     share,
+    shown,
     to_numpy,
     whole,
 )
+from gpcache.support.names import quoted
 
 
 def test_tensors_become_arrays_and_torch_is_not_imported_for_that():
@@ -38,6 +42,76 @@ def test_labels():
     assert not same_kind(np.array(["cat"]), np.array([1]))
     with pytest.raises(DataError, match=r"^y needs one label per row, .*\(1, 1\)"):
         label_array("y", [["cat"]])
+
+
+MISSING = {
+    "None": (["a", None], "None"),
+    "None in an array": (np.array(["a", None], dtype=object), "None"),
+    "NaN": (["a", float("nan")], "NaN"),
+    "NaN in an array": (np.array([1.0, np.nan]), "NaN"),
+    "NaT": (np.array(["2020-01-01", "NaT"], dtype="M8[D]"), "NaT"),
+    "NaT of nanoseconds": (np.array(["2020-01-01", "NaT"], dtype="M8[ns]"), "NaT"),
+    "NaT of a duration": (np.array([1, "NaT"], dtype="m8[s]"), "NaT"),
+    "NaT in a list": ([np.datetime64("2020-01-01"), np.datetime64("NaT")], "NaT"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_label_is_no_class(name):
+    labels, word = MISSING[name]
+    message = f"^y contains {word} in row 1, which is not a class: give it a label\\.$"
+    with pytest.raises(DataError, match=message):
+        refuse_missing("y", labels)
+    if word != "None":
+        with pytest.raises(DataError, match=message):
+            label_array("y", labels)
+    refuse_missing("y", labels[:1])
+
+
+def test_an_image_may_have_no_label():
+    assert label_array("y", ["a", None]).tolist() == ["a", None]
+
+
+def test_long_doubles_become_float64():
+    found = to_numpy(np.array([0.5, 2.0], dtype=np.longdouble))
+    assert (found.dtype, found.tolist()) == (np.float64, [0.5, 2.0])
+    assert number_array("X", np.ones(2, dtype=np.longdouble)).dtype == np.float64
+    with np.errstate(over="raise"):
+        assert to_numpy(np.array([np.longdouble(10) ** 4000])).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_masked_rows_is_refused(kind):
+    rows = np.ma.masked_array(np.eye(2), np.eye(2) > 0)
+    with pytest.raises(DataError, match=r"^A masked array"):
+        to_numpy(kind(rows))
+
+
+PRINTED = {
+    "me": "'me'",
+    "it's": '"it\'s"',
+    'it\'s "me"': "'it\\'s \"me\"'",
+    "back\\slash": "'back\\\\slash'",
+    "کتاب\u200cخانه": "'کتاب\u200cخانه'",
+    "👩\u200d🌾": "'👩\u200d🌾'",
+    "🏴\U000e0067\U000e007f": "'🏴\U000e0067\U000e007f'",
+    "red\x1b[31m": "'red\\x1b[31m'",
+    "two\nlines\u2028": "'two\\nlines\\u2028'",
+    "\u202eright": "'\\u202eright'",
+    "\ud800": "'\\ud800'",
+}
+
+
+@pytest.mark.parametrize("name", PRINTED, ids=ascii)
+def test_names_are_printed_as_they_are_and_cannot_control_a_terminal(name):
+    assert quoted(name) == shown(name) == shown(np.array([name])[0]) == PRINTED[name]
+
+
+def test_names_that_look_alike_are_shown_with_what_differs():
+    with pytest.raises(DataError, match=r"^The class names 'a b' and 'a  b' differ only in white"):
+        refuse_twins(["a b", "a  b"])
+    with pytest.raises(DataError, match=r"names 'caf\\xe9' and 'cafe\\u0301' differ only"):
+        refuse_twins(["caf\xe9", "cafe\u0301"])
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 from typer import Argument, Exit, Option, Typer
@@ -232,7 +233,8 @@ def verify(
         damaged = opened.damaged(bar.update)
     if repair and damaged:
         opened.drop(damaged)
-    run = f"Run 'gpcache store verify --repair {store}', then extract the images again."
+    command = f"gpcache store verify --repair {quote(str(store))}"
+    run = f"Run '{command}', then extract the images again."
     words = "They were dropped: extract the images again." if repair else run
     if not damaged:
         words = f"{store}: all {files} files are intact."

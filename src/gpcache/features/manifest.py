@@ -77,7 +77,10 @@ def read_manifest(folder: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = None
     if manifest is None or not _is_sound(manifest):
-        raise StoreError(f"{str(path)!r} is damaged: extract the images again.")
+        raise StoreError(
+            f"{str(path)!r} is damaged, so the store cannot be read: delete the folder "
+            f"{str(folder)!r}, then extract the images again."
+        )
     return replace(manifest, encoder=current_name(manifest.encoder, manifest.fingerprint))
 
 

@@ -702,14 +702,13 @@ class FeatureStore:
 
     def _read(self, kind: str) -> str:
         """The text of "items" or "refused"; retries if a writer has replaced the file."""
+        file: StoredFile | None = getattr(self.manifest, kind)
         for _ in range(10):
-            file: StoredFile | None = getattr(self.manifest, kind)
-            if file is None:
-                return ""
-            if (self.folder / file.name).exists():
-                return self._verified(file).read_bytes().decode()
+            if file is None or (self.folder / file.name).exists():
+                break
             self.manifest = read_manifest(self.folder)
-        raise StoreError(f"The store {str(self.folder)!r} lost a file: run gpcache store verify.")
+            file = getattr(self.manifest, kind)
+        return "" if file is None else self._verified(file).read_bytes().decode()
 
     def _tensor(self, file: StoredFile, key: str, *shape: int) -> NDArray[Any]:
         """A tensor of a file whose rows have this shape, read through the memory map."""

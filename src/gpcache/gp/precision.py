@@ -24,6 +24,8 @@ from gpcache.gp.products import symmetric_matmul
 
 # Elements of the largest temporary of a leave-out batch: 256 MB in float64.
 BATCH_ELEMENTS = 2**25
+# The same where several such temporaries are held at once.
+SMALL_BATCH_ELEMENTS = 2**22
 
 
 class Posterior(NamedTuple):
@@ -191,7 +193,7 @@ class Precision(ABC):
         """Posterior at every cached row without that row."""
         numbers, solved = torch.arange(len(self.keys), device=self.keys.device), self.solved_values
         means, variances = [], []
-        for rows in torch.split(numbers, max(1, BATCH_ELEMENTS // max(1, len(numbers)))):
+        for rows in torch.split(numbers, max(1, SMALL_BATCH_ELEMENTS // max(1, len(numbers)))):
             terms = self._own_terms(rows)
             means.append(terms.mean - terms.mean_weight / terms.diagonal * solved[rows])
             variances.append(terms.variance + terms.variance_weight.square() / terms.diagonal)

@@ -26,7 +26,7 @@ from gpcache.methods.reading import (
 from gpcache.methods.text_prior import CLIP_TEXT_LENGTH, TextPrior, require_text_prior
 from gpcache.metrics import Calibration
 from gpcache.similarity import SimilarityProjection
-from gpcache.support.checks import label_array, refuse_nan, refuse_twins, shown, to_numpy
+from gpcache.support.checks import label_array, refuse_missing, refuse_twins, shown, to_numpy
 from gpcache.support.devices import explained_memory_errors, resolve_device, resolve_dtype
 from gpcache.support.threads import limited_threads
 
@@ -38,6 +38,9 @@ Arrays = dict[str, NDArray[Any]]
 
 # Options that are arrays or belong to a machine, not to the model.
 _NOT_OPTIONS = ("text_prior", "prompt_vectors", "encoder", "projection", "device", "dtype")
+
+# The first words of scikit-learn's message.
+COMPLEX = "Complex data not supported"
 
 
 class State(NamedTuple):
@@ -214,7 +217,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        refuse_nan("y", y)
+        refuse_missing("y", y)
         array, labels = self._validated(X, to_numpy(y))
         if self.text_prior is not None:
             require_text_prior(self.text_prior)
@@ -262,17 +265,21 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
     def _validated(self, X: ArrayLike, *y: Any, **options: Any) -> Any:
         """scikit-learn's checks, each failure as one sentence; values are checked in `_unit`."""
         array = to_numpy(X)
-        if isinstance(array, np.ndarray) and array.ndim == 1:
-            raise DataError(
-                "Expected 2D array, got 1D array instead: X has one row per image. "
-                "Reshape your data with X.reshape(1, -1) if it is a single row."
-            )
         try:
+            array = np.asarray(array) if isinstance(array, list | tuple) else array
+            if isinstance(array, np.ndarray) and array.ndim == 1:
+                raise DataError(
+                    "Expected 2D array, got 1D array instead: X has one row per image. "
+                    "Reshape your data with X.reshape(1, -1) if it is a single row."
+                )
             return validate_data(
                 self, array, *y, ensure_all_finite=False, dtype="numeric", **options
             )
         except ValueError as error:
-            raise DataError(" ".join(str(error).split())) from None
+            sentence = " ".join(str(error).split())
+            if sentence.startswith(COMPLEX):  # and all numbers of the array
+                sentence = f"{COMPLEX}: give real numbers, such as array.real."
+            raise DataError(sentence) from None
 
     def _unit(self, array: NDArray[Any], name: str) -> Tensor:
         with limited_threads(array.size, self._device):
@@ -283,6 +290,7 @@ class FeatureClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise DataError("validation must be a pair (X, y) of rows and their labels.")
         features = self._read_queries(validation[0])
+        refuse_missing("validation", validation[1])
         labels = label_array("validation", validation[1])
         if len(labels) != len(features):
             raise DataError(

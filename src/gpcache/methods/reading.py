@@ -24,6 +24,9 @@ def unit_tensor(
 
     `first` is the number of the first row, where these are a part of all rows.
     """
+    array = to_numpy(array)
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{name} must hold real numbers, got an array of {array.dtype}.")
     finite = np.isfinite(array).all(1)
     if not finite.all():
         row = first + int(np.flatnonzero(~finite)[0])

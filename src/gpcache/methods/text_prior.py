@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpcache.errors import DataError
-from gpcache.support.checks import positive, refuse_nan, refuse_twins, shown, to_numpy
+from gpcache.support.checks import (
+    number_array,
+    positive,
+    refuse_missing,
+    refuse_twins,
+    shown,
+    to_numpy,
+)
 
 # Length of CLIP's text embeddings before they are scaled to one.
 CLIP_TEXT_LENGTH = 10.0
@@ -60,7 +67,7 @@ class TextPrior:
     length: float = CLIP_TEXT_LENGTH
 
     def __post_init__(self) -> None:
-        vectors = np.asarray(to_numpy(self.vectors), dtype=np.float64)
+        vectors = number_array("vectors", self.vectors).astype(np.float64)
         names = list(self.class_names)
         if vectors.ndim != 2 or len(vectors) != len(names):
             raise DataError(
@@ -69,18 +76,18 @@ class TextPrior:
             )
         if not names:
             raise DataError("TextPrior needs at least one class name.")
-        refuse_nan("class_names", names)
+        refuse_missing("class_names", names, none=False)
         refuse_twins(names)
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
-            raise DataError(f"TextPrior has the class name {repeated[0]!r} more than once.")
+            raise DataError(f"TextPrior has the class name {shown(repeated[0])} more than once.")
         if not np.isfinite(vectors).all():
             row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
-            raise DataError(f"The text vector of class {names[row]!r} holds NaN or inf.")
+            raise DataError(f"The text vector of class {shown(names[row])} holds NaN or inf.")
         lengths = np.linalg.norm(vectors, axis=1)
         if (lengths == 0).any():
             name = names[int(lengths.argmin())]
-            raise DataError(f"The text vector of class {name!r} is all zeros.")
+            raise DataError(f"The text vector of class {shown(name)} is all zeros.")
         if len({isinstance(name, str) for name in names}) > 1:
             raise DataError(UNSORTABLE)
         scale = to_numpy(self.logit_scale)

@@ -20,6 +20,7 @@ from gpcache.model.evaluation import Evaluation, Unknown
 from gpcache.model.files import Content
 from gpcache.model.predictions import Prediction, predictions
 from gpcache.model.training_images import class_number, require_label
+from gpcache.support.checks import shown
 from gpcache.support.progress import progress_bar
 
 
@@ -175,6 +176,6 @@ def why_uneven(model: FeatureClassifier, error: float) -> str:
     more_classes = f", and {len(listed) - 1} more classes are like it" if len(listed) > 1 else ""
     return (
         f"Classes differ: the sets of held-out training images hold the true class for {held} of "
-        f"{rows} images of {str(model.classes_[number])!r}, where {100 * (1 - error):.0f} % are "
-        f"promised on average{more_classes}. With --per-class every class gets its own promise."
+        f"{rows} images of {shown(str(model.classes_[number]))}, where {100 * (1 - error):.0f} % "
+        f"are promised on average{more_classes}. With --per-class every class gets its own promise."
     )

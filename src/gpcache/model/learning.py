@@ -37,7 +37,7 @@ from gpcache.model.training_images import (
 )
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
-from gpcache.support.checks import one_of
+from gpcache.support.checks import one_of, shown
 from gpcache.support.names import tidy_name
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def learn(
         prompts = Prompts.from_templates(names, templates)
         prior = _text_prior(encoder, prompts)
     elif bare := sorted(set(names) - set(labels)):
-        raise DataError(f"Without a prompt, every class needs an image: {bare[0]!r} has none.")
+        raise DataError(f"Without a prompt, every class needs an image: {shown(bare[0])} has none.")
     model = unfitted(classifier, projection, prior, text_alone=not examples)
     if keep_shots and not hasattr(model, "explain"):
         raise DataError(

@@ -24,6 +24,7 @@ from gpcache.images.decode import read_file
 from gpcache.images.records import Record, Refused, Source, listed
 from gpcache.images.sources import any_source, open_source
 from gpcache.images.workers import small_picture
+from gpcache.support.checks import shown
 from gpcache.support.files import sha256
 from gpcache.support.names import tidy_name
 
@@ -140,7 +141,7 @@ class ExampleReader:
             else:
                 self._refuse(
                     example.name,
-                    f"it is in the model as {known.name!r} of the class {known.label!r}; "
+                    f"it is in the model as {known.name!r} of the class {shown(known.label)}; "
                     "gpcache relabel changes that",
                 )
         if not kept and not copies:
@@ -230,7 +231,9 @@ class ExampleReader:
 
     def _note_short(self, draw: Draw) -> None:
         for label, count in draw.short.items():
-            self.training.notices.append(f"The class {label!r} has {count} of {draw.shots} images.")
+            self.training.notices.append(
+                f"The class {shown(label)} has {count} of {draw.shots} images."
+            )
 
 
 def stored_example(item: Item) -> Example:
@@ -357,7 +360,7 @@ def class_number(record: Record, number: Mapping[str, int]) -> int:
     label = require_label(record)
     if label not in number:
         raise DataError(
-            f"{record.name!r} has the label {label!r}, which is not a class of the model: "
+            f"{record.name!r} has the label {shown(label)}, which is not a class of the model: "
             f"it has {listed(list(number), 5)}."
         )
     return number[label]
@@ -368,4 +371,4 @@ def require_class(label: str, classes: Sequence[str]) -> str:
     for name in classes:
         if tidy_name(name) == tidy_name(label):
             return name
-    raise DataError(f"The model has no class {label!r}: it has {listed(list(classes), 5)}.")
+    raise DataError(f"The model has no class {shown(label)}: it has {listed(list(classes), 5)}.")

@@ -19,7 +19,7 @@ from gpcache.gp import (
     Precision,
     Unweighted,
 )
-from gpcache.gp.precision import BATCH_ELEMENTS
+from gpcache.gp.precision import SMALL_BATCH_ELEMENTS
 from gpcache.methods.cache.recipe import Recipe
 from gpcache.methods.cache.shots import Shots
 from gpcache.support.devices import ensure_memory, explained_memory_errors, free_memory
@@ -44,9 +44,9 @@ FEW_SOFTMAX = 9, 7
 # Copies of the posterior's matrices, see `_elements`.
 MATRICES: dict[type[Precision], dict[Way, float]] = {
     ExactPrecision: {"softmax": 3.5, "folds": 2.8, "loo": 5.3, "training": 3.5},
-    GroupedPrecision: {"softmax": 2, "folds": 3, "loo": 1, "training": 8},
-    NystromPrecision: {"softmax": 6.6, "folds": 3, "loo": 3, "training": 5},
-    FourierPrecision: {"softmax": 6, "folds": 2.8, "loo": 3, "training": 3.3},
+    GroupedPrecision: {"softmax": 3, "folds": 5.5, "loo": 1, "training": 14.5},
+    NystromPrecision: {"softmax": 8.5, "folds": 4, "loo": 3, "training": 6.5},
+    FourierPrecision: {"softmax": 6.4, "folds": 3.7, "loo": 3, "training": 5.6},
     ClassMeanPrecision: {"softmax": 1.4, "folds": 0.3, "loo": 1, "training": 0},
     Unweighted: {"softmax": 1, "folds": 1, "loo": 0, "training": 1},
 }
@@ -102,7 +102,8 @@ def fit_bytes(recipe: Recipe, shots: Shots, n_held: int = 0, *, trained: bool) -
         kept_bytes = kept_bytes if kept_bytes <= free_memory(shots.features.device) // 4 else 0
     elif kind == "loo" and recipe.precision is not ClassMeanPrecision:
         # Kernel rows of the keys that are left out at once.
-        elements += (8 if recipe.precision is GroupedPrecision else 5) * min(n * n, BATCH_ELEMENTS)
+        rows_held = 8 if recipe.precision is GroupedPrecision else 6
+        elements += rows_held * min(n * n, SMALL_BATCH_ELEMENTS)
     least = LEAST + STEP if kind == "training" else LEAST
     return least + kept_bytes + int(size * (elements + small))
 
