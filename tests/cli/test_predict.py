@@ -39,6 +39,20 @@ def test_a_line_for_each_image(run, model, unseen, expected):
         assert float(line[3]) == pytest.approx(100 * expected[line[1]].probability, abs=0.06)
 
 
+@pytest.mark.parametrize("others", [[], ["one.png"]], ids=["a folder", "several paths"])
+def test_a_link_out_of_the_folder_is_followed_if_asked(run, model, unseen, tmp_path, others):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "link.png").symlink_to(unseen / "circle" / "0.png")
+    for name in ("one.png", "new/own.png"):
+        (tmp_path / name).write_bytes((unseen / "square" / "0.png").read_bytes())
+    asked = ("predict", model, tmp_path / "new", *(tmp_path / name for name in others), "--json")
+    code, out, err = run(*asked)
+    assert (code, len(out.splitlines())) == (1, 1 + len(others))
+    assert "link.png  it is a link that leaves the folder (allowed with --follow" in err
+    code, out, err = run(*asked, "--follow")
+    assert (code, len(out.splitlines())) == (0, 2 + len(others))
+
+
 def test_further_classes_and_reasons(run, model, unseen):
     code, out, _ = run("predict", model, unseen / "circle" / "0.png", "--top", "9", "--why")
     first, *others = out.splitlines()

@@ -97,6 +97,7 @@ def suggest(
     places: PlacesArgument,
     count: CountOption = 10,
     encoder: options.EncoderOption = "lite",
+    follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: options.JsonOption = False,
     _verbose: options.VerboseOption = False,
@@ -122,7 +123,7 @@ def suggest(
         network, fitted = classifier.encoder_, classifier.model
     else:
         network, fitted = gpcache.load_encoder(encoder, device=device), None
-    source = open_source(pool.resolve(), labelled=False)
+    source = open_source(pool.resolve(), labelled=False, follow=follow)
     suggested = suggest_images(source, count, network, fitted)
     output.print_notes(suggested.refused)
     images = zip(suggested.names, suggested.scores, strict=True)

@@ -56,6 +56,7 @@ def predict(
     per_class: Annotated[bool, Option("--per-class", help=PER_CLASS)] = False,
     why: Annotated[bool, Option("--why", help=WHY)] = False,
     why_from: Annotated[Path | None, Option(metavar="STORE", help=WHY_FROM)] = None,
+    follow: options.FollowOption = False,
     device: options.DeviceOption = "auto",
     json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
     _verbose: options.VerboseOption = False,
@@ -87,7 +88,7 @@ def predict(
         options.check_file(output)
     quick = open_quick(model, device) if sets is None and not why else None
     classifier = quick or gpcache.ImageClassifier.load(model, device=device)
-    source, form = _source(images), "jsonl" if json else format
+    source, form = _source(images, follow), "jsonl" if json else format
     logger.info("%r: %s images, %s", source.name, source.total, form)
     refused: list[Refused] = []
     notes: dict[str, None] = {}
@@ -128,13 +129,13 @@ def _no_reasons(model: Any) -> str:
     return f"{sentence}: add --why-from with the feature store that it was fitted on."
 
 
-def _source(images: list[str]) -> "Source":
+def _source(images: list[str], follow: bool) -> "Source":
     from gpcache.images.folders import from_folder
     from gpcache.images.records import Record, Refused, Source, readable
     from gpcache.images.sources import any_source
 
     if len(images) == 1 and images != ["-"]:
-        return any_source(images[0], labelled=False)
+        return any_source(images[0], labelled=False, follow=follow)
     names = images
     if images == ["-"]:
         # Bytes, because file names need not be UTF-8.
@@ -145,7 +146,7 @@ def _source(images: list[str]) -> "Source":
     refused: list[Refused] = []
     for name in names:
         if os.path.isdir(name):
-            folder = from_folder(name, labelled=False)
+            folder = from_folder(name, follow=follow, labelled=False)
             inside = partial(os.path.join, readable(name))
             records += [replace(one, name=inside(one.name)) for one in folder.records]
             refused += [replace(one, name=inside(one.name)) for one in folder.refused]

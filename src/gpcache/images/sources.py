@@ -47,12 +47,16 @@ def open_source(path: str | Path, *, follow: bool = False, labelled: bool = True
 
 
 def any_source(
-    images: str | Path | Source | Iterable[Any], labels: Any = None, *, labelled: bool = True
+    images: str | Path | Source | Iterable[Any],
+    labels: Any = None,
+    *,
+    labelled: bool = True,
+    follow: bool = False,
 ) -> Source:
     """The source of any input: a path of images or of one image, a data set, a sequence.
 
     `labels` go with a sequence of images, one for each. Where images are not `labelled`, the names
-    of subfolders mean nothing.
+    of subfolders mean nothing. `follow` allows links and paths that leave a folder.
     """
     is_dataset = hasattr(images, "features") and hasattr(images, "column_names")
     has_own_labels = is_dataset or isinstance(images, str | Path | Source | Mapping)
@@ -71,7 +75,7 @@ def any_source(
     listing = place.name.lower().endswith((*MANIFESTS, *SHARDS, *ARCHIVES))
     if (place.is_file() and not listing) or place.suffix.lower() in IMAGE_SUFFIXES:
         return Source(str(images), [Record(readable(str(images)), place)], 1)
-    return open_source(place, labelled=labelled)
+    return open_source(place, labelled=labelled, follow=follow)
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ from gpcache.model.training_images import (
 from gpcache.similarity import SimilarityProjection
 from gpcache.similarity.folder import open_projection
 from gpcache.support.checks import one_of, shown
-from gpcache.support.names import tidy_name
+from gpcache.support.names import class_name
 
 if TYPE_CHECKING:
     from gpcache.methods.cache.estimator import CacheClassifier
@@ -95,7 +95,7 @@ def learn(
     features, examples, _ = reader.read(source, shots, seed)
     labels = [example.label for example in examples]
     in_source = () if isinstance(source, FeatureStore) else source.classes
-    names = class_names(examples, training, [*in_source, *map(tidy_name, classes)])
+    names = class_names(examples, training, [*in_source, *map(class_name, classes)])
     prompts, prior = None, None
     if templates is not None:
         prompts = Prompts.from_templates(names, templates)
