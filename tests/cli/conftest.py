@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import shutil
 import subprocess
@@ -173,6 +174,15 @@ def hostile(tmp_path_factory):
         for number in range(2):
             draw("circle", (row, number)).save(folder / name / f"{name} {number}.png")
     return folder
+
+
+@pytest.fixture
+def hostile_classes(hostile, tmp_path):
+    """The same photos in folders whose names are legal classes; those of the files stay."""
+    classes = itertools.cycle(["=1+1", "two\nlines", "<b>🐈"])
+    for folder, name in zip(sorted(hostile.iterdir()), classes, strict=False):
+        shutil.copytree(folder, tmp_path / "classes" / name, dirs_exist_ok=True)
+    return tmp_path / "classes"
 
 
 @pytest.fixture

@@ -107,8 +107,11 @@ def test_broken_files_are_listed(run, broken, reasons):
     assert "\x1b" not in out + err
 
 
-def test_hostile_names_reach_no_terminal(run, hostile):
-    _, out, err = run("check", hostile)
+def test_hostile_names_reach_no_terminal(run, hostile_classes):
+    photo = next(hostile_classes.glob("*/\x1b*.png"))
+    shutil.copy(photo, photo.with_name(f"{photo.name}.copy.png"))
+    _, out, err = run("check", hostile_classes)
+    assert "\N{REPLACEMENT CHARACTER}" in out
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
 
 

@@ -117,15 +117,21 @@ def test_forty_copies_and_one_image_in_two_classes(run, write_shapes, tmp_path):
     assert "note: 40 images are in their class already and count once, such as" in err
 
 
-def test_hostile_names_reach_no_terminal_and_stay_whole_in_json(run, hostile, tmp_path):
-    code, out, err = run("fit", hostile, "-o", tmp_path / "m.gpc")
+def test_hostile_names_reach_no_terminal_and_stay_whole_in_json(run, hostile_classes, tmp_path):
+    code, out, err = run("fit", hostile_classes, "-o", tmp_path / "m.gpc")
     assert code == 0
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
     _, out, _ = run("inspect", tmp_path / "m.gpc", "--json")
     assert all(letter.isprintable() or letter == "\n" for letter in out)
     # White space is one space: the break of a line is no part of a name.
-    names = {" ".join(folder.name.split()) for folder in hostile.iterdir()}
-    assert set(json.loads(out)["classes"]) == names
+    assert set(json.loads(out)["classes"]) == {"=1+1", "two lines", "<b>🐈"}
+
+
+def test_a_class_name_that_steers_terminals_is_refused(mistake, hostile, tmp_path):
+    told = mistake("fit", hostile, "-o", tmp_path / "m.gpc")
+    assert "which is not printable: rename the class without it" in told
+    assert told.rstrip("\n").isprintable()
+    assert not (tmp_path / "m.gpc").exists()
 
 
 def test_shots_are_drawn_and_too_few_are_noted(run, write_shapes, tmp_path):
