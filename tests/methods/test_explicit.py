@@ -137,17 +137,17 @@ def test_an_index_finds_the_shots_that_count_most(
     monkeypatch.setattr(explicit_reasons, "READ", 16)
     monkeypatch.setattr(explicit_reasons, "CANDIDATES", 600)
     X, y = rows_of(600, 1)
-    queries, _ = rows_of(40, 2)
+    queries, labels = rows_of(40, 2)  # all of classes that have shots
     text = TextPrior([f"class {number}" for number in range(7)], X[:7], 10.0)
     model = GPCacheClassifier(text_prior=text, approximation=Explicit(200)).fit(X, y)
     index = index_of(tmp_path, model, X, y)
-    true = model.explain(queries, top=5, shots=(X, y))
-    found = model.explain(queries, top=5, shots=index)
+    true = model.explain(queries, top=5, labels=labels, shots=(X, y))
+    found = model.explain(queries, top=5, labels=labels, shots=index)
     names = np.array([[int(index.name(row)) for row in rows] for rows in found.shots.tolist()])
     assert same_shots(names, true.shots) > 0.98
     np.testing.assert_allclose(found.shares, true.shares, rtol=5e-3)
     np.testing.assert_array_equal(found.cache_logit, true.cache_logit)
-    alone = model.explain(queries[3:4], top=5, shots=index)
+    alone = model.explain(queries[3:4], top=5, labels=labels[3:4], shots=index)
     np.testing.assert_array_equal(alone.shots[0], found.shots[3])
     # A class that is known by its text alone is explained by the shots that resemble it, if any.
     bare = model.explain(queries[:2], top=5, labels=["class 6", "class 0"], shots=index)

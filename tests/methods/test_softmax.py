@@ -56,6 +56,17 @@ def more_of(tools, count=40, **options):
     return tools.make_problem(shots=(count,) * 5, **options)
 
 
+@pytest.mark.parametrize("shots", [(3, 3), (3, 3, 3)], ids=["two classes", "three classes"])
+def test_a_few_rows_do_not_make_easy_classes_unsure(tools, shots):
+    """Of these classes nothing is ever confused, but a few held-out rows alone cannot show it."""
+    names = ("oak", "ash", "fir")[: len(shots)]
+    problem = tools.make_problem(shots=shots, names=names, spread=0.2)
+    tests = tools.make_problem(shots=(50,) * len(shots), names=names, spread=0.2)
+    model = GPCacheClassifier().fit(problem.X, problem.y)
+    assert model.score(tests.X, tests.y) == 1
+    assert model.predict_proba(tests.X).max(1).mean() > 0.95
+
+
 def with_useless_text(problem, seed):
     """The same images with text that points anywhere."""
     names, vectors = problem.prior.class_names, problem.prior.vectors

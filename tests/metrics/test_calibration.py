@@ -245,6 +245,27 @@ def test_the_calibration_does_not_depend_on_where_it_starts(start):
     assert fit_calibration(logits, labels, start=start) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("pull", [0.0, 3.0, 1e9])
+def test_the_calibration_minimises_its_definition(pull):
+    """Smoothed NLL, with slope and log temperature pulled to zero: by scipy."""
+    directions, labels, _ = make(1, n=30, signal=2.0)
+    logits = 3 * directions[0, 0] / directions.std()
+    rows, targets = logits.numpy(), smoothed(labels.numpy(), N_CLASSES)
+
+    def objective(values):
+        plain = rows * math.exp(-values[0])
+        logs = log_softmax(plain, -1)
+        entropy = -(np.exp(logs) * logs).sum(-1, keepdims=True) / math.log(N_CLASSES)
+        scaled = log_softmax(plain * np.exp(values[1] * entropy), -1)
+        pulled = pull * values[0] ** 2 + 2 * values[1] ** 2
+        return (pulled - (targets * scaled).sum()) / len(rows)
+
+    expected = minimize(objective, np.zeros(2), method="Nelder-Mead", tol=1e-12).x
+    found = fit_calibration(logits, labels, pull=pull)
+    assert math.log(found.temperature) == pytest.approx(expected[0], abs=1e-5)
+    assert found.slope == pytest.approx(expected[1], abs=1e-5)
+
+
 def test_logits_that_mislead_become_uniform():
     directions, labels, _ = make(1, signal=-3.0)
     logits = directions[0, 0] / directions.abs().max()

@@ -132,6 +132,7 @@ def fit_calibration(
     labels: Tensor,
     row_weights: Tensor | None = None,
     start: Calibration | None = None,
+    pull: float = 0.0,
 ) -> Calibration:
     """Fit temperature and slope on rows that the model did not learn from.
 
@@ -145,6 +146,9 @@ def fit_calibration(
         Weight of each row; equal by default.
     start : Calibration, optional
         That of similar rows, which saves time.
+    pull : float, default=0.0
+        Weight, in rows, of the pull of the temperature to 1: for logits that are calibrated
+        already, on few rows.
 
     Returns
     -------
@@ -190,9 +194,11 @@ def fit_calibration(
         total = -torch.sum(targets * scaled_logs)
         numbers = torch.cat([total[None], growth.mT @ outer, information.flatten()]) / n
         loss, sharper, steeper, first, both, _, second = numbers.tolist()
-        pull = SLOPE_PULL / n
-        steeper += 2 * pull * slope
-        return [loss + pull * slope**2, sharper, steeper, first, both, second + 2 * pull]
+        to_one, to_zero = pull / n, SLOPE_PULL / n
+        loss += to_one * sharpness**2 + to_zero * slope**2
+        sharper, first = sharper + 2 * to_one * sharpness, first + 2 * to_one
+        steeper, second = steeper + 2 * to_zero * slope, second + 2 * to_zero
+        return [loss, sharper, steeper, first, both, second]
 
     best = before = (-math.log(start.temperature), start.slope)
     found = evaluated(*best)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpcache.errors import ProtocolError
 from gpcache.gp import PRECISIONS, ExactPrecision
-from gpcache.methods.cache import explicit, regression, softmax, softmax_search
+from gpcache.methods.cache import explicit, regression, softmax, softmax_search, softmax_weights
 from gpcache.methods.cache.explicit import Streamed
 from gpcache.methods.cache.held_out import HeldOutLogits, HeldOutReport
 from gpcache.methods.cache.memory import ensure_fit_memory, fitting
@@ -350,7 +350,8 @@ def _fit_softmax(task: Task) -> Fitted:
         logits, rows, _ = chosen.held_out
         if chosen.calibrates:
             weights = None if shots.weights is None else shots.weights[rows]
-            calibration = fit_calibration(logits, shots.labels[rows], weights)
+            pull = softmax_weights.CALIBRATION_PULL / len(rows)
+            calibration = fit_calibration(logits, shots.labels[rows], weights, pull=pull)
         report = HeldOutReport.of_shots(shots, chosen.held_out, recipe.seed, chosen.nested)
     return Fitted(shots, recipe, text, model, settings, calibration, table, known_report=report)
 

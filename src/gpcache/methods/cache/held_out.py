@@ -61,16 +61,25 @@ def best_without(losses: Tensor, penalties: Tensor, fold: Tensor) -> dict[int, i
 
 
 def cross_fitted(
-    logits_at: LogitsAt, settings: dict[int, int], fold: Tensor, labels: Tensor
+    logits_at: LogitsAt,
+    settings: dict[int, int],
+    fold: Tensor,
+    labels: Tensor,
+    pull: float = 0.0,
 ) -> Tensor:
-    """Probabilities (n, c) of held-out rows: weights and calibration come from the other folds."""
+    """Probabilities (n, c) of held-out rows: weights and calibration come from the other folds.
+
+    `pull` is that of `fit_calibration`.
+    """
     probabilities: Tensor | None = None
     calibration: Calibration | None = None
     for number, setting in settings.items():
         in_fold = fold == number
         other_rows = ~in_fold if bool((~in_fold).any()) else in_fold
         logits = logits_at(setting, other_rows)
-        calibration = fit_calibration(logits[other_rows], labels[other_rows], start=calibration)
+        calibration = fit_calibration(
+            logits[other_rows], labels[other_rows], start=calibration, pull=pull
+        )
         if probabilities is None:
             probabilities = torch.empty_like(logits)
         probabilities[in_fold] = calibration.probabilities(logits[in_fold])

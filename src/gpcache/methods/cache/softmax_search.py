@@ -33,6 +33,7 @@ from gpcache.methods.cache.shots import LabelWeights, Shots
 from gpcache.methods.cache.softmax import degrees_of_freedom
 from gpcache.methods.cache.softmax_folds import Fold, Folds, SoftmaxSetting
 from gpcache.methods.cache.softmax_weights import (
+    CALIBRATION_PULL,
     FEW_THETA,
     NOISE_MATTERS,
     LabelNoise,
@@ -215,7 +216,7 @@ def _nested(tried: Sequence[TriedSetting], fit: WeightFit, held: Shots, fold: Te
         )
         return combined(weights, best.parts)
 
-    return cross_fitted(logits_at, chosen, fold, labels)
+    return cross_fitted(logits_at, chosen, fold, labels, CALIBRATION_PULL / len(labels))
 
 
 def _given(settings: SearchOptions, setting: SoftmaxSetting) -> SoftmaxSetting:

@@ -34,6 +34,9 @@ ALPHA_EXPONENT_TEXT, ALPHA_EXPONENT = 0.1, 0.25
 MOST_EXPECTED = 5.0
 # Half the squared pull, in rows: of weights, and of weights of a model with half of the shots.
 PULL, FEW_PULL = 0.2, 4.0
+# Divided by the number of held-out rows: added to the pull of the weights, and the pull of the
+# temperature to 1, in rows. A few rows alone choose answers that are too unsure.
+SMALL_PULL, CALIBRATION_PULL = 20.0, 100.0
 # Label noise: right labels that the prior counts as, rounds of the estimate, and the share of wrong
 # labels from which on rows are weighted.
 NOISE_PRIOR, NOISE_ROUNDS, NOISE_MATTERS = 20.0, 20, 0.02
@@ -161,7 +164,7 @@ class WeightFit:
         if len(numbers) < len(given):
             free = numbers
             offset = offset + combined(weights, parts)  # free weights are still zero
-        pull = (FEW_PULL if self.few else PULL) / len(labels)
+        pull = (FEW_PULL if self.few else PULL + SMALL_PULL / len(labels)) / len(labels)
         begin = None if start is None else start[free]
 
         def refit(of: slice, row_weights: Tensor | None, begin: Tensor | None) -> None:
