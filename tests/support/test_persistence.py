@@ -337,6 +337,23 @@ def test_what_cannot_be_read_is_not_called_damaged(saved):
         load_folder(saved)
 
 
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(saved, monkeypatch):
+    read, times = persistence._read, []
+
+    def read_and_replace(path, told):
+        data = read(path, told)
+        if not times:  # between config.json and the tensors
+            times.append(path.name)
+            save_folder(saved, CONFIG | {"tiny": 2}, arrays(seed=1), "")
+        return data
+
+    monkeypatch.setattr(persistence, "_read", read_and_replace)
+    config, found = load_folder(saved)
+    assert times == ["config.json"]
+    assert config["tiny"] == 2
+    np.testing.assert_array_equal(found["keys"], arrays(seed=1)["keys"])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_without_an_exchange_of_names_the_old_model_is_removed_too(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(persistence, "_exchanged", lambda *_: False)

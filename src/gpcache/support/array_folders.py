@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def load_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[A
     """Read a model folder; a damaged or newer one is refused as a whole."""
     place = Path(folder)
     written = _read(place / CONFIG, f"{str(place)!r} is not a gpcache model: it has no {CONFIG}.")
+    try:
+        return _load(place, written)
+    except ModelFileError:
+        with suppress(OSError):
+            if (place / CONFIG).read_bytes() != written:  # replaced between its two files
+                return load_folder(folder)
+        raise
+
+
+def _load(place: Path, written: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read a model folder whose config.json holds these bytes."""
     try:
         content = json.loads(written)
         seal, schema = content.pop("sha256"), content["schema"]
