@@ -5,6 +5,7 @@ import concurrent.futures
 import csv
 import importlib.util
 import io
+import os
 import re
 import shlex
 import zipfile
@@ -15,6 +16,7 @@ import pytest
 
 from gpcache import ImageClassifier
 from gpcache.images.decode import decode
+from gpcache.web import open_workspace as open_workspace_module
 
 JPEG = {"content-type": "image/jpeg"}
 CORPUS = Path(__file__).parents[1] / "images" / "hostile_corpus.py"
@@ -87,6 +89,31 @@ def test_a_served_model_answers_as_it_did(start, encoder, photo, tmp_path):
             assert answer["rejected"] == expected.rejected
         start.stop(running)
         running = start(tmp_path / "own", model=tmp_path / "pets.gpc")
+
+
+def test_a_workspace_begins_with_one_revision_of_a_model(start, encoder, tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no lock on folders")
+    colours = np.array([[[[200, 30, 30]]], [[[30, 40, 200]]]], dtype=np.uint8)
+    model = tmp_path / "pets.gpc"
+    ImageClassifier(encoder).fit(np.repeat(colours, 40, 1).repeat(40, 2), ["red", "blue"]).save(
+        model
+    )
+    read, changed = open_workspace_module.load_folder, []
+
+    def change_and_read(path):
+        descriptor = os.open(model, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            changed.append(path)
+        except BlockingIOError:  # another process would wait
+            pass
+        finally:
+            os.close(descriptor)
+        return read(path)
+
+    monkeypatch.setattr(open_workspace_module, "load_folder", change_and_read)
+    start(tmp_path / "own", model=model)
+    assert changed == []
 
 
 def test_a_failed_write_leaves_a_served_model_as_it_was(start, encoder, photo, tmp_path):

@@ -16,6 +16,7 @@ from gpcache.model import files as model_files
 from gpcache.model.audit.fingerprints import fingerprint_of
 from gpcache.support.array_folders import CONFIG, load_folder, save_folder
 from gpcache.support.files import sha256
+from gpcache.support.locks import locked_folder
 from gpcache.support.temporary import remove
 from gpcache.web.learner import Learner, Texts
 from gpcache.web.repair import find_repairs, grey_picture, read_models
@@ -121,7 +122,10 @@ def _with_model(
 
 def _import(folder: WorkspaceFolder, path: Path) -> Document:
     """Start a new workspace with the photos of a model."""
-    content = model_files.read(path, device="cpu")
+    with locked_folder(path):  # so that all of these are of one revision
+        content = model_files.read(path, device="cpu")
+        config, arrays = load_folder(path)
+        began_with = _config_hash(path)
     model = content.model
     if not isinstance(model, CacheClassifier):
         raise DataError(
@@ -134,7 +138,7 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
         folder.put(EncodedPhoto(example.hash, features, thumbnail))
     remove(folder.model)
     remove(folder.base)
-    save_folder(folder.base, *load_folder(path), card="")
+    save_folder(folder.base, config, arrays, card="")
     prompts = content.prompts
     pairs = () if prompts is None else zip(prompts.class_names, prompts.sentences, strict=True)
     sentences = {name: "\n".join(lines) for name, lines in pairs}
@@ -149,7 +153,7 @@ def _import(folder: WorkspaceFolder, path: Path) -> Document:
         next_id=len(photos) + 1,
         contents=Contents(classes, {photo.id: photo for photo in photos}),
         source=content.training.source,
-        began_with=_config_hash(path),
+        began_with=began_with,
     )
     folder.write(document)
     return document
