@@ -112,6 +112,8 @@ def test_names_that_look_alike_are_shown_with_what_differs():
         refuse_twins(["a b", "a  b"])
     with pytest.raises(DataError, match=r"names 'caf\\xe9' and 'cafe\\u0301' differ only"):
         refuse_twins(["caf\xe9", "cafe\u0301"])
+    with pytest.raises(DataError, match=r"names 'caf\\xe9' and 'cafe\\u0301' differ only"):
+        refuse_twins(np.array(["caf\xe9", "cafe\u0301"]))
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])

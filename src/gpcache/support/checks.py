@@ -83,7 +83,8 @@ def refuse_twins(names: Any) -> None:
         if isinstance(name, str) and (earlier := known.setdefault(tidy_name(name), name)) != name:
             # Letters that are composed in two ways look alike: only their code points differ.
             composed = earlier.split() != name.split()
-            one, other = map(ascii if composed else shown, (earlier, name))
+            spelled = ascii if composed else shown
+            one, other = spelled(str(earlier)), spelled(str(name))  # without numpy's type
             raise DataError(
                 f"The class names {one} and {other} differ only in white space or in how letters "
                 "are composed: give them one spelling."
