@@ -11,9 +11,11 @@ from gpcache.web.workspace_contents import Contents
 REFUSED = {
     "control": ("a\x1bb", "U+001B"),
     "invisible": ("a\u200bb", "U+200B"),
+    "blank letter": ("a\u3164", "U+3164"),
     "override": ("a\u202eb", "U+202E"),
     "long": ("a" * 250, "longer than 200 characters"),
     "joiner": ("\u200d", "is not a class name"),
+    "selector": ("\ufe0f", "is not a class name"),
     "blanks": ("_ _", "is not a class name"),
 }
 ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"

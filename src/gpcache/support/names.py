@@ -8,6 +8,10 @@ MAX_CLASS_NAME = 200
 
 # Persian words and emoji contain these, which Python does not consider printable.
 JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xE0020, 0xE0080)))
+# Letters and symbols to Python, but nothing is to be seen of them.
+_BLANKS = "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+# They choose between two forms of the character before them.
+_SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 
 
 def tidy_name(name: str) -> str:
@@ -31,7 +35,7 @@ def class_name(name: str) -> str:
             f"The class name {quoted(text)} holds the character U+{ord(hidden):04X}, which is not "
             "printable: rename the class without it."
         )
-    if not text.replace("_", " ").strip(f" {JOINERS}"):
+    if not text.replace("_", " ").strip(f" {JOINERS}{_SELECTORS}"):
         raise DataError(f"{quoted(text)} is not a class name: give it printable characters.")
     return text
 
@@ -40,7 +44,8 @@ def is_printed(letter: str) -> bool:
     """Whether a character may be printed: not if it controls a terminal."""
     # Python's tables may be older than an emoji.
     is_new_emoji = "\U0001f000" <= letter <= "\U0001fbff"
-    return letter.isprintable() or letter in JOINERS or is_new_emoji
+    known = letter.isprintable() and letter not in _BLANKS
+    return known or letter in JOINERS or is_new_emoji
 
 
 def quoted(name: str) -> str:
