@@ -78,6 +78,8 @@ def test_inputs_that_are_no_images_are_refused():
         Brightness().encode_images("photo.jpg")
     with pytest.raises(DataError, match="A text must be a string, got 3"):
         Brightness().encode_texts(["a", 3])
+    with pytest.raises(DataError, match=r"^The text 'caf\\udce9' is not valid UTF-8: "):
+        Brightness().encode_texts(["a", "caf\udce9"])
 
 
 def test_what_an_encoder_lacks_is_said():

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gpcache.encoders.vectors import Features, unit_vectors
 from gpcache.errors import DataError, EncoderError
 from gpcache.images import Preprocess, decode
+from gpcache.support.checks import shown
 from gpcache.support.devices import free_memory, resolve_device
 
 TEXT_BATCH = 64
@@ -318,6 +319,8 @@ class Encoder(ABC):
         for text in texts:
             if not isinstance(text, str):
                 raise DataError(f"A text must be a string, got {text!r}.")
+            if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes of another encoding
+                raise DataError(f"The text {shown(text)} is not valid UTF-8: write it in UTF-8.")
         rows = [np.zeros((0, self.dim), dtype=np.float32)]
         for start in range(0, len(texts), TEXT_BATCH):
             with torch.inference_mode():
