@@ -21,6 +21,28 @@ sys.argv[1:] = ["fit", sys.argv[1], "-o", "unwritten.gpc", "--dry-run"]
 main()
 """
 
+# A command that holds all of the memory when it fails.
+FULL = """
+import resource
+from pathlib import Path
+from gpcache.cli import app as cli
+
+def fill(**_):
+    blocks = []
+    for size in (10**6, 10**4, 100):
+        try:
+            while True:
+                blocks.append(bytes(size))
+        except MemoryError as error:
+            full = error
+    raise full
+
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000, resource.RLIM_INFINITY))
+cli.app = fill
+cli.main()
+"""
+
 
 @pytest.mark.parametrize(
     "error",
@@ -47,11 +69,12 @@ def test_other_errors_are_not(error):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of Linux")
-def test_the_command_line_says_it_in_one_sentence(tmp_path):
+@pytest.mark.parametrize("program", [LIMITED, FULL], ids=["a library", "to the last byte"])
+def test_the_command_line_says_it_in_one_sentence(program, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (64, 64)).save(tmp_path / name / "1.png")
-    run = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    run = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("gpcache: The memory is not enough for this command:")

@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import warnings
+from traceback import clear_frames
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -92,6 +93,7 @@ def main() -> None:
         _fail(str(error))
     except (MemoryError, RuntimeError, ImportError, OSError) as error:
         if is_out_of_memory(error):
+            clear_frames(error.__traceback__)  # to print needs memory, too
             _fail(OUT_OF_MEMORY)
         if not isinstance(error, OSError) or error.strerror is None:
             raise
