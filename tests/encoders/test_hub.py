@@ -105,13 +105,20 @@ def test_a_hub_that_cannot_be_reached_is_asked_for_once(asked):
     assert asked == ["huggingface.co"]
 
 
-@pytest.mark.parametrize(("download", "hosts"), [(False, []), (True, ["huggingface.co"])])
-def test_what_was_downloaded_before_is_used(download, hosts, cache, asked, save_model):
+@pytest.mark.parametrize("download", [False, True])
+def test_what_was_downloaded_before_is_used_and_nobody_is_asked(download, cache, asked, save_model):
     folder = save_model("clip")
     download_into(cache, folder, *(path.name for path in folder.iterdir()))
     here = load_encoder(NAME, device="cpu", download=download)
     assert here.fingerprint == load_encoder(str(folder), device="cpu").fingerprint
-    assert asked == hosts
+    assert asked == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_name_of_no_encoder_asks_nobody(asked):
+    with pytest.raises(EncoderError, match="There is no encoder 'lit'"):
+        load_encoder("lit", device="cpu")
+    assert asked == []
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
@@ -122,6 +129,9 @@ def test_half_a_download_is_not_completed(missing, cache, asked, save_model):
     with pytest.raises(EncoderError, match=r"^[^\n]+\.?$"):
         load_encoder(NAME, device="cpu", download=False)
     assert asked == []
+    with pytest.raises(EncoderError, match=r"^[^\n]+\.?$"):  # nobody answers
+        load_encoder(NAME, device="cpu")
+    assert asked == ["huggingface.co"]
 
 
 class FakeOpenCLIP:

@@ -25,6 +25,9 @@ else:
 
 __all__ = ["Encoder", "TokenText", "load_encoder", "load_same_encoder"]
 
+# What a name begins with that is followed by a model of the hub, or a folder.
+FAMILIES = ("hf", "open_clip")
+
 
 def load_encoder(
     name: str, *, device: str | torch.device = "auto", download: bool = True
@@ -77,25 +80,32 @@ def load_encoder(
         return LiteEncoder(device, name=name)
     from gpcache.encoders.hub import NotDownloadedError, hub_is_reachable, no_downloads
 
-    if download and (_is_local(name) or hub_is_reachable()):
-        return _load(name, device)
-    with no_downloads():
-        try:
+    try:
+        with no_downloads():  # what is on this machine needs no network
             return _load(name, device)
-        except NotDownloadedError:
-            if download:
-                raise
-            command = shlex.join(["gpcache", "fetch", name])
-            raise EncoderError(
-                f"The encoder {name!r} is not on this machine, and a saved model does not download "
-                f"it: run {command} to download it."
-            ) from None
+    except EncoderError as error:
+        if download and (_is_local(name) or (_is_on_hub(name) and hub_is_reachable())):
+            return _load(name, device)
+        if download or not isinstance(error, NotDownloadedError):
+            raise
+        command = shlex.join(["gpcache", "fetch", name])
+        raise EncoderError(
+            f"The encoder {name!r} is not on this machine, and a saved model does not download "
+            f"it: run {command} to download it."
+        ) from None
 
 
 def _is_local(name: str) -> bool:
-    """Whether all files of an encoder are on this machine."""
+    """Whether a name means a folder; its model may need a tokenizer of the hub."""
     family, _, rest = name.partition(":")
-    return Path(rest if family in ("hf", "open_clip") else name).is_dir()
+    return Path(rest if family in FAMILIES else name).is_dir()
+
+
+def _is_on_hub(name: str) -> bool:
+    """Whether a name may mean a model of the hub."""
+    from gpcache.encoders.open_clip import PAPER_MODELS
+
+    return name in PAPER_MODELS or name.partition(":")[0] in FAMILIES
 
 
 def _load(name: str, device: str | torch.device) -> Encoder:
