@@ -255,6 +255,15 @@ def test_a_forged_list_of_images_is_damaged_whatever_its_checksum(full, line):
         FeatureStore.open(full.folder).items()
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_list_of_images_that_is_not_utf8_is_damaged(full, verify):
+    data = b"\xff\xfe"
+    (full.folder / "items-x.jsonl").write_bytes(data)
+    sealed(full, items={"name": "items-x.jsonl", "sha256": sha256(data), "rows": 1})
+    with pytest.raises(StoreError, match=r"items-x\.jsonl' is damaged"):
+        FeatureStore.open(full.folder, verify=verify).items()
+
+
 def test_what_was_damaged_can_be_forgotten_and_made_again(full, encoder):
     for path in files_of(full):
         if path.name != "store.json":

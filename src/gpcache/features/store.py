@@ -708,7 +708,12 @@ class FeatureStore:
                 break
             self.manifest = read_manifest(self.folder)
             file = getattr(self.manifest, kind)
-        return "" if file is None else self._verified(file).read_bytes().decode()
+        if file is None:
+            return ""
+        try:
+            return self._verified(file).read_bytes().decode()
+        except UnicodeDecodeError:
+            raise self._damage(self.folder / file.name, "damaged") from None
 
     def _tensor(self, file: StoredFile, key: str, *shape: int) -> NDArray[Any]:
         """A tensor of a file whose rows have this shape, read through the memory map."""
