@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from gpcache import ImageClassifier, ModelFileError
 from gpcache.errors import GPCacheError
+from gpcache.methods.cache.estimator import CacheClassifier
 from gpcache.support.array_folders import load_folder
 from gpcache.support.files import sha256
 
@@ -25,12 +26,13 @@ PICTURES = [
 ]
 PAIRS = [(picture, "abc"[number % 3]) for number, picture in enumerate(PICTURES)]
 QUERIES = np.random.default_rng(0).normal(size=(4, 16))
-VALUES = (..., None, "x", -1, 1e308, float("nan"), [], {}, [[[[[[]]]]]])
+VALUES = (..., None, "x", -1, 2**70, 1e308, float("nan"), [], {}, [[[[[[]]]]]])
 CHANGES = (
     None,
     lambda array: array[1:],
     lambda array: array[None],
     lambda array: array.astype(np.uint8),
+    lambda array: array.astype(np.float16),
     lambda array: np.full(array.shape, np.nan),
     lambda array: np.full(array.shape, 1e300),
 )
@@ -71,6 +73,10 @@ def use(folder):
             model = ImageClassifier.load(folder, device="cpu")
             answer = model.model.answer(QUERIES, top=2)
             model.held_out()
+            model.suspects()
+            if isinstance(model.model, CacheClassifier):
+                model.remove(names=[model.examples[0].name])
+                model.save(folder)
     except GPCacheError as error:
         sentence = str(error)
     else:
@@ -131,4 +137,10 @@ def test_the_sentence_says_where_it_is_wrong(saved):
         ImageClassifier.load(folder)
     forge(folder, config, arrays | {"text": np.zeros((3, 5))})
     with pytest.raises(ModelFileError, match=r"'text' has the shape \(3, 5\)"):
+        ImageClassifier.load(folder)
+    forge(folder, config, arrays | {"text": arrays["text"].astype(np.float16)})
+    with pytest.raises(ModelFileError, match="'text' holds float16"):
+        ImageClassifier.load(folder)
+    forge(folder, changed(config, ("model", "entropy_slope"), 2**70), arrays)
+    with pytest.raises(ModelFileError, match=r"'model.entropy_slope': .* the number is too large"):
         ImageClassifier.load(folder)

@@ -116,6 +116,12 @@ def test_names_that_look_alike_are_shown_with_what_differs():
         refuse_twins(np.array(["caf\xe9", "cafe\u0301"]))
 
 
+def test_whole_numbers_of_any_size_are_numbers_up_to_the_largest_float():
+    assert positive("alpha", 2**70) == 2.0**70
+    with pytest.raises(DataError, match="alpha must be a number above zero"):
+        positive("alpha", 10**400)
+
+
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
 def test_rows_without_a_direction(bad):
     lengths = torch.tensor([1.0, 2.0, bad])

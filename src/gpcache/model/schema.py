@@ -16,16 +16,26 @@ def _as_unicode(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+def _moderate(value: Any) -> Any:
+    """A number that torch can take in float32 or int64: those of JSON have any size."""
+    if isinstance(value, int | float):
+        most = 2**63 if isinstance(value, int) else 3e38
+        if most <= abs(value) < float("inf"):
+            raise ValueError("the number is too large")
+    return value
+
+
 _OPEN = ConfigDict(strict=True, extra="allow")  # a later method may add fields
 
 Text = Annotated[str, BeforeValidator(_as_unicode)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Moderate = BeforeValidator(_moderate)
+Finite = Annotated[float, Field(allow_inf_nan=False), Moderate]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Moderate]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Moderate]
+Count = Annotated[int, Field(ge=0), Moderate]
 Label = Text | int | float | bool
 Labels = Annotated[list[Label], Field(min_length=1)]
-Option = Text | bool | int | Finite | None
+Option = Annotated[Text | bool | int | Finite | None, Moderate]
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
@@ -38,7 +48,7 @@ class EncoderEntry(StrictEntry):
 
     name: Text
     fingerprint: Text
-    dim: Annotated[int, Field(gt=0)]
+    dim: Annotated[int, Field(gt=0), Moderate]
     logit_scale: Positive
 
 
@@ -125,7 +135,7 @@ class SavedMethod(TypedDict):
     method: Text
     options: dict[Text, Option | list[Option]]
     classes: Labels
-    width: Annotated[int, Field(gt=0)]
+    width: Annotated[int, Field(gt=0), Moderate]
     temperature: Positive
     entropy_slope: Finite
     text: NotRequired[TextEntry]
@@ -135,7 +145,10 @@ class SavedMethod(TypedDict):
     numbers: NotRequired[dict[Text, Finite]]
     explicit: NotRequired[ExplicitEntry]
     held_out: NotRequired[HeldOutEntry]
-    search: NotRequired[dict[Text, list[Option]]]
+    search: NotRequired[dict[Text, list[bool | Finite | None]]]
+    changed: NotRequired[Count]
+    validated: NotRequired[bool]
+    hyper_parameters: NotRequired[dict[Text, Finite]]
     epochs: NotRequired[Count]
     training_loss: NotRequired[list[Finite]]
 

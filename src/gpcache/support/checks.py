@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,8 +143,10 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite real number; True and False are not."""
-    real = is_whole(value) or isinstance(value, float | np.floating)
-    return real and bool(np.isfinite(value))
+    try:
+        return (is_whole(value) or isinstance(value, float | np.floating)) and isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def positive(

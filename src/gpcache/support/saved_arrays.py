@@ -58,7 +58,8 @@ def check_arrays(settings: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 
 def _check_values(name: str, array: NDArray[np.generic], n_classes: int) -> None:
     kind = "i" if name in _WHOLE else "b" if name == "held_out_counted" else "f"
-    if array.dtype.kind != kind and (name in DIMENSIONS or array.dtype.kind not in "fiub"):
+    other = array.dtype.kind != kind and (name in DIMENSIONS or array.dtype.kind not in "fiub")
+    if other or array.dtype == np.float16:
         raise DataError(f"the array {name!r} holds {array.dtype}")
     if name in _WHOLE and array.size:
         least = 0 if name == "labels" else -1
