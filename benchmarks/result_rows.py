@@ -45,7 +45,8 @@ BASELINES = ("GDA", "LP++", "ProKeR", "Linear probe", "GPCache-F", "LogisticRegr
 BASELINES += ("Linear SVC", "Shrinkage LDA", "1-nearest-neighbour")
 PHOTOS, WITH_GROUPS = ("caltech20", "trash6"), ("dtd_rn50", "stanford_cars_vitb32")
 HALVES = [name for one in TITLES for name in (one, f"{one}:half")]
-SPLIT = re.compile(r"-split\d+$")
+SPLIT = re.compile(r"-split\d+$|-classes-\d+$")
+A_FEW = (2, 3, 5)
 _NO_SHARES = ("nll", "seconds", "set_size_0.05", "set_size_0.1", "set_size_0.2", "n_shots")
 _NO_SHARES += ("errors_certain", "errors_listed")
 
@@ -60,7 +61,7 @@ class Cell(NamedTuple):
     @property
     def title(self) -> str:
         """The name of the data set for readers."""
-        return TITLES[self.data.removesuffix(":half")]
+        return TITLES[re.sub(r":(half|\d)$", "", self.data)]
 
     @property
     def has_text(self) -> bool:
@@ -75,7 +76,8 @@ class Results:
         rows = [row for row in rows if row["status"] == "done"]
         self._draws: dict[tuple[Cell, str], dict[tuple[str, int], Row]] = defaultdict(dict)
         for row in rows:
-            # A model of each half of the classes: the cell is the mean of both. A split is a draw.
+            # A model of each half of the classes: the cell is the mean of both. A split is a draw,
+            # and so are a few classes.
             data = SPLIT.sub("", row["dataset"].replace(":other-half", ":half"))
             draws = self._draws[Cell(row["protocol"], data, row["shots"]), row["label"]]
             draws[row["dataset"], row["seed"]] = row
@@ -186,6 +188,24 @@ def below(found: Results, datasets: Sequence[str]) -> list[tuple[Cell, str]]:
         if (gap := found.mean(cell, DEFAULT) - found.mean(cell, best)) < 0:
             lines.append((gap, cell, best))
     return [line[1:] for line in sorted(lines, key=lambda one: one[0])]
+
+
+def few_classes(found: Results, datasets: Sequence[str]) -> Iterator[list[str]]:
+    """A line for each kind of data, number of classes and shots: means over data sets and draws."""
+    ran = found.cells(NO_VALIDATION, [f"{name}:{few}" for name in datasets for few in A_FEW])
+    for text, few, shots in product((True, False), A_FEW, sorted({cell.shots for cell in ran})):
+        cells = [c for c in ran if (c.has_text, c.data[-1], c.shots) == (text, str(few), shots)]
+        if cells:
+            means = {one: fmean(found.mean(cell, one) for cell in cells) for one in found.labels}
+            best = max(set(BASELINES) & set(means), key=means.__getitem__)
+            gaps = [
+                gap for cell in cells for gap in found.gaps(cell, DEFAULT, cell, best, "accuracy")
+            ]
+            mean, deviation = mean_and_deviation(gaps)
+            place = ["with text" if text else "without", str(few), str(shots)]
+            figures = [shown(means[one]) for one in found.labels]
+            error = deviation / math.sqrt(len(gaps))
+            yield [*place, *figures, best, f"{shown(mean, 1, '+')} ± {error:.1f}"]
 
 
 def inside(found: Results, cell: Cell) -> int:

@@ -52,23 +52,29 @@ CONSTANTS: dict[str, tuple[tuple[int, ...], Sequence[Any]]] = {
     "THETA": (MORE, (1.0, 3.0, 10.0)),
     "PRIOR": (MORE, (0.03, 0.1, 0.3)),
     "PULL": (MORE, (0.05, 0.2, 1.0)),
+    "SMALL_PULL": ((4, 8), (0.0, 10.0, 20.0, 40.0)),
+    "CALIBRATION_PULL": ((4, 8), (0.0, 50.0, 100.0, 200.0)),
 }
 NEED_TEXT = ("ONE_SHOT_ALPHA", "FEW_TRUSTS", "TRUSTS")
-Job = tuple[str, Any, str, bool, int, int]  # constant, value, data, with text, shots, seed
+# What matters where few rows are held out is tried on two, three and five of the classes, drawn.
+ON_FEW_CLASSES = ("SMALL_PULL", "CALIBRATION_PULL")
+FEW_CLASSES = [f"{few}-classes-{seed}" for few in (2, 3, 5) for seed in range(DRAWS)]
+# constant, value, data, with text, part of the data, shots, seed
+Job = tuple[str, Any, str, bool, str, int, int]
 
 
 @cache
-def task_of(dataset: str, text: bool) -> Task:
-    """A prepared file; with text, its classes that have text."""
-    task = open_features(DATA / f"{dataset}.npz")
+def task_of(dataset: str, text: bool, part: str) -> Task:
+    """A prepared file or a part of it; with text, its classes that have text."""
+    task = open_features(DATA / f"{dataset}.npz{part and ':'}{part}")
     return open_features(DATA / f"{dataset}.npz:text") if text and task.prior is None else task
 
 
 def measured(job: Job) -> Row:
     """Fit and score; the constant is put back."""
     torch.set_num_threads(1)
-    name, value, dataset, text, shots, seed = job
-    task, place = task_of(dataset, text), f"{dataset}{', text' if text else ''}"
+    name, value, dataset, text, part, shots, seed = job
+    task, place = task_of(dataset, text, part), f"{dataset}{', text' if text else ''}"
     # A constant may have been imported.
     modules = [one for one in (softmax_search, softmax_weights) if hasattr(one, name)]
     found = {"constant": name, "value": str(value), "dataset": place, "shots": shots}
@@ -91,14 +97,17 @@ def measured(job: Job) -> Row:
 def jobs() -> list[Job]:
     """All fits, the longest first."""
     sets = [(name, True) for name in WITH_TEXT] + [(name, False) for name in WITHOUT_TEXT]
-    found = [
-        (name, value, *data, n, seed)
-        for name, (shots, values) in CONSTANTS.items()
-        for value, data, n in product(values, sets, shots)
-        if data[1] or name not in NEED_TEXT
-        for seed in task_of(*data).seeds(n, range(DRAWS))
-    ]
-    return sorted(found, key=lambda job: -job[4] * len(task_of(job[2], False).test.labels))
+    found = []
+    for name, (shots, values) in CONSTANTS.items():
+        few = name in ON_FEW_CLASSES
+        for value, data, n in product(values, sets, shots):
+            # Only some classes of this set have text, and few classes are drawn from all of them.
+            if (data[1] or name not in NEED_TEXT) and not (few and data == (WITH_TEXT[3], True)):
+                parts = [(part, 0) for part in FEW_CLASSES]
+                whole = [("", seed) for seed in task_of(*data, "").seeds(n, range(DRAWS))]
+                found += [(name, value, *data, part, n, s) for part, s in (parts if few else whole)]
+    size = {name: len(task_of(name, False, "").test.labels) for name, _ in sets}
+    return sorted(found, key=lambda job: -job[5] * size[job[2]] * (not job[4]))
 
 
 def lines_of(name: str, rows: Sequence[Row]) -> Iterator[list[str]]:

@@ -202,6 +202,19 @@ def test_a_file_names_its_draws_and_its_parts(write_features):
         open_features(f"{place}:third")
 
 
+def test_a_few_classes_of_a_file_are_a_data_set(write_features):
+    place = write_features(train=6, val=3, test=5)
+    whole = open_features(place)
+    few, again = (open_features(f"{place}:2-classes-7") for _ in range(2))
+    assert few.class_names == again.class_names
+    assert set(few.test.labels) == set(few.prior.class_names) == set(few.class_names)
+    np.testing.assert_array_equal(few.prior.vectors, whole.prior.aligned(np.array(few.class_names)))
+    drawn = {tuple(open_features(f"{place}:2-classes-{seed}").class_names) for seed in range(9)}
+    assert len(drawn) > 2
+    with pytest.raises(DataError, match="has 4 classes, fewer than 5"):
+        open_features(f"{place}:5-classes-0")
+
+
 def test_images_that_are_predicted_together_help_each_other():
     generator = np.random.default_rng(0)
     centres = np.eye(3, 256)

@@ -158,10 +158,18 @@ def test_the_specs_of_stored_features_can_be_read(path):
     spec = read_spec(path)
     assert spec.name == path.stem
     # Files that prepare_data.py writes, or photos.
-    files = re.compile(r"(splits/)?[a-z0-9_-]+\.npz(:text|:half|:other-half)?|images/[a-z0-9]+")
+    parts = "text|half|other-half|[235]-classes-[0-9]"
+    files = re.compile(rf"(splits/)?[a-z0-9_-]+\.npz(:({parts}))?|images/[a-z0-9]+")
     assert all(map(files.fullmatch, spec.datasets))
     for method in spec.methods:
         assert all(override.source for override in method.where)
+
+
+def test_a_range_is_one_data_set_for_each_number(tmp_path):
+    names = ["a{08..11}.npz", "b{1..2}-{3..4}", "c{2..1}", "d{0..99999}"]
+    (tmp_path / "ranges.toml").write_text(f"datasets = {names}\n{METHOD}")
+    expanded = ["a08.npz", "a09.npz", "a10.npz", "a11.npz", "b1-{3..4}", "b2-{3..4}"]
+    assert list(read_spec(tmp_path / "ranges.toml").datasets) == expanded + names[2:]
 
 
 @pytest.mark.parametrize("path", sorted(PAPER.glob("*.toml")), ids=lambda path: path.stem)

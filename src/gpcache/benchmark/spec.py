@@ -163,6 +163,8 @@ class Spec:
     projection: Text | None = None
 
 
+# Numbers in the name of a data set, at most so many.
+_RANGE, MAX_RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})\}"), 10_000
 # The fields that a file does not give; then the keys of each kind of table in a file.
 _SET_HERE = ("varied", "family")
 _KEYS = {
@@ -194,13 +196,24 @@ def read_spec(path: str | Path) -> Spec:
                 raise _Mistake(f"{key} {_unknown(key, '')}")
         read = _adapter().validate_python(content | place)
         lines = [line for number, one in enumerate(read.methods, 1) for line in _lines(number, one)]
-        spec = replace(read, methods=tuple(lines))
+        datasets = [name for written in read.datasets for name in _expanded(written)]
+        spec = replace(read, methods=tuple(lines), datasets=tuple(datasets))
         _check(spec, read.methods)
     except PydanticError as error:
         raise DataError(f"In the spec {file}, {_sentence(error)}.") from None
     except _Mistake as mistake:
         raise DataError(f"In the spec {file}, {mistake}.") from None
     return spec
+
+
+def _expanded(name: str) -> Iterator[str]:
+    """A data set, or one for each number of a range: "split{00..39}.npz"."""
+    found = _RANGE.search(name)
+    if not found or not int(found[1]) <= int(found[2]) < int(found[1]) + MAX_RANGE:
+        yield name
+        return
+    for number in range(int(found[1]), int(found[2]) + 1):
+        yield f"{name[: found.start()]}{number:0{len(found[1])}}{name[found.end() :]}"
 
 
 class _Mistake(Exception):

@@ -25,6 +25,7 @@ from gpcache.support.files import sha256_of_file
 
 READY_MADE = re.compile(r"train[1-9][0-9]*")
 DRAW = re.compile(r"draw([1-9][0-9]*)_([0-9]+)")
+A_FEW = re.compile(r"([1-9][0-9]*)-classes-([0-9]+)")
 
 
 def open_features(path: str | Path) -> Task:
@@ -40,8 +41,9 @@ def open_features(path: str | Path) -> Task:
     Further arrays of an .npz, if there are any: `draw4_0` holds the rows of `train` that are the
     shots of seed 0 at 4 shots; `outside_x` features of none of the classes; `logit_scale` that of
     the text; `sub_labels` and `sub_text` the text of some classes. FILE.npz:text is the data set of
-    these classes, FILE.npz:half that of a random half of all and FILE.npz:other-half that of the
-    rest: the test rows of the other classes are its rows of none of the classes.
+    these classes, FILE.npz:half that of a random half of all, FILE.npz:other-half that of the rest,
+    and FILE.npz:3-classes-7 that of three random classes, drawn with the seed 7: the test rows of
+    the other classes are its rows of none of the classes.
     """
     name, _, part = str(path).partition(".npz:")
     if part:
@@ -185,15 +187,17 @@ class _Arrays:
         return self._unit_rows("outside_x") if "outside_x" in self._arrays else None
 
     def keep_part(self, part: str) -> None:
-        """Keep the classes that have text, or half of the classes."""
-        names = self.get("classnames", 1)
+        """Keep the classes that have text, half of the classes, or a few."""
+        names, few = self.get("classnames", 1), A_FEW.fullmatch(part)
         if part == "text" and "sub_labels" in self._arrays:
             kept = self.get("sub_labels", 1)
             self._arrays["text"] = self.get("sub_text", 2)
-        elif part in ("half", "other-half"):
-            drawn = np.random.default_rng(0).permutation(len(names))
-            middle = len(names) // 2
-            kept = np.sort(drawn[:middle] if part == "half" else drawn[middle:])
+        elif few or part in ("half", "other-half"):
+            drawn = np.random.default_rng(int(few[2]) if few else 0).permutation(len(names))
+            count = int(few[1]) if few else len(names) // 2
+            if count > len(names):
+                raise DataError(f"{self._file} has {len(names)} classes, fewer than {count}.")
+            kept = np.sort(drawn[count:] if part == "other-half" else drawn[:count])
             test = "test" if "test_x" in self._arrays else "val"
             outside = ~np.isin(self.get(f"{test}_y", 1), kept)
             self._arrays["outside_x"] = self.get(f"{test}_x", 2)[outside]
