@@ -192,12 +192,13 @@ def below(found: Results, datasets: Sequence[str]) -> list[tuple[Cell, str]]:
 
 def few_classes(found: Results, datasets: Sequence[str]) -> Iterator[list[str]]:
     """A line for each kind of data, number of classes and shots: means over data sets and draws."""
-    ran = found.cells(NO_VALIDATION, [f"{name}:{few}" for name in datasets for few in A_FEW])
-    for text, few, shots in product((True, False), A_FEW, sorted({cell.shots for cell in ran})):
-        cells = [c for c in ran if (c.has_text, c.data[-1], c.shots) == (text, str(few), shots)]
+    known = found.cells(NO_VALIDATION, [f"{name}:{few}" for name in datasets for few in A_FEW])
+    for text, few, shots in product((True, False), A_FEW, sorted({cell.shots for cell in known})):
+        cells = [c for c in known if (c.has_text, c.data[-1], c.shots) == (text, str(few), shots)]
         if cells:
             means = {one: fmean(found.mean(cell, one) for cell in cells) for one in found.labels}
-            best = max(set(BASELINES) & set(means), key=means.__getitem__)
+            ran = (one for one in BASELINES if not math.isnan(means.get(one, math.nan)))
+            best = max(ran, key=means.__getitem__)
             gaps = [
                 gap for cell in cells for gap in found.gaps(cell, DEFAULT, cell, best, "accuracy")
             ]
