@@ -148,7 +148,9 @@ def killed_at(seconds: float, program: str, *arguments: Path) -> bool:
 
 def killed_updates(place: Path) -> Iterator[tuple[str, str]]:
     """A model that is changed, and a server that learns, killed at random moments."""
-    model, extra = fitted(place), draw_pictures(place / "pool", ["wood"], each=1) / "wood/00.jpg"
+    # Not a picture of the model, which would count once.
+    model, pool = fitted(place), draw_pictures(place / "pool", ["wood"], each=1, seed=100)
+    extra = pool / "wood/00.jpg"
     moments, known = random.Random(0), {file.name for file in place.iterdir()}
     for _ in range(KILLS):
         killed_at(moments.uniform(0, 1.0), UPDATES, model, extra)
