@@ -58,7 +58,7 @@ def more_of(tools, count=40, **options):
 
 @pytest.mark.parametrize("shots", [(3, 3), (3, 3, 3)], ids=["two classes", "three classes"])
 def test_a_few_rows_do_not_make_easy_classes_unsure(tools, shots):
-    """Of these classes nothing is ever confused, but a few held-out rows alone cannot show it."""
+    """These classes are never confused, but a few held-out rows alone cannot show it."""
     names = ("oak", "ash", "fir")[: len(shots)]
     problem = tools.make_problem(shots=shots, names=names, spread=0.2)
     tests = tools.make_problem(shots=(50,) * len(shots), names=names, spread=0.2)
